@@ -122,6 +122,11 @@ KINDS = {
     ),
     "two_cpus": Kind("needs two CPUs", lambda: len(os.sched_getaffinity(0)) >= 2),
     "quiet": Kind("needs a quiet machine: threads of other processes wait for CPUs", is_quiet),
+    "browser": Kind(
+        "needs Chromium's driver (Debian: chromium-driver) and selenium (pip install selenium)",
+        lambda: shutil.which("chromedriver") is not None and find_spec("selenium") is not None,
+    ),
+    "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
     "safetensors": Kind("needs safetensors (pip install safetensors)", _has_module("safetensors")),
     "tokenizers": Kind("needs tokenizers (pip install tokenizers)", _has_module("tokenizers")),

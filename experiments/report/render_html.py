@@ -7,33 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .page_style import SCRIPT, STYLE
 from .sections import Report, Section, Table
-
-STYLE = """
-:root { --ink: #1a1a1a; --soft: #5f6368; --line: #dadce0; --blue: #0173b2; --red: #b34700; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 78rem; color: var(--ink); background: #fff;
-  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; padding-top: .9rem; border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
-p { margin: .4rem 0; } .soft, figcaption { color: var(--soft); } code { font-size: .92em; overflow-wrap: anywhere; }
-.banner { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--red); background: #fdf3ec; }
-iframe.page { width: 100%; height: 44rem; border: 1px solid var(--line); }
-figure { margin: 1rem 0 1.8rem; } figure svg { display: block; width: 100%; height: auto; max-width: 60rem; }
-figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
-.note { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--line); background: #f6f7f8; }
-.wide { overflow-x: auto; } td:not(:last-child) { white-space: nowrap; }
-table { border-collapse: collapse; font-size: .86rem; margin: .3rem 0 .8rem; }
-th { text-align: left; font-weight: 600; vertical-align: bottom; border-bottom: 1.5px solid var(--ink); }
-th, td { padding: .22rem .75rem .22rem 0; } td { border-bottom: 1px solid #eceff1; vertical-align: top; }
-th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.verdict { white-space: nowrap; font-weight: 600; } .faster { color: var(--blue); } .slower { color: var(--red); }
-.same, .not { color: var(--soft); font-weight: 400; }
-ul { margin: .4rem 0; padding-left: 1.2rem; } li { margin: .15rem 0; } details { margin: .4rem 0; }
-summary { cursor: pointer; } dl { margin: .3rem 0; } dt { font-weight: 600; margin-top: .4rem; } dd { margin: 0; }
-@media print { body { padding: 0; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
-"""
 
 
 class DrawnFigure(NamedTuple):
@@ -54,25 +29,33 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>forktask: {escape(report.title)}</title>",
-        f"<style>{STYLE}</style></head><body>",
+        f"<style>{STYLE}</style></head><body><main>",
         f"<h1>{escape(report.facts['title'] or 'Fork-join against tasks')}</h1>",
         f"<p>{escape(report.title)}</p>",
         f'<p class="soft">{escape(str(report.facts["created"]))} · <code>{escape(report.facts["command"])}</code></p>',
+        *(f'<p class="opening">{escape(text)}</p>' for text in report.opening),
     ]
     loud = report.facts["data"] != "synthetic"
     out += [f'<p class="{"banner" if loud else "note"}">{escape(text)}</p>' for text in report.notes]
     out += [f'<p class="banner">{escape(text)}</p>' for text in report.warnings]
+    parts = []
     for section in report.sections:
         shown = [f for name in section.figures for f in figures if (f.plan_id, f.name) == (section.plan_id, name)]
         if shown or not section.empty:
-            out += _section(section, shown, report.facts["environment_id"])
-    out.append("</body></html>")
+            parts.append((section, shown))
+    titles = [(f"part-{number}", part.title) for number, (part, _) in enumerate(parts) if part.level == 2]
+    if len(titles) > 2:
+        links = "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title in titles)
+        out.append(f'<nav aria-label="Sections"><ul>{links}</ul></nav>')
+    for number, (section, shown) in enumerate(parts):
+        out += _section(section, shown, report.facts["environment_id"], f"part-{number}")
+    out.append(f"<script>{SCRIPT}</script></main></body></html>")
     return "\n".join(out) + "\n"
 
 
-def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: str) -> list[str]:
-    out = [f"<h{section.level}>{html.escape(section.title)}</h{section.level}>"]
-    out += [f"<p>{html.escape(text)}</p>" for text in section.sentences]
+def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: str, name: str) -> list[str]:
+    out = [f'<h{section.level} id="{name}">{html.escape(section.title)}</h{section.level}>']
+    out += [f'<p class="lines">{html.escape(text)}</p>' for text in section.sentences]
     if section.answers:
         out.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in section.answers) + "</ul>")
     out += [_figure(figure) for figure in figures]
@@ -81,10 +64,10 @@ def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: s
         for table in tables:
             out.append(
                 f"<details><summary>All {len(table.rows)} entries (environment <code>"
-                f"{html.escape(str(environment_id))}</code>)</summary>{html_table(table)}</details>"
+                f"{html.escape(str(environment_id))}</code>)</summary>{html_table(table, section.title)}</details>"
             )
     else:
-        out += map(html_table, tables)
+        out += [html_table(table, section.title) for table in tables]
     if section.definitions:
         out.append("<dl>")
         out += [f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in section.definitions]
@@ -92,10 +75,13 @@ def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: s
     return out
 
 
-def html_table(table: Table) -> str:
-    """Return a table as markup."""
+def html_table(table: Table, title: str) -> str:
+    """Return a table as markup, in a box in which it scrolls by itself."""
     columns, rows = table.cells()
-    head = "".join(f"<th{' class=n' if c.number else ''}>{html.escape(c.heading)}</th>" for c in columns)
+    head = "".join(
+        f'<th scope="col"{" class=n" if c.number else ""}><button type="button">{html.escape(c.heading)}</button></th>'
+        for c in columns
+    )
     lines = []
     for row in rows:
         cells = []
@@ -105,17 +91,27 @@ def html_table(table: Table) -> str:
                 kind = f"verdict {text.split(' ')[0]}"
             cells.append(f"<td{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{html.escape(text)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{chr(10).join(lines)}\n</tbody></table></div>'
-    )
+    body = "\n".join(lines)
+    table = f'<table aria-label="{html.escape(title)}"><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>'
+    return f"{_wide(title)}{table}</div>"
+
+
+def _wide(title: str) -> str:
+    """Return the beginning of a box that scrolls sideways, also by keys."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(title)}">'
 
 
 def _figure(figure: DrawnFigure) -> str:
     if figure.page:
         page = html.escape(figure.page)
         return f'<iframe title="{html.escape(figure.name)}" class="page" loading="lazy" srcdoc="{page}"></iframe>'
-    svg = inline_svg(figure.svg, f"{figure.plan_id}-{figure.name}", figure.name)
-    return f"<figure>{svg}<figcaption>{html.escape(figure.caption)}</figcaption></figure>"
+    first, _, rest = figure.caption.partition(". ")
+    title = f"{figure.name.replace('_', ' ')}: {first}"
+    svg = inline_svg(figure.svg, f"{figure.plan_id}-{figure.name}", title)
+    caption = html.escape(first + "." * bool(rest))
+    if rest:
+        caption += f"<details><summary>What is drawn, and how it was measured</summary>{html.escape(rest)}</details>"
+    return f"<figure>{_wide(title)}{svg}</div><figcaption>{caption}</figcaption></figure>"
 
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:

@@ -35,6 +35,7 @@ from .columns import Column, interval
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
 from .in_short import in_short
+from .opening import opening
 from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
 
 
@@ -104,13 +105,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All sections of a study, with title, facts and warnings."""
+    """All sections of a study, with title, facts and warnings; `opening` needs no glossary."""
 
     title: str
     facts: Mapping[str, Any]
     notes: Sequence[str] = ()
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = field(default_factory=list)
+    opening: Sequence[str] = ()
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
@@ -129,6 +131,10 @@ def build(study: Study) -> Report:
     short = in_short(study, main_plan(study)) if len(study.samples) else []
     if short:
         sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, answers=short))
+    if study.run.get("how_to_read"):
+        sections.append(
+            Section("How to read the curves", level=2, sentences=[study.run["how_to_read"]], in_terminal=False)
+        )
     for plan_id in study.plan_ids():
         sections += _plan_sections(study, plan_id)
     if len(study.samples):
@@ -149,6 +155,7 @@ def build(study: Study) -> Report:
         notes=[data_warning(study)] if study.smoke_test else [],
         warnings=study.warnings,
         sections=sections,
+        opening=opening(study),
     )
 
 
@@ -357,6 +364,16 @@ def _closing_sections(study: Study) -> list[Section]:
             else ["No configuration ran out of time or memory, crashed or left other weights."],
             tables=[Table("failures", columns.FAILURE, failures)],
             in_terminal=bool(failures),
+        ),
+        Section(
+            "Raw data",
+            level=2,
+            sentences=[
+                "Beside this page: samples.jsonl has every measured run, a line of JSON each; summary.csv the typical "
+                "times; figures the pictures with their captions. `forktask report` makes this page from them again, "
+                "`forktask export` writes them for other tools."
+            ],
+            in_terminal=False,
         ),
         Section("How to read this page", level=2, definitions=DEFINITIONS, in_terminal=False),
         Section(

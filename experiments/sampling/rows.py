@@ -38,6 +38,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     environment_id: Text
     created: Text | UnsetType = UNSET
     command: Text | UnsetType = UNSET
+    how_to_read: str | UnsetType = UNSET
 
 
 class Loop(msgspec.Struct, kw_only=True):

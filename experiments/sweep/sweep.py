@@ -137,6 +137,7 @@ class Sweep:
                     "created": datetime.now(UTC).isoformat(timespec="seconds"),
                     "command": self.command_line,
                     "config": configuration.as_dict(),
+                    **({"how_to_read": configuration.how_to_read} if configuration.how_to_read else {}),
                     **self.environment,
                 }
             )

@@ -11,7 +11,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
-from forktask.experiments.report.exports import export_folder, latex_text, sample_frame
+from forktask.experiments.report.exports import export_folder, latex_text, sample_frame, write_parquet
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,20 @@ def test_every_sample_is_a_row_of_the_csv(folder, capsys):
     assert {row["batch"] for row in rows} == {"16", "64"}
     total = sum(float(row["step_time_s"]) for row in rows)
     assert total == pytest.approx(study.samples["step_time_s"].sum(), rel=1e-6)
+
+
+@pytest.mark.pyarrow
+def test_parquet_is_the_csv(folder):
+    """Check that Parquet, read by pyarrow itself, holds the rows, columns and numbers of the samples."""
+    import pyarrow.parquet
+
+    (path,) = export_folder(folder, ["parquet"])
+    table = pyarrow.parquet.read_table(path)
+    frame = sample_frame(load(folder))
+    assert table.num_rows == len(frame) and table.column_names == list(frame.columns)
+    assert table["step_time_s"].to_pylist() == frame["step_time_s"].tolist()
+    assert table["model"].to_pylist() == frame["model"].tolist()
+    assert pyarrow.types.is_integer(table.schema.field("threads").type)
 
 
 def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
@@ -67,10 +81,11 @@ def test_latex_has_a_balanced_table_for_each_plan(folder):
     assert latex_text("a_b 5% × \\") == r"a\_b 5\% $\times$ \textbackslash{}"
 
 
-def test_a_missing_library_and_no_choice_are_refused(folder, monkeypatch):
+def test_a_missing_library_and_no_choice_are_refused(folder, monkeypatch, tmp_path):
     """Check one sentence for Parquet without pyarrow, and for no format at all."""
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="pyarrow"):
-        export_folder(folder, ["parquet"])
+    study = load(folder)  # pandas uses pyarrow where it is there
+    with monkeypatch.context() as without, pytest.raises(UsageError, match="pyarrow"):
+        without.setitem(sys.modules, "pyarrow", None)
+        write_parquet(study, tmp_path / "samples.parquet")
     with pytest.raises(UsageError, match="--csv"):
         export_folder(folder, [])

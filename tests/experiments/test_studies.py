@@ -91,33 +91,36 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     assert len(epochs) == 1 + 2 * 3
 
 
+def history(errors, step):
+    """Epochs of a training."""
+    return [
+        {
+            "seed": 0,
+            "epoch": i + 1,
+            "time_s": step * (i + 1),
+            "train_loss": 1.0,
+            "valid_loss": 1.0,
+            "error_rate": error,
+            "learning_rate": 0.1,
+            "resident_bytes": 1,
+        }
+        for i, error in enumerate(errors)
+    ]
+
+
+def result(digest):
+    """What a run of two stages leaves."""
+    final = {"test_accuracy": 0.5, "parameters_sha256": digest, "memory_bytes": {"peak resident": 9}}
+    final["samples_per_epoch"] = 100
+    stages = [{"history": history([0.99], 2.0), "smoke_test": True, "seeds": [final]}]
+    stages.append({"history": history([0.97, 0.2], 1.0), "smoke_test": True, "seeds": [final]})
+    return {"stages": stages, "libraries_bytes": 5}
+
+
 def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
     study = read_study(file)
     runs = [run for run in study.runs() if run.axes["batch"] == 32]
-
-    def history(errors, step):
-        return [
-            {
-                "seed": 0,
-                "epoch": i + 1,
-                "time_s": step * (i + 1),
-                "train_loss": 1.0,
-                "valid_loss": 1.0,
-                "error_rate": error,
-                "learning_rate": 0.1,
-                "resident_bytes": 1,
-            }
-            for i, error in enumerate(errors)
-        ]
-
-    def result(digest):
-        final = {"test_accuracy": 0.5, "parameters_sha256": digest, "memory_bytes": {"peak resident": 9}}
-        final["samples_per_epoch"] = 100
-        stages = [{"history": history([0.99], 2.0), "smoke_test": True, "seeds": [final]}]
-        stages.append({"history": history([0.97, 0.2], 1.0), "smoke_test": True, "seeds": [final]})
-        return {"stages": stages, "libraries_bytes": 5}
-
     results = Results(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2

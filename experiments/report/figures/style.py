@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import string
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,7 @@ def new_figure(
         figure = Figure(figsize=(width, panels * (panel_height - 0.15) + 1.05), layout="constrained")
         axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)
-    for axis, letter in zip(axes, "abcdef", strict=False):
+    for axis, letter in zip(axes, string.ascii_lowercase, strict=False):
         axis.set_title(f"({letter})", fontweight="bold")
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -1,0 +1,86 @@
+"""The first paragraphs of a report, for readers who know none of its words: question, machine, method, answer."""
+
+from __future__ import annotations
+
+import math
+
+from ..analysis.names import base_model, is_gpu, model_label
+from ..analysis.speeds import best_serial, main_plan, speed_table
+from ..analysis.statistics import FASTER, SAME, SLOWER
+from ..analysis.study import Study
+from .columns import interval
+from .words import find_text, format_time, samples_word
+
+# What a model does, for those who do not know its name.
+WAYS = {
+    "forkjoin": "all threads wait for one another after each operation",
+    "joblib": "all threads wait for one another after each operation, by Python's joblib",
+    "tasks": "a piece starts once the pieces whose results it reads are done; each step lists them anew",
+    "taskgraph": "a piece starts once the pieces whose results it reads are done; their order is recorded once",
+    "taskiter": "the order is recorded once, and pieces of the next step start before this one has ended",
+}
+
+
+def opening(study: Study) -> list[str]:
+    """Return the paragraphs, about the main plan; none without samples."""
+    if not len(study.samples):
+        return []
+    plan_id = main_plan(study)
+    return [" ".join(text) for text in (_question(study, plan_id), _answer(study, plan_id)) if text]
+
+
+def _question(study: Study, plan_id: str) -> list[str]:
+    record, plan = study.records[plan_id], study.plans[plan_id]
+    training = record["phase"] == "train"
+    what = f"{record['batch']} {samples_word(study, plan_id)}"
+    passes = "computes the network's answers, then how each weight should change, then changes the weights"
+    step = f"{passes}; training repeats this many thousand times" if training else "computes the network's answers"
+    threads = max((n for _, n in study.points_of(plan_id)), default=1)
+    cpu = find_text(study.environment, "cpu_model", "cpu", "model_name") or "an unknown processor"
+    ways = len({model for model, _ in study.points_of(plan_id)})
+    return [
+        f"How much faster does a step of a neural network get on several processor cores, and how much of that is lost "
+        f"because cores wait for one another? A step takes {what} through the network {record['network']}: it {step}.",
+        f"Here a step was cut into {plan['num_tasks']} pieces of work, and {ways} ways to run the same pieces on up to "
+        f"{threads} thread{'s' * (threads > 1)} of one machine ({cpu}) were timed in turn. They left the same results "
+        f"bit for bit and differ only in when a piece may start.",
+    ]
+
+
+def _answer(study: Study, plan_id: str) -> list[str]:
+    table = speed_table(study)
+    rows = {(r["model"], r["threads"]): r for r in table[table["plan_id"] == plan_id].to_dict("records")}
+    points = [(model, n) for model, n in rows if not is_gpu(model) and base_model(model) in WAYS]
+    threads = max((n for _, n in points), default=1)
+    serial = best_serial(study, plan_id)
+    joins = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) in ("forkjoin", "joblib")]
+    free = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) not in ("forkjoin", "joblib")]
+    told = []
+    if serial is not None:
+        told.append(
+            f"On one thread, where nothing waits, a step takes {format_time(study.typical_time(serial).value)}."
+        )
+    for forms, which in ((joins, "with such waiting"), (free, "without it")):
+        if not forms or threads < 2:
+            continue
+        _, model, _ = study.times.fastest(forms)
+        row = rows[model, threads]
+        gain = f", {row['speedup']:.2f} times as fast" if math.isfinite(row["speedup"]) else ""
+        told.append(
+            f"On {threads} threads the fastest way {which} is {model_label(model)} ({WAYS[base_model(model)]}): "
+            f"{format_time(row['median_s'])}{gain}."
+        )
+        if which == "without it" and joins:
+            told.append(_verdict(row, model_label(row["reference"])))
+    return told
+
+
+def _verdict(row, reference: str) -> str:
+    limits = interval(row["ratio_low"], row["ratio_high"], 3)
+    said = {
+        FASTER: "This difference is more than chance",
+        SLOWER: "So here the waiting costs less than what replaces it, by more than chance",
+        SAME: "So here waiting makes no difference",
+    }.get(row["verdict"], "Whether that is more than chance, these measurements do not say")
+    ratio = f"{row['ratio']:.3f}" + (f", 95 % interval {limits}" if limits else "")
+    return f"{said} (time over that of {reference}: {ratio}; below 1 is faster)."
