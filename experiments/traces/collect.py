@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import read_json
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.files import check_writable_folder, read_regular, write_atomically
+from ..sampling.files import check_writable_folder, write_atomically
 from ..sampling.models import check_threads, parse_model, process_environment
 
 MACHINE = "machine.json"
-MOST_BYTES = 1 << 20
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
 
@@ -127,11 +127,8 @@ def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, A
     path = Path(folder, MACHINE)
     if not path.exists():
         return {}, {}
-    try:
-        kept = json.loads(read_regular(path, "readable JSON file", MOST_BYTES))
-        return dict(kept["environment"]), dict(kept["machine"])
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} must be what forktask trace wrote, got other content; trace again") from None
+    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again")
+    return kept.get("environment", {}), kept.get("machine", {})
 
 
 def log_sentence(log: EventLog) -> str:
