@@ -190,7 +190,7 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
 
     names = (networks,) if isinstance(networks, str) else networks
     for option, tokens in (("sequence", True), ("conv", False)):
-        if option in options and not any(get_network(name).tokens == tokens for name in names):
+        if option in options and not any(bool(get_network(name).tokens) == tokens for name in names):
             kind = "tokens" if tokens else "images"
             raise UsageError(f"--{option} is for networks of {kind}, got {', '.join(names)}; leave it out")
     for option, optimizers in (("momentum", {"sgd"}), ("betas", {"adam", "adamw"}), ("eps", {"adam", "adamw"})):
