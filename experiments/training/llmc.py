@@ -103,7 +103,7 @@ class ModelConfig:
         before: dict[str, tuple[int, ...]] = {}
         layer: dict[str, tuple[int, ...]] = {}
         after: dict[str, tuple[int, ...]] = {}
-        one = gpt2.network("", **{**self.sizes, "num_layers": 1}).parameter_shapes()
+        one = gpt2.network("one layer", **{**self.sizes, "num_layers": 1}).parameter_shapes()
         for name, shape in one.items():
             if name.startswith(FIRST_LAYER):
                 layer[name.removeprefix(FIRST_LAYER)] = shape

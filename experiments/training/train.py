@@ -332,6 +332,9 @@ def configure(
     if device == "gpu":
         (model,) = models_on("gpu", [config.model], ())
         config = config.with_changes(model=model, threads=given.get("threads", 1))
+    limit = parse_model(config.model).model.max_threads
+    if limit is not None and "threads" not in given:
+        config = config.with_changes(threads=limit)
     check_threads(config.threads, oversubscribe=oversubscribe)
     convolution_for(config.model, config.conv)  # raises if an algorithm has no CUDA kernels
     return config

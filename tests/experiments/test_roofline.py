@@ -8,6 +8,7 @@ from experiments.synthetic_results import PEAK, synthetic_rows
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network, network_names
+from forktask.cython_src.typed_text import rounded
 from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
 from forktask.experiments.analysis.speeds import main_plan
@@ -113,7 +114,7 @@ def test_the_answer_is_said_in_a_sentence():
         assert f"{phase} ({share:.0%} of its floor)" in side
     assert " by memory" in by_memory
     total = sum(map(sum, floors.values()))
-    assert f"floor of {total * 1e3:.3g} ms" in one and "times that floor" in one
+    assert f"floor of {rounded(total * 1e3)} ms" in one and "times that floor" in one
     assert "takes" in kernel_sentence(study, plan_id) and "of its roof" in kernel_sentence(study, plan_id)
     text = render_text(build(study))
     assert "What bounds the kernels" in text and one in text

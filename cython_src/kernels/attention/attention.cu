@@ -46,7 +46,7 @@ __device__ inline Part part_of(const GpuArgs &a, bool backward)
               further = backward ? divide_up(p.sequence - first, ATTENTION_TILE) : 0;
     int i = (int)blockIdx.x;
     const int tile = i % (tiles + further);
-    p.by_query = tile >= tiles;
+    p.by_query = backward && tile >= tiles; /* forward the compiler knows that there is none, and saves registers */
     p.start = p.by_query ? first + (tile - tiles) * ATTENTION_TILE : b[4] + tile * ATTENTION_TILE;
     p.stop = min(p.start + ATTENTION_TILE, p.by_query ? p.sequence : b[5]);
     i /= tiles + further;

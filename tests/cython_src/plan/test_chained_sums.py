@@ -37,10 +37,10 @@ def test_all_forms_give_the_gradients_of_the_chain(layout):
     plans = {form: lower(network, weight_gradients=form, **options) for form in FORMS}
     expected = weights_after(plans["chain"], "serial", 1)
     serial = weights_after(plans["tree"], "serial", 1)
-    assert np.abs(serial - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.abs(serial - expected).max() <= 5e-5 * np.abs(expected).max()
     assert np.array_equal(weights_after(plans["tree"], "taskiter:placement=stealing", 2), serial)
     found = weights_after(plans["commutative"], "taskiter:placement=stealing", 2)
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.abs(found - expected).max() <= 5e-5 * np.abs(expected).max()
     assert plans["tree"].deterministic and not plans["commutative"].deterministic
 
 
