@@ -52,9 +52,12 @@ install-tests: install
 compare: install
 	$(BIN)/forktask compare --out $(OUT)
 
+# One process more than there are CPUs, since many tests wait for processes that they start; four at most.
+TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
+
 # Two runs of pytest. REQUIRE=1 fails where a kind of tests that needs no further package cannot run (tests/kinds.py).
 test: install-tests
-	$(PYTEST) tests -n auto --maxprocesses 4 --dist worksteal $(ALONE:%=--ignore=%) \
+	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) \
 		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)nvrtc$(comma)malloc_count)
 	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require cc$(comma)tsan$(comma)two_cpus$(comma)quiet)
 

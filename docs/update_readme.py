@@ -97,9 +97,12 @@ def result(study, plans, threads) -> str:
     table = prediction_table(study, fine, threads, None, list(MODELS)).set_index(["model", "threads"])
     last = [table.loc[(model, threads[-1]), "speedup"] for model in MODELS]
     error = re.search(r"by ([\d.]+%)", error_text(prediction_table(study, fine, threads)))
-    parts = [1 - row[name] for name in ("ratio", "ratio_high", "ratio_low")]
+    share, least, greatest = (1 - row[name] for name in ("ratio", "ratio_high", "ratio_low"))
+    measured = f"{share:.0%} of a step on {most} cores [{least:.0%}, {greatest:.0%}]"
+    if least <= 0:
+        measured = f"at most {greatest:.0%} of a step on {most} cores (95 % interval from {least:.0%})"
     text = (
-        f"**What barriers cost: {parts[0]:.0%} of a step on {most} cores [{parts[1]:.0%}, {parts[2]:.0%}], measured, "
+        f"**What barriers cost: {measured}, measured, "
         f"and {1 - last[0] / last[1]:.0%} on {threads[-1]}, simulated.** So much less time do replayed tasks take than "
         "the better form of fork-join, for a training step of a small network (`cifar10_cnn`, batch 16) in fine "
         f"blocks. From the blocks' durations the simulation predicts speedups of {last[1]:.0f} and {last[0]:.0f}; "

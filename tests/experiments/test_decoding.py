@@ -31,7 +31,6 @@ def parameters_of(network):
         (SMALL, "forkjoin", 2),
         (SMALL, "taskgraph", 2),
         (SMALL, "taskiter", 3),
-        (SMALL, "joblib", 2),
         (get_network("gpt2_tiny"), "serial", 1),
     ],
     ids=lambda value: getattr(value, "name", value),
