@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,8 +37,9 @@ def _cell(value: Any) -> str:
 class Shown:
     """Base of objects that notebooks show as `repr` and the table of `_rows`."""
 
+    @abstractmethod
     def _rows(self) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        """Return the rows of the table: name of a column -> value."""
 
     def _repr_html_(self) -> str:
         return as_html(repr(self), self._rows())
