@@ -12,6 +12,8 @@ import numpy as np
 from ..errors import UsageError
 from .model import AccessTable, BlockLoop, Buffer
 
+Partition = tuple[tuple[int, ...], tuple[bytes, ...]]  # shape and cut points of a buffer
+
 
 def build_access_table(
     buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]
@@ -128,39 +130,63 @@ def overlay_cells(
 
     A cell of an arena is a set of elements that belong to the same cell of every tenant.
     """
-    pieces: list[np.ndarray] = [np.zeros(0, np.int32)] * table.num_cells  # cell of a buffer -> cells of storage
+    pieces: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # buffer -> cells of storage, and each own cell's first
+    tenants: dict[int, dict[Partition, list[str]]] = {}
     num_cells = 0
-    tenants: dict[int, list[str]] = {}
-    for name in cuts:
+    for name, own in cuts.items():
         if name in arena_of:
-            tenants.setdefault(arena_of[name], []).append(name)
+            partition = (buffers[name].shape, tuple(c.tobytes() for c in own))
+            tenants.setdefault(arena_of[name], {}).setdefault(partition, []).append(name)
             continue
-        count = math.prod(len(c) - 1 for c in cuts[name])
-        for i in range(count):
-            pieces[first_cell[name] + i] = np.array([num_cells + i], dtype=np.int32)
+        count = math.prod(len(c) - 1 for c in own)
+        pieces[name] = np.arange(num_cells, num_cells + count, dtype=np.int32), np.arange(count + 1)
         num_cells += count
-    for names in tenants.values():
-        runs = [_cell_runs(buffers[name].shape, cuts[name]) for name in names]
+    for alike in tenants.values():  # buffers that are cut alike are the same cells
+        runs = [_cell_runs(buffers[names[0]].shape, cuts[names[0]]) for names in alike.values()]
         starts = np.unique(np.concatenate([start for start, _ in runs]))[:-1]
-        labels = np.stack([label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs])
-        kinds = np.unique(labels, axis=1)
-        for name, cells in zip(names, kinds, strict=True):
+        labels = [label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs]
+        first = _first_of_each(labels)
+        for names, label in zip(alike.values(), labels, strict=True):
+            cells = label[first]
             order = np.argsort(cells, kind="stable")
-            bounds = np.searchsorted(cells[order], np.arange(cells.max() + 2))
-            for cell in range(cells.max() + 1):
-                inside = order[bounds[cell] : bounds[cell + 1]]
-                pieces[first_cell[name] + cell] = (num_cells + inside).astype(np.int32)
-        num_cells += kinds.shape[1]
-    lists = [
-        np.sort(np.concatenate([pieces[c] for c in table.list_cells[start:stop].tolist()]))
-        for start, stop in itertools.pairwise(table.list_offsets.tolist())
-    ]
+            shared = (num_cells + order).astype(np.int32), np.searchsorted(cells[order], np.arange(cells.max() + 2))
+            pieces.update(dict.fromkeys(names, shared))
+        num_cells += len(first)
+
+    names, firsts = list(first_cell), np.array(list(first_cell.values()))
+    number_of: dict[tuple[int, bytes], int] = {}  # the same cells of buffers cut alike -> number of their list
+    lists: list[np.ndarray] = []
+    numbers = np.empty(len(table.list_offsets) - 1, np.int32)
+    for number, (start, stop) in enumerate(itertools.pairwise(table.list_offsets.tolist())):
+        cells = table.list_cells[start:stop]
+        owner = names[np.searchsorted(firsts, cells[0], side="right") - 1]
+        cells = cells - first_cell[owner]
+        storage, bounds = pieces[owner]
+        key = (id(storage), cells.tobytes())
+        if key not in number_of:
+            number_of[key] = len(lists)
+            lists.append(np.sort(np.concatenate([storage[bounds[c] : bounds[c + 1]] for c in cells.tolist()])))
+        numbers[number] = number_of[key]
     return replace(
         table,
         num_cells=num_cells,
+        access_list=numbers[table.access_list],
         list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
         list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
     )
+
+
+def _first_of_each(labels: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the index of the first column of each kind, kinds in lexicographic order; labels are at least -1."""
+    codes, largest = np.zeros(len(labels[0]), np.int64), 1
+    for label in labels:
+        extent = int(label.max()) + 2
+        if largest * extent >= 1 << 62:
+            codes = np.unique(codes, return_inverse=True)[1]
+            largest = int(codes.max()) + 1
+        codes = codes * extent + label + 1
+        largest *= extent
+    return np.unique(codes, return_index=True)[1]
 
 
 def _cell_runs(shape: tuple[int, ...], cuts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
