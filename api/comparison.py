@@ -17,7 +17,7 @@ from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
 from .experiments.sampling.models import DEFAULT_MODELS
-from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
+from .experiments.sweep.configuration import ARGUMENTS, AXES, Configuration, Measure, parse_configuration
 from .experiments.sweep.status import failure_report
 from .experiments.sweep.sweep import Sweep
 
@@ -142,7 +142,7 @@ class Comparison(Shown):
 def compare(
     network: str | Network | Sequence[str | Network] = "cifar10_cnn",
     *,
-    batch: int | Sequence[int] = 64,
+    batch: int | Sequence[int] | None = None,
     models: str | Sequence[str] = DEFAULT_MODELS,
     threads: int | str | Sequence[int] = "cores",
     out: str | os.PathLike[str] | None = None,
@@ -161,8 +161,8 @@ def compare(
     network : str or Network, or several
         A name, `module:function` or `file.py:function` of your own, or a network. One of your own is written as a
         program beside the results folder, from which measuring processes make it again.
-    batch : int or several
-        Images of a step.
+    batch : int or several, optional
+        Samples of a step; default: 64 images, 4 of tokens.
     models : str or several
         Specs such as "taskiter" or "forkjoin:schedule=dynamic".
     threads : int or several, or "cores"
@@ -174,8 +174,9 @@ def compare(
     title : str
         Title of the report.
     **settings
-        Options of the plan, each one value or several (`granularity`, `memory`, `fusion`, ...), `interference`, and how
-        to measure (`repeats`, `seed`, `profile`, `time_limit_s`, ...): the keys of the tables [grid] and [measure] in a
+        Options of the plan, each one value or several (`granularity`, `memory`, `fusion`, ...), `interference`,
+        `arguments` of the functions that make the networks (a mapping of names to values or lists of such), and how to
+        measure (`repeats`, `seed`, `profile`, `time_limit_s`, ...): the keys of the tables [grid] and [measure] in a
         sweep's TOML file.
 
     Raises
@@ -191,7 +192,9 @@ def compare(
     >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
-    given = {"network": network, "batch": batch, "models": models, "threads": threads, **settings}
+    given = {"network": network, "models": models, "threads": threads, **settings}
+    if batch is not None:
+        given["batch"] = batch
     folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
     configuration = _configuration(title, given, Path(folder).parent)
     if configuration.uses_gpu:
@@ -211,7 +214,7 @@ def compare(
 
 def _configuration(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
     """Sort the arguments into the tables of a sweep file, which check types and ranges."""
-    axes = list(AXES)
+    axes = [*AXES, ARGUMENTS]
     measures = [field.name for field in fields(Measure)]
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
     for name, value in given.items():

@@ -46,7 +46,7 @@ def lower(
     Parameters
     ----------
     network : str or Network
-        The name of a function may also be that of one which returns a `Plan`, which is taken as it is.
+        The name of a function may also be that of one which returns a graph; see `own_plan`.
     options : PlanOptions, optional
         What is computed and how it is cut; the defaults of `PlanOptions` if none are given.
     num_images, num_batches : int
@@ -67,9 +67,9 @@ def lower(
     UsageError
         Unknown network or option, a batch below one, or a network whose layers have no kernels.
     """
-    graph = make_own(network) if isinstance(network, str) and is_own(network) else None
-    if not isinstance(graph, Plan):
-        graph, spec = None, get_network(network) if isinstance(network, str) else network
+    graph = own_plan(network)
+    if graph is None:
+        spec = get_network(network) if isinstance(network, str) else network
         if not isinstance(spec, Network):
             raise UsageError(f"network must be a name or a Network, got {spec!r}; describe one as Network(name, ...)")
     if not isinstance(options, PlanOptions):
@@ -124,6 +124,17 @@ def lower(
     return builder.build(options.memory)
 
 
+def own_plan(name: Any) -> Plan | None:
+    """Return the plan of a function of the user's that makes no network but a graph: a `UserGraph`, a `Plan` or a
+    `BoundPlan`; None for other names."""
+    if not isinstance(name, str) or not is_own(name):
+        return None
+    made = make_own(name)
+    plan = getattr(made, "plan", made)  # of a graph a method, of a bound plan the plan itself
+    plan = plan() if callable(plan) else plan
+    return plan if isinstance(plan, Plan) else None
+
+
 def default_batch(*networks: str | Network, images: int | None = None) -> int:
     """Return the samples of a step of all of some networks where the user does not say how many.
 
@@ -138,7 +149,7 @@ def default_batch(*networks: str | Network, images: int | None = None) -> int:
     UsageError
         An unknown network, or networks of images beside networks of tokens.
     """
-    if all(isinstance(n, str) and is_own(n) and isinstance(make_own(n), Plan) for n in networks):
+    if all(own_plan(n) is not None for n in networks):
         return 1
     specs = [get_network(network) if isinstance(network, str) else network for network in networks]
     kinds = {spec.tokens is not None for spec in specs}

@@ -1,4 +1,5 @@
-"""Networks of users, named by what makes them: `package.module:function` or `folder/file.py:function`.
+"""Networks and graphs of users, named by what makes them: `package.module:function` or `folder/file.py:function`, with
+arguments as in a call: `heat.py:heat(grain=16)`.
 
 A process that measures makes its network again, so a network needs a name from which that can be done. One that exists
 as an object only is written as a program of its own, whose name holds a hash of its content.
@@ -6,8 +7,12 @@ as an object only is written as a program of its own, whose name holds a hash of
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import math
+import re
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -15,15 +20,61 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError, checked_call, did_you_mean
 from .layers import Network
 
 FUNCTION = "network"  # of the programs that `write_network` makes
+_CALL = re.compile(r"(?P<function>.*?:[^\W\d]\w*)(?P<arguments>\(.*\))?", re.DOTALL)
 
 
 def is_own(name: str) -> bool:
     """Return whether a name is that of a function and not of the registry."""
     return ":" in name
+
+
+def name_call(function: str, arguments: Mapping[str, Any]) -> str:
+    """Return the name of what a function makes of some arguments, such as `heat.py:heat(grain=16)`.
+
+    Raises
+    ------
+    UsageError
+        The function's name holds arguments already, or one is no scalar.
+    """
+    if split_call(function)[1]:
+        raise UsageError(f"arguments are named once, got {function!r} and {dict(arguments)!r}; leave out one of them")
+    for name, value in arguments.items():
+        if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise UsageError(
+                f"argument {name!r} of {function} must be a number, a text, true or false, got {value!r}; let the "
+                f"function make larger things of such"
+            )
+    return f"{function}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+
+
+def split_call(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a function without its arguments, and these; other names come back as they are.
+
+    Raises
+    ------
+    UsageError
+        Arguments that are not written as NAME=VALUE with numbers, texts, True or False.
+    """
+    found = _CALL.fullmatch(name)
+    if found is None or not found["arguments"]:
+        return name, {}
+    try:
+        call: Any = ast.parse(f"f{found['arguments']}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not all(word.arg for word in call.keywords):
+            raise ValueError
+        arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        name_call(found["function"], arguments)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"arguments of a function are written as in file.py:function(grain=16, kind='fine'), got {name!r}"
+        ) from None
+    return found["function"], arguments
 
 
 def own_network(name: str) -> Network:
@@ -49,7 +100,8 @@ def make_own(name: str) -> Any:
     UsageError
         No such file, module or function; or one that fails.
     """
-    place, _, function = name.rpartition(":")
+    called, arguments = split_call(name)
+    place, _, function = called.rpartition(":")
     is_file = place.endswith(".py")
     if not function.isidentifier() or not (is_file or all(part.isidentifier() for part in place.split("."))):
         raise UsageError(
@@ -57,8 +109,10 @@ def make_own(name: str) -> Any:
         )
     try:
         module = _run_file(Path(place)) if is_file else _import(place)
-        made = getattr(module, function, None)
-        found = made() if callable(made) else made
+        found = getattr(module, function, None)
+        if arguments and not callable(found) and found is not None:
+            raise UsageError(f"{called} takes arguments as a function only, got {type(found).__name__}; leave them out")
+        made = checked_call(found, called)(**arguments) if callable(found) else found
     except UsageError:
         raise
     except Exception as error:
@@ -66,10 +120,10 @@ def make_own(name: str) -> Any:
             f"network {name!r} must be made without an error, got {type(error).__name__}: {error}"
             f"{_line_of(error)}; mend that place"
         ) from error
-    if made is None:
+    if found is None:
         known = [n for n, value in vars(module).items() if callable(value) or isinstance(value, Network)]
         raise UsageError(f"{place} must have a function {function!r}, found none{did_you_mean(function, known)}")
-    return found
+    return made
 
 
 def _import(name: str) -> ModuleType:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering import options
+from ...cython_src.networks.own import split_call
 from ...cython_src.records import fields
 
 TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow", "starpu")
@@ -62,9 +63,16 @@ def option_defaults() -> dict[str, Any]:
     return {field.name: field.default for field in fields(options.PlanOptions)}
 
 
+def is_graph(plan: Mapping[str, Any]) -> bool:
+    """Whether a "plan" row is that of a graph which is no network: it has no parameters."""
+    return plan.get("num_parameters") == 0
+
+
 def record_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
 
+    Arguments of a function that makes the network are fields of their own; one with an option's name has a longer name.
+    A graph that is no network has no phase.
     Options that this installation does not know are kept under their names, so that plans which differ in them are
     told apart.
 
@@ -77,7 +85,11 @@ def record_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     written.pop(NETWORK, None)
     known = {name: written.pop(name) for name in option_defaults() if name in written}
     chosen = options.PlanOptions(**known).as_dict()
-    return {NETWORK: plan[NETWORK], **chosen, **written, INTERFERENCE: plan.get(INTERFERENCE, 0)}
+    record = {NETWORK: "", **chosen, **written, INTERFERENCE: plan.get(INTERFERENCE, 0)}
+    record[NETWORK], arguments = split_call(plan[NETWORK])
+    if is_graph(plan):
+        record["phase"] = ""
+    return record | {f"argument {name}" if name in record else name: value for name, value in arguments.items()}
 
 
 def axis_label(axis: str) -> str:
@@ -86,7 +98,9 @@ def axis_label(axis: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the readable form of an option's value."""
+    """Return the readable form of an option's value; None stands for one that is not given."""
+    if value is None:
+        return "default"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (tuple, list)):
@@ -100,13 +114,16 @@ def option_texts(record: Mapping[str, Any], axes: tuple[str, ...]) -> list[str]:
     return [
         f"{axis_label(name)} {value_text(value)}"
         for name, value in record.items()
-        if name not in ALWAYS_NAMED and (name in axes or name not in defaults or value != defaults[name])
+        if value is not None
+        and name not in ALWAYS_NAMED
+        and (name in axes or name not in defaults or value != defaults[name])
     ]
 
 
 def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:
     """Return the readable name of a problem; options are named where they are an axis or were changed."""
     hogs = record[INTERFERENCE]
-    words = [str(record[NETWORK]), f"batch {record['batch']}", str(record["phase"]), *option_texts(record, axes)]
+    step = [f"batch {record['batch']}", str(record["phase"])] if record["phase"] else []
+    words = [str(record[NETWORK]), *step, *option_texts(record, axes)]
     beside = f" beside {hogs} spinning process{'es' * (hogs > 1)}" if hogs else ""
     return ", ".join(words) + beside

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ..bounds import bounds
-from .names import model_rank, problem_text, record_of
+from .names import is_graph, model_rank, problem_text, record_of
 from .statistics import Estimate
 from .typical import TypicalTimes
 
@@ -82,7 +82,9 @@ class Study:
 
     @property
     def smoke_test(self) -> bool:
-        """Whether the data are too small or artificial to stand for a real training set."""
+        """Whether networks were fed with data that are too small or artificial to stand for a real training set."""
+        if all(map(is_graph, self.plans.values())):
+            return False
         return self.data.partition(":")[0] in SMOKE_TEST_DATA
 
     @property
@@ -108,15 +110,16 @@ class Study:
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """The choices behind each plan, by plan_id; see `record_of`."""
-        return {plan_id: record_of(plan) for plan_id, plan in self.plans.items()}
+        """The choices behind each plan, by plan_id, all with the same fields; see `record_of`."""
+        found = {plan_id: record_of(plan) for plan_id, plan in self.plans.items()}
+        fields = dict.fromkeys(name for record in found.values() for name in record)
+        return {plan_id: {name: record.get(name) for name in fields} for plan_id, record in found.items()}
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Fields of the records that take several values among the plans with samples."""
         records = [self.records[plan_id] for plan_id in self.plan_ids()]
-        names = dict.fromkeys(name for record in records for name in record)
-        return tuple(n for n in names if len({repr(record.get(n)) for record in records}) > 1)
+        return tuple(n for n in (records[0] if records else ()) if len({repr(record[n]) for record in records}) > 1)
 
     def siblings(self, plan_id: str, axis: str) -> list[str]:
         """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included."""

@@ -56,7 +56,8 @@ def add_plan_options(
             type=texts,
             default=(network,),
             metavar="N[,N...]",
-            help=f"name, module:function or file.py:function; default: {network}",
+            help=f"name, module:function or file.py:function, which may have arguments: file.py:function(depth=2); "
+            f"default: {network}",
         )
     else:
         said = (
@@ -231,8 +232,8 @@ def plan_products(arguments: Namespace) -> list:
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """Split a text at commas; each part counts once. A type for argparse."""
-    parts = tuple(dict.fromkeys(part for part in text.split(",") if part))
+    """Split a text at commas outside of parentheses; each part counts once. A type for argparse."""
+    parts = tuple(dict.fromkeys(part for part in re.split(r",(?![^()]*\))", text) if part))
     if not parts:
         raise ArgumentTypeError(f"must name at least one, got {text!r}")
     return parts

@@ -35,7 +35,8 @@ def figure_stem(study: Study, plan_id: str, figure: str) -> str:
     record = study.records[plan_id]
     named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
     swept = [f"{axis}={value_text(record[axis])}" for axis in study.axes if axis not in named]
-    words = [figure, record["network"], f"batch{record['batch']}", record["phase"], record[GRANULARITY], *swept]
+    cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []
+    words = [figure, record["network"], *cut, *swept]
     if record[INTERFERENCE]:
         words.append(f"hogs{record[INTERFERENCE]}")
     return re.sub(r"[^A-Za-z0-9_.=-]+", "_", "-".join(words)).strip("_-")

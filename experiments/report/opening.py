@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.names import base_model, is_gpu, model_label
+from ..analysis.names import NETWORK, base_model, is_gpu, is_graph, model_label
 from ..analysis.speeds import best_serial, main_plan, speed_table
 from ..analysis.statistics import FASTER, SAME, SLOWER
 from ..analysis.study import Study
@@ -32,15 +32,19 @@ def opening(study: Study) -> list[str]:
 def _question(study: Study, plan_id: str) -> list[str]:
     record, plan = study.records[plan_id], study.plans[plan_id]
     training = record["phase"] == "train"
-    what = f"{record['batch']} {samples_word(study, plan_id)}"
     passes = "computes the network's answers, then how each weight should change, then changes the weights"
     step = f"{passes}; training repeats this many thousand times" if training else "computes the network's answers"
+    of = "a neural network"
+    what = f"{record['batch']} {samples_word(study, plan_id)}"
+    about = f"A step takes {what} through the network {record[NETWORK]}: it {step}."
+    if is_graph(plan):
+        of, about = f"the task graph {record[NETWORK]}", "A step runs each of its tasks once."
     threads = max((n for _, n in study.points_of(plan_id)), default=1)
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name") or "an unknown processor"
     ways = len({model for model, _ in study.points_of(plan_id)})
     return [
-        f"How much faster does a step of a neural network get on several processor cores, and how much of that is lost "
-        f"because cores wait for one another? A step takes {what} through the network {record['network']}: it {step}.",
+        f"How much faster does a step of {of} get on several processor cores, and how much of that is lost because "
+        f"cores wait for one another? {about}",
         f"Here a step was cut into {plan['num_tasks']} pieces of work, and {ways} ways to run the same pieces on up to "
         f"{threads} thread{'s' * (threads > 1)} of one machine ({cpu}) were timed in turn. They left the same results "
         f"bit for bit and differ only in when a piece may start.",

@@ -10,7 +10,7 @@ from typing import Any
 from ...cython_src.typed_text import rounded
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
-from ..analysis.names import GRANULARITY, option_texts
+from ..analysis.names import GRANULARITY, is_graph, option_texts
 from ..analysis.speeds import best_serial
 from ..analysis.study import Study, capacity_of
 
@@ -27,7 +27,7 @@ def format_time(seconds: float, unit: str = "s") -> str:
 
 def blocks_text(plan: Mapping[str, Any]) -> str:
     """Describe a plan's granularity in words."""
-    granularity = str(plan.get(GRANULARITY, "") or "")
+    granularity = "" if is_graph(plan) else str(plan.get(GRANULARITY, "") or "")
     match = re.fullmatch(r"images=(\d+)", granularity)
     cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
     tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"

@@ -23,10 +23,11 @@ from ...cython_src.errors import UsageError
 from ...cython_src.graphs.user_graph import TaskRecorder
 from ...cython_src.kernels.loss.softmax import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
+from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
 from ..machine.disturbance import read_memory
 from .memory import check_fits, parse_bytes
-from .models import ModelSpec, bind_for, convolution_for
+from .models import ModelSpec, bind_for, convolution_for, parse_model
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
@@ -112,7 +113,11 @@ def make_bound(plan: Mapping[str, Any]):
     UsageError
         The function is not found, or returns something else than a graph.
     """
-    made = _load(plan)(**plan["arguments"])
+    return _bind_made(_load(plan)(**plan["arguments"]), f"{plan['function']}()")
+
+
+def _bind_made(made: Any, name: str) -> BoundPlan:
+    """Bind the graph that a function made; raise `UsageError` for anything else."""
     _kept.append(made)
     if isinstance(made, TaskRecorder):
         return made.bind()
@@ -121,8 +126,7 @@ def make_bound(plan: Mapping[str, Any]):
     if isinstance(made, BoundPlan):
         return made
     raise UsageError(
-        f"{plan['function']}() must return a UserGraph, a Plan or a BoundPlan, got {type(made).__name__}; "
-        f"return the graph"
+        f"{name} must return a UserGraph, a Plan or a BoundPlan, got {type(made).__name__}; return the graph"
     )
 
 
@@ -162,6 +166,10 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     # The check comes first: Linux grants more memory than there is, and later kills some process.
     limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
     check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
+    made = make_own(job["plan"]["network"]) if is_own(job["plan"]["network"]) else None
+    if isinstance(made, TaskRecorder | BoundPlan) and parse_model(str(model)).model.device == "cpu":
+        # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.
+        return _bind_made(made, job["plan"]["network"])
     bound = bind_for(model, plan)
     if "parameters" in plan.attributes:
         fill_dataset(bound, job["seed"])

@@ -14,7 +14,8 @@ A file has a title, a comment on how to read its curve, and two tables:
     repeats = 11
 
 Keys of [grid] are those of `Running` and every field of `PlanOptions`, keys of [measure] those of `Measure`. Unknown
-keys fail.
+keys fail. A function of the user's that makes the network or graph may have a table [grid.arguments]: each of its keys
+is an axis too.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
+from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
@@ -55,6 +57,7 @@ from .tuned import problem_id, read_tuned
 QUICK_BATCH = 8
 QUICK_VALUES = 2
 MOST_SAMPLES = 1_000_000
+ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
 
 
 class Running(Record, frozen=True):
@@ -356,6 +359,29 @@ def _axis(axis, value: Any, where: str) -> tuple:
     return tuple(dict.fromkeys(axis.checked(spelled(axis.name, v)) for v in listed))
 
 
+def _networks(grid: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Return the networks of a grid, each with all combinations of the arguments."""
+    networks = _axis(AXES["network"], grid.get("network", AXES["network"].default), where)
+    arguments = grid.get(ARGUMENTS, {})
+    if not isinstance(arguments, Mapping):
+        raise UsageError(f"{ARGUMENTS!r} in {where} must be a table, got {arguments!r}; write [grid.{ARGUMENTS}]")
+    axes = {name: value if isinstance(value, list) else [value] for name, value in arguments.items()}
+    for name in networks if axes else ():
+        if not is_own(name):
+            raise UsageError(
+                f"arguments are for a function of your own, such as file.py:function, got network {name!r}; leave them "
+                f"out"
+            )
+    empty = next((name for name, values in axes.items() if not values), None)
+    if empty is not None:
+        raise UsageError(f"argument {empty!r} in {where} must have at least one value, got an empty list")
+    if math.prod(map(len, axes.values())) > MOST_SAMPLES:
+        raise UsageError(f"a sweep must have at most {MOST_SAMPLES} samples, got more combinations of arguments")
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    called = [name_call(name, values) if values else name for name in networks for values in combinations]
+    return tuple(dict.fromkeys(called))
+
+
 def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
     """Return axes whose values are checked one by one."""
     return {name: _axis(AXES[name], list(values), "the arguments") for name, values in axes.items()}
@@ -377,10 +403,10 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
                 f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
             )
     grid = values.get("grid", {})
-    check_keys(grid, AXES, f"table [grid] of {where}")
-    if "batch" not in grid:
-        networks = _axis(AXES["network"], grid.get("network", AXES["network"].default), where)
-        grid = {**grid, "batch": default_batch(*networks)}
+    check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
+    networks = _networks(grid, where)
+    grid = {"batch": default_batch(*networks), **grid, "network": [*networks]}
+    grid.pop(ARGUMENTS, None)
     title = values.get("title", Configuration.title)
     if not isinstance(title, str):
         raise UsageError(f"title in {where} must be a text, got {title!r}")

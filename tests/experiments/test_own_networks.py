@@ -1,5 +1,6 @@
 """Networks of users in every command: as module:function, as file.py:function, as an object."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -10,10 +11,13 @@ import forktask as ft
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.own import make_own, own_network, write_network
 from forktask.cython_src.networks.registry import get_network, network_names
+from forktask.experiments.commands.arguments import texts
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.results import read_results
 
 PROGRAM = """
+import numpy as np
+
 import forktask as ft
 from sizes_of_mine import CHANNELS
 
@@ -30,6 +34,31 @@ def fails():
     raise ZeroDivisionError("nothing to divide by")
 
 ready = network()
+
+def double(source, target):
+    target[...] = 2 * source
+
+def graph(grain, length=64):
+    recorded = ft.UserGraph("doubling")
+    x, y = recorded.array("x", np.ones(length)), recorded.array("y", np.zeros(length))
+    for i in recorded.taskloop(length, grainsize=grain):
+        recorded.task(double, reads=x[i], writes=y[i])
+    return recorded
+"""
+SWEEP = """
+[grid]
+network = "nets.py:graph"
+models = ["serial", "taskgraph"]
+threads = 1
+
+[grid.arguments]
+grain = [16, 32]
+
+[measure]
+repeats = 1
+profile = false
+target_s = 0.01
+warmup_s = 0.01
 """
 
 
@@ -74,13 +103,21 @@ def test_a_module_is_found_where_the_user_is(program):
     [
         ("nets.py:netwrok", "did you mean 'network'"),
         ("nets.py:no_network", "must return a Network, got int"),
-        ("nets.py:fails", "ZeroDivisionError: nothing to divide by (line 15 of"),
+        ("nets.py:fails", "ZeroDivisionError: nothing to divide by (line 17 of"),
         ("none.py:network", "no file 'none.py'"),
         ("nonexistent.module:network", "must be importable"),
         ("nets.py:", "is named as module:function"),
         (":network", "is named as module:function"),
         ("a b:network", "is named as module:function"),
         ("cifar10_cn", "did you mean 'cifar10_cnn'"),
+        ("nets.py:graph(grian=16)", "arguments of nets.py:graph are grain, length; got 'grian'; did you mean 'grain'?"),
+        ("nets.py:graph", "missing a required argument: 'grain'"),
+        ("nets.py:graph(grain=[16])", "must be a number, a text, true or false, got [16]"),
+        ("nets.py:graph(16)", "are written as in file.py:function(grain=16"),
+        ("nets.py:graph(grain=" + "(" * 900 + ")", "are written as in"),
+        ("nets.py:graph(grain=0)", "at least one element, got 0"),
+        ("nets.py:graph(grain='x')", "must be made without an error, got TypeError"),
+        ("nets.py:ready(depth=2)", "takes arguments as a function only, got Network"),
     ],
 )
 def test_what_is_no_network_is_one_sentence(program, capsys, name, said):
@@ -100,6 +137,57 @@ def test_a_sweep_is_not_gone_on_with_once_the_network_has_changed(program, capsy
     done = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and "whose program was changed since" in done.stderr
     assert (program / "compared" / "samples.jsonl").read_bytes() == before
+
+
+def test_arguments_of_a_graph_are_axes(program, capsys):
+    """Check a sweep over an argument: rows with a plan each, a column and a table of ratios by its name, no batch."""
+    (program / "grain.toml").write_text(SWEEP)
+    assert main(["run", "grain.toml", "--out", "swept"]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
+    rows = read_results(program / "swept").of_kind("plan")
+    assert [(row["network"], row["num_tasks"]) for row in rows] == [
+        ("nets.py:graph(grain=16)", 4),
+        ("nets.py:graph(grain=32)", 2),
+    ]
+    with open(program / "swept" / "summary.csv", newline="") as file:
+        table = [(row["network"], row["grain"], row["model"]) for row in csv.DictReader(file)]
+    assert table == [("nets.py:graph", g, m) for g in ("16", "32") for m in ("serial", "taskgraph")]
+    assert "the task graph nets.py:graph" in (program / "swept" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            'network = "nets.py:graph"',
+            'network = "cifar10_cnn"',
+            "for a function of your own, such as file.py:function",
+        ),
+        ('network = "nets.py:graph"', 'network = "nets.py:graph(length=8)"', "arguments are named once"),
+        ('network = "nets.py:graph"', 'network = "nets.py:fails"', "arguments of nets.py:fails are ; got 'grain'"),
+        ("grain = [16, 32]", "grain = []", "must have at least one value"),
+        ("grain = [16, 32]", "grain = [[16]]", "must be a number, a text, true or false, got [16]"),
+        ("grain = [16, 32]", "grain = {a = 1}", "must be a number, a text, true or false"),
+        ("grain = [16, 32]", "grain = nan", "must be a number, a text, true or false, got nan"),
+        ("[grid.arguments]\ngrain = [16, 32]", "arguments = 3", "must be a table, got 3"),
+        ("grain =", "grian =", "did you mean 'grain'?"),
+        ("threads = 1", "batch = 4", "has no options but batch 1, got batch 4"),
+    ],
+)
+def test_wrong_arguments_of_a_sweep_are_one_sentence(program, capsys, before, after, said):
+    """Check tables of arguments that no function takes."""
+    (program / "grain.toml").write_text(SWEEP.replace(before, after))
+    assert main(["run", "grain.toml", "--out", "swept"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and not (program / "swept").exists()
+
+
+def test_compare_takes_arguments(program):
+    """Check that `compare` hands arguments on as a sweep's file does, and that a comma within them parts nothing."""
+    with pytest.raises(UsageError, match="got 'grian'; did you mean 'grain'"):
+        ft.compare("nets.py:graph", arguments={"grian": 32})
+    assert texts("a.py:f(x=1,y=2),b") == ("a.py:f(x=1,y=2)", "b")
 
 
 def test_compare_takes_a_network(program):
