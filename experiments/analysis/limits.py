@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from ..bounds import bounds
-from .names import base_model, is_gpu, model_label
+from ..sampling.models import parse_model
+from .names import is_gpu, model_label
 from .speeds import best_serial, interval_columns, speed_table
 from .statistics import Estimate, median_interval
 from .study import Study
@@ -57,9 +60,64 @@ def floor_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+Profile = tuple[list[list[float]], bounds.GraphBounds | None]  # durations of each loop's blocks, bounds of the graph
+
+
+def serial_profiles(study: Study, plan_id: str, phase: str = "") -> list[Profile]:
+    """Return the block durations of each serial profile of a plan; of one phase alone they have no graph."""
+    found = []
+    for profile in study.profiles_of((plan_id, "serial", 1)).values():
+        loops, graph = study.loop_times(profile), bounds.GraphBounds.of_row(profile)
+        if phase:
+            phases = [loop.get("phase") for loop in study.plans[plan_id]["loops"]]
+            loops, graph = [loop for loop, own in zip(loops, phases, strict=True) if own == phase], None
+        found.append((loops, graph))
+    return found
+
+
+def bound_parts(profiles: Sequence[Profile], threads: int, capacity: float) -> dict[str, Estimate]:
+    """Return each of `BOUNDS` as a part of the work of the same blocks: the median over serial profiles.
+
+    This is the one estimator of bounds. A bound is its part times a serial time, so that the work is that time itself;
+    the interval of the part is the spread of the profiles, NaN with a single one.
+    """
+    parts = []
+    for loops, graph in profiles:
+        times, work = bounds.predicted_times(loops, threads, capacity, graph), sum(map(sum, loops))
+        if graph is not None:
+            times["brent"] = bounds.brent_bound(work, graph.span_s, threads, capacity)
+        parts.append({name: time / work for name, time in times.items()})
+    return {n: median_interval([p[n] for p in parts]) if all(n in p for p in parts) else NOTHING for n in BOUNDS}
+
+
+def bound_rows(
+    study: Study, plan_id: str, threads: Iterable[int], capacity: Callable[[int], float], profiles: Sequence[Profile]
+) -> list[dict]:
+    """Return the rows of `bound_table` for a plan, from the durations of its blocks; none without a serial run."""
+    own, serial = (plan_id, "serial", 1), best_serial(study, plan_id)
+    if not profiles or own not in study.points or serial is None:
+        return []
+    work, advantage = study.typical_time(own), study.ratio(serial, own)
+    rows = []
+    for n in threads:
+        row = {"plan_id": plan_id, "threads": n, "capacity": capacity(n)}
+        for name, part in bound_parts(profiles, n, capacity(n)).items():
+            row |= interval_columns(f"{name}_s", work.over(part.inverse()))
+            row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
+        rows.append(row)
+    return rows
+
+
+def speedup_bound(advantage: Estimate, part: Estimate) -> Estimate:
+    """Return a bound on the speedup over a run that takes `advantage` times as long as the serial run of the plan."""
+    bound = advantage.over(part)
+    # The ratio of a run to itself has an interval, a bound from a single profile has none.
+    return bound if math.isfinite(part.low) else replace(bound, low=math.nan, high=math.nan)
+
+
 @lru_cache(maxsize=4)
 def bound_table(study: Study) -> pd.DataFrame:
-    """Return bounds per plan and number of threads, from the block durations of the serial run.
+    """Return bounds per plan and measured number of threads, from the block durations of the serial run.
 
     Every serial profile gives each bound as a part of its work; the median over the profiles times the plan's serial
     time is the bound. So the work is the serial time itself, and an interval holds the spread of the profiles and that
@@ -71,49 +129,21 @@ def bound_table(study: Study) -> pd.DataFrame:
     """
     rows = []
     for plan_id in study.plan_ids():
-        own, serial = (plan_id, "serial", 1), best_serial(study, plan_id)
-        profiles = list(study.profiles_of(own).values())
-        if not profiles or own not in study.points or serial is None:
-            continue
-        work, advantage = study.typical_time(own), study.ratio(serial, own)
-        blocks = [study.loop_times(profile) for profile in profiles]
         counts = study.samples.loc[study.samples["plan_id"] == plan_id, "threads"].unique()
-        for threads in sorted({1, *map(int, counts)}):
-            capacity = study.capacity(threads)
-            row = {"plan_id": plan_id, "threads": threads, "capacity": capacity}
-            parts = [
-                _all_bounds(loops, threads, capacity, bounds.GraphBounds.of_row(profile))
-                for loops, profile in zip(blocks, profiles, strict=True)
-            ]
-            works = [sum(map(sum, loops)) for loops in blocks]
-            for name in BOUNDS:
-                row |= _bound_columns(name, work, advantage, [p.get(name, math.nan) for p in parts], works)
-            rows.append(row)
+        threads = sorted({1, *map(int, counts)})
+        rows += bound_rows(study, plan_id, threads, study.capacity, serial_profiles(study, plan_id))
     return pd.DataFrame(rows)
 
 
-def _all_bounds(loops, threads: int, capacity: float, graph: bounds.GraphBounds | None) -> dict[str, float]:
-    """Return the floors of a profile and Brent's bound, which is none but says what a greedy schedule takes at most."""
-    found = bounds.predicted_times(loops, threads, capacity, graph)
-    if graph is not None:
-        found["brent"] = bounds.brent_bound(sum(map(sum, loops)), graph.span_s, threads, capacity)
-    return found
-
-
-def _bound_columns(name: str, work: Estimate, advantage: Estimate, times, works) -> dict[str, float]:
-    if any(map(math.isnan, times)):
-        nothing = Estimate(math.nan, math.nan, math.nan, 0)
-        return {**interval_columns(f"{name}_s", nothing), **interval_columns(f"{name}_speedup", nothing)}
-    part = median_interval([time / own for time, own in zip(times, works, strict=True)])
-    seconds = work.over(part.inverse())
-    return {**interval_columns(f"{name}_s", seconds), **interval_columns(f"{name}_speedup", advantage.over(part))}
+def bound_estimate(row: Mapping[str, float], name: str, kind: str = "speedup") -> Estimate:
+    """Return a bound from a row of `bound_table`: on the speedup, or on seconds with the kind "s"."""
+    return Estimate(*(row[f"{name}_{kind}{end}"] for end in ("", "_low", "_high")), 0)
 
 
 def bound_of(model: str) -> str:
-    """Return the name of the bound that holds for a model, one of `BOUNDS`."""
-    if "barrier=loop" in model or "taskwait=loop" in model:
-        return "forkjoin"
-    return {"forkjoin": "forkjoin", "joblib": "forkjoin", "taskgraph": "taskgraph"}.get(base_model(model), "taskiter")
+    """Return the name of the tightest bound that holds for a model, one of `BOUNDS`."""
+    barrier = parse_model(model).barrier
+    return {"loop": "forkjoin", "none": "taskiter"}.get(barrier, "taskgraph")
 
 
 def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Estimate]) -> list[str]:
@@ -161,7 +191,7 @@ def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Es
 def _speedup_bound(limits: dict, name: str) -> Estimate:
     """Return the bound `name` from a row of `bound_table`, or the area bound if it is not known."""
     name = name if math.isfinite(limits[f"{name}_speedup"]) else "area"
-    return Estimate(*(limits[f"{name}_speedup{end}"] for end in ("", "_low", "_high")), 0)
+    return bound_estimate(limits, name)
 
 
 def _text(estimate: Estimate) -> str:

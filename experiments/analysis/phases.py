@@ -15,6 +15,7 @@ import pandas as pd
 
 from ...cython_src.plan.model import PHASES
 from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
+from .limits import bound_parts, serial_profiles, speedup_bound
 from .speeds import best_serial, interval_columns, speed_table
 from .statistics import Estimate, including, median_interval, ratio_interval
 from .study import Point, Study
@@ -125,6 +126,29 @@ def phase_table(study: Study) -> pd.DataFrame:
                 row |= interval_columns(f"{phase}_speedup", speedup)
                 row |= interval_columns(f"{phase}_efficiency", speedup.divided_by(threads))
             rows.append(row)
+    return pd.DataFrame(rows)
+
+
+@lru_cache(maxsize=4)
+def phase_bound_table(study: Study) -> pd.DataFrame:
+    """Return bounds on the speedup of each phase, as `bound_table` has those of a step.
+
+    Columns: plan_id, phase, threads, area_speedup, forkjoin_speedup, both with _low and _high, over the same phase of
+    the best serial run. Neither span nor cycle mean belongs to a phase, since the phases of task models overlap.
+    """
+    rows = []
+    table = phase_table(study)
+    for own in table[table["model"] == "serial"].to_dict("records") if len(table) else []:
+        plan_id = own["plan_id"]
+        for phase in phases_of(study, plan_id):
+            advantage = Estimate(*(own[f"{phase}_speedup{end}"] for end in ("", "_low", "_high")), 0)
+            profiles = serial_profiles(study, plan_id, phase)
+            for threads in sorted({1, *(n for _, n in study.points_of(plan_id))}):
+                row = {"plan_id": plan_id, "phase": phase, "threads": threads}
+                for name, part in bound_parts(profiles, threads, study.capacity(threads)).items():
+                    if name in ("area", "forkjoin"):
+                        row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
+                rows.append(row)
     return pd.DataFrame(rows)
 
 

@@ -280,19 +280,3 @@ def predicted_times(
         if graph.cycle_mean_s is not None:
             times["taskiter"] = max(area, graph.cycle_mean_s)
     return times
-
-
-def predicted_speedups(
-    loop_times: Sequence[Sequence[float]],
-    thread_counts: Sequence[int],
-    capacity: Mapping[int, float] | None = None,
-    graph: GraphBounds | None = None,
-) -> dict[str, np.ndarray]:
-    """Return upper bounds on speedup, work / floor, by name; each of shape (len(thread_counts),)."""
-    work = sum(map(sum, loop_times))
-    capacity = capacity or {}
-    curves: dict[str, list[float]] = {}
-    for threads in thread_counts:
-        for name, floor in predicted_times(loop_times, threads, capacity.get(threads), graph).items():
-            curves.setdefault(name, []).append(work / floor)
-    return {name: np.array(values) for name, values in curves.items()}

@@ -13,14 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ...cython_src.errors import UsageError
+from ..analysis.limits import bound_table
 from ..analysis.load import load
 from ..analysis.names import INTERFERENCE, model_label, model_rank
 from ..analysis.speeds import main_plan, speed_table
 from ..analysis.study import Study
 from .figures import style
 from .figures.axes import log2_axis, power_ticks, x_axis
-from .figures.style import LINES, add_legend, model_handles, model_styles, new_figure, panel_title
+from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
+from .figures.style import GREY, LINES, add_legend, model_handles, model_styles, new_figure, panel_title
 from .words import describe_machine, format_time, plan_title
+
+GREYS = (GREY, "0.7")
 
 
 def matching_plan(first: Study, second: Study) -> tuple[str, str]:
@@ -72,15 +76,15 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     """
     studies = [load(first), load(second)]
     plans = matching_plan(*studies)
-    tables = []
+    tables, limits = [], []
     for study, plan_id in zip(studies, plans, strict=True):
-        table = speed_table(study)
-        tables.append(table[table["plan_id"] == plan_id])
+        for found, table in ((tables, speed_table(study)), (limits, bound_table(study))):
+            found.append(table[table["plan_id"] == plan_id] if len(table) else table)
     path = Path(out) if out else Path(first) / "figures" / "overlay-of-two.svg"
     most = [int(table["threads"].max()) for table in tables]
     machines = [describe_machine(study.environment, study.machine, n) for study, n in zip(studies, most, strict=True)]
     with matplotlib.rc_context(style.style_parameters()):
-        figure = _draw(tables, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
+        figure = _draw(tables, limits, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
         style.save_asked(figure, path)
     times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
     points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
@@ -105,12 +109,14 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     }
 
 
-def _draw(tables: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
-    """Draw time and speedup over threads: colours are models, solid is the first folder, dashed the second."""
+def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
+    """Draw time and speedup over threads: colours are models, solid is the first folder, dashed the second; the area
+    bound, which holds for all models, is dark grey for the first folder and light for the second."""
     models = sorted({m for table in tables for m in table["model"]}, key=model_rank)
     styles = model_styles(models)
     counts = sorted({int(n) for table in tables for n in table["threads"]})
     figure, axes = new_figure("double", 2, panel_height=2.4)
+    bounds: dict[str, BoundLine] = {}
     for axis, column in zip(axes, ("median_s", "speedup"), strict=True):
         for table, line in zip(tables, LINES, strict=False):
             for model in models:
@@ -120,6 +126,10 @@ def _draw(tables: Sequence, folders: Sequence[str], machines: Sequence[str], pro
                     own["threads"], value, color=styles[model].color, marker=styles[model].marker, linestyle=line,
                     markeredgecolor="white", markeredgewidth=0.4,
                 )  # fmt: skip
+        for rows, grey in zip(limits, GREYS, strict=True):
+            for line in bound_lines(rows, (), "s" if column == "median_s" else "speedup"):
+                draw_bound(axis, line, 1e-3 if column == "median_s" else 1.0, color=grey)
+                bounds[grey] = line
         values = [v * (1e3 if column == "median_s" else 1) for t in tables for v in t[column] if math.isfinite(v)]
         x_axis(axis, counts, "threads")
         if values:
@@ -133,6 +143,10 @@ def _draw(tables: Sequence, folders: Sequence[str], machines: Sequence[str], pro
     handles += [
         Line2D([], [], color="0.3", linestyle=line, label=folder) for folder, line in zip(folders, LINES, strict=False)
     ]
+    for grey, folder in zip(GREYS, folders, strict=True):
+        for handle in bound_handles([bounds[grey]]) if grey in bounds else ():
+            handle.set(color=grey, label=f"{handle.get_label()}, {folder}")
+            handles.append(handle)
     add_legend(figure, "double", handles, columns=4)
     lines = [problem, *(f"{folder}: {machine}" for folder, machine in zip(folders, machines, strict=True))]
     figure.suptitle("\n".join(lines), x=0.008, ha="left", fontsize=7, linespacing=1.25)

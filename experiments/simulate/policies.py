@@ -91,14 +91,16 @@ class Subject:
             self._graphs[barrier] = record_with_barriers(self.plan, barrier)
         return self._graphs[barrier]
 
-    def on(self, machine: MachineModel) -> tuple[np.ndarray, np.ndarray]:
-        """Return (seconds of each block alone on a machine, the share of it that waits for memory)."""
-        own = np.minimum(self.measured_on.memory_seconds(self.block_bytes, self.footprint_bytes), self.seconds)
+    def on(self, machine: MachineModel, measured: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return (seconds of each block alone on a machine, the share of it that waits for memory), from its seconds on
+        the machine that measured, by default `seconds`."""
+        measured = self.seconds if measured is None else measured
+        own = np.minimum(self.measured_on.memory_seconds(self.block_bytes, self.footprint_bytes), measured)
         if machine is self.measured_on:
-            seconds, memory = self.seconds, own
+            seconds, memory = measured, own
         else:
             speed = self.measured_on.peak_flops_per_s / machine.peak_flops_per_s
-            rest = (self.seconds - own) * (speed if np.isfinite(speed) else 1.0)
+            rest = (measured - own) * (speed if np.isfinite(speed) else 1.0)
             memory = machine.memory_seconds(self.block_bytes, self.footprint_bytes)
             seconds = rest + memory
         return seconds, np.divide(memory, seconds, out=np.zeros_like(seconds), where=seconds > 0)

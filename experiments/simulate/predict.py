@@ -14,10 +14,11 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
+from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial
 from ..analysis.study import Study
-from ..bounds.bounds import GraphBounds, predicted_times
+from ..bounds.bounds import graph_bounds_of
 from ..sampling.models import parse_model
 from .machine_model import MachineModel, continued, machine_of
 from .policies import Subject, can_simulate, simulate
@@ -190,32 +191,27 @@ def _prediction_table(study, plan_id, threads, machine, models, seed) -> pd.Data
     return pd.DataFrame(rows)
 
 
-def bound_curves(
+def simulated_bounds(
     study: Study, plan_id: str, threads: Sequence[int], machine: MachineModel | None = None
-) -> dict[str, np.ndarray]:
-    """Return upper bounds on the speedup by name, see `bounds.predicted_times`; each of shape (len(threads),)."""
+) -> pd.DataFrame:
+    """Return the rows of `analysis.limits.bound_table` for any number of threads, and for another machine."""
     here = machine_of_study(study)
     target = machine or here
-    subject = subject_of(study, plan_id, here)
-    seconds, _ = subject.on(target)
-    loops = [seconds[a : a + n].tolist() for a, n in ((p.first_task, p.num_blocks) for p in subject.plan.loops)]
-    graph = _graph_bounds(subject, tuple(seconds))
-    serial = best_serial(study, plan_id)
-    own = study.typical_time((plan_id, "serial", 1)).value
-    t1 = seconds.sum() * (study.typical_time(serial).value / own if serial else 1.0)
-    capacity = np.minimum(continued(target.capacity or {1: 1.0}, np.array(threads)), threads)
-    curves: dict[str, list[float]] = {}
-    for n, most in zip(threads, capacity, strict=True):
-        for name, floor in predicted_times(loops, int(n), float(most), graph).items():
-            curves.setdefault(name, []).append(t1 / floor)
-    return {name: np.array(values) for name, values in curves.items()}
+    most = dict(zip(threads, continued(target.capacity or {1: 1.0}, np.array(threads)), strict=True))
+    profiles = serial_profiles(study, plan_id)
+    if target is not here or any(graph is None for _, graph in profiles):  # rows of older versions have no graph
+        subject = subject_of(study, plan_id, here)
+        profiles = [_profile_on(target, subject, loops) for loops, _ in profiles]
+    rows = bound_rows(study, plan_id, threads, lambda n: min(float(most[n]), float(n)), profiles)
+    return pd.DataFrame(rows)
 
 
-@lru_cache(maxsize=8)
-def _graph_bounds(subject: Subject, seconds: tuple[float, ...]) -> GraphBounds:
-    from ..bounds.bounds import graph_bounds_of
-
-    return graph_bounds_of(subject.graph("none"), seconds)
+def _profile_on(target: MachineModel, subject: Subject, loops: list[list[float]]) -> Profile:
+    """Return the durations of a profile's blocks on another machine, with the bounds of the graph."""
+    measured = np.array([t for blocks in loops for t in blocks])
+    seconds, _ = subject.on(target, measured * (subject.seconds.sum() / measured.sum()))
+    ends = np.cumsum([len(blocks) for blocks in loops])[:-1]
+    return [part.tolist() for part in np.split(seconds, ends)], graph_bounds_of(subject.graph("none"), seconds)
 
 
 def error_text(table: pd.DataFrame) -> str:

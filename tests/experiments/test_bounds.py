@@ -194,16 +194,16 @@ def test_static_bound_gives_the_first_threads_one_block_more():
     assert bounds.fork_join_static_bound([[4.0]], 3) == 4.0
 
 
-def test_predicted_speedups_never_exceed_the_capacity():
-    """Check the curves' order: fork-join <= taskgraph's and taskiter's bound <= area <= capacity."""
+def test_floors_are_never_below_the_area():
+    """Check the floors' order for each number of threads: area <= taskiter's and taskgraph's, and area <= fork-join."""
     loops = [[1.0] * 6, [3.0, 1.0], [2.0]]
     graph = bounds.GraphBounds(work_s=12.0, span_s=6.0, cycle_mean_s=3.0)
-    curves = bounds.predicted_speedups(loops, [1, 2, 4, 8], {2: 1.8}, graph)
-    assert curves["area"] == pytest.approx([1, 1.8, 4, 8])
-    assert curves["taskiter"] == pytest.approx([1, 1.8, 4, 4])
-    assert curves["taskgraph"] == pytest.approx([1, 1.8, 2, 2])
-    assert (curves["forkjoin"] <= curves["area"] + 1e-12).all()
-    assert curves["forkjoin"][-1] == pytest.approx(12 / (1 + 3 + 2))
+    times = [bounds.predicted_times(loops, n, {2: 1.8}.get(n), graph) for n in (1, 2, 4, 8)]
+    assert [12 / t["area"] for t in times] == pytest.approx([1, 1.8, 4, 8])
+    assert [12 / t["taskiter"] for t in times] == pytest.approx([1, 1.8, 4, 4])
+    assert [12 / t["taskgraph"] for t in times] == pytest.approx([1, 1.8, 2, 2])
+    assert all(t["forkjoin"] >= t["area"] - 1e-12 for t in times)
+    assert times[-1]["forkjoin"] == pytest.approx(1 + 3 + 2)
 
 
 def test_durations_of_loops_that_share_a_name_follow_each_other():

@@ -7,16 +7,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from experiments.synthetic_results import synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.limits import bound_table, floor_table
+from forktask.experiments.analysis.limits import BOUND_NAMES, bound_table, floor_table
 from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import axis_table, speed_table
 from forktask.experiments.report import figures
+from forktask.experiments.report.figures.bound_lines import bound_lines, bound_sentence, draw_bound
 from forktask.experiments.report.figures.speedup import SLOWEST_SPEEDUP
 from forktask.experiments.report.figures.style import FORMATS, model_styles, save
 from forktask.experiments.report.words import format_time
@@ -50,11 +53,13 @@ def test_speedup_figure_shows_every_point(two):
         == len(models) * 2 * 9
     )
     limits = bound_table(two)
-    assert any(
-        np.allclose(line.get_ydata(), limits["forkjoin_speedup"])
-        for line in speedup.lines
-        if len(line.get_ydata()) == len(limits)
-    )
+    drawn = bound_lines(limits, models)
+    # tasks wait between steps, so that the span holds for them, and Brent's bound for greedy ones
+    assert {name for line in drawn for name in line.names} == {"area", "forkjoin", "taskgraph", "taskiter", "brent"}
+    for bound in drawn:
+        assert np.allclose(bound.value, limits[f"{bound.names[0]}_speedup"])
+        assert any(np.array_equal(line.get_ydata(), bound.value) for line in speedup.lines)
+        assert bound.label in [text.get_text() for text in figure.legends[0].get_texts()]
     marked = [line for line in efficiency.lines if line.get_marker() not in ("None", "")]
     assert len(marked) == len(models)
     compared = [line for line in ratio.lines if line.get_marker() not in ("None", "")]
@@ -62,6 +67,30 @@ def test_speedup_figure_shows_every_point(two):
     for line in compared:
         values = table[(table["model"] == line.get_label())].sort_values("threads")["ratio"]
         assert line.get_ydata() == pytest.approx(values.to_numpy())
+
+
+def test_bounds_that_coincide_are_one_line_and_have_intervals():
+    """Check names, values and bands: fork-join's bound lies apart, those of tasks are the area's."""
+    ends = {"": 1.0, "_low": 0.9, "_high": 1.2}
+    factors = {"area": 1.0, "forkjoin": 0.8, "taskgraph": 1.001, "taskiter": 1.0, "brent": 0.7}
+    rows = [
+        {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
+        for n in (2, 1)
+    ]
+    lines = bound_lines(pd.DataFrame(rows), ["forkjoin", "tasks", "taskiter", "gpu_forkjoin"])
+    assert [line.names for line in lines] == [("area", "taskgraph", "taskiter"), ("forkjoin",), ("brent",)]
+    assert lines[1].x.tolist() == [1, 2] and lines[1].low == pytest.approx([0.72, 1.44])
+    assert "95% intervals" in bound_sentence(lines) and "span" in lines[0].label
+    assert [line.names for line in bound_lines(pd.DataFrame(rows), ["tasks:taskwait=loop"])] == [
+        ("area",),
+        ("forkjoin",),
+    ]
+    axis = Figure().subplots()
+    for line in lines:
+        draw_bound(axis, line)
+    assert len(axis.lines) == len(axis.collections) == 3
+    alone = pd.DataFrame(rows).assign(area_speedup_low=np.nan, area_speedup_high=np.nan)
+    assert "two serial profiles" in bound_sentence(bound_lines(alone, ())) and bound_lines(pd.DataFrame(), ()) == []
 
 
 def test_a_model_far_too_slow_is_named_at_the_edge():
@@ -295,7 +324,14 @@ def test_granularities_are_overlaid_over_threads(overlaid):
             expected = speedups if number < 3 else [s / t for s, t in zip(speedups, (1, 2, 4), strict=True)]
             assert line.get_ydata() == pytest.approx(expected)
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == ["images=4 (257 tasks)", "images=16 (65 tasks)", "images=32 (33 tasks)", "ideal"]
+    assert entries[:4] == ["images=4 (257 tasks)", "images=16 (65 tasks)", "images=32 (33 tasks)", "ideal"]
+    limits = bound_table(overlaid).set_index(["plan_id", "threads"])
+    for number, (model, bound) in enumerate(zip(models, ("forkjoin", "taskgraph", "taskiter"), strict=True)):
+        assert entries[4 + number] == BOUND_NAMES[bound]
+        for plan in plans.values():
+            seconds = [limits.loc[(plan, threads), f"{bound}_s"] for threads in (1, 2, 4)]
+            lines = [line.get_ydata() for line in figure.axes[number].lines]
+            assert any(np.allclose(line, [fastest / s for s in seconds]) for line in lines if len(line) == 3), model
     assert "the fastest serial run at any of them" in figures.caption(overlaid, "overlay")
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ...analysis.limits import BOUNDS, bound_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ..words import conditions
 from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, x_axis
+from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -55,6 +58,9 @@ def draw_over_plans(
             model_label(model),
             size=nested_size(number, len(models)),
         )
+    lines = _bounds(study, plan_ids, x_of, value_of)
+    for line in lines:
+        draw_bound(values, line)
     values.set_yscale("log", base=2)
     low, high = values.get_ylim()
     log2_axis(values, "y", power_ticks(low, high), low, high)
@@ -67,6 +73,7 @@ def draw_over_plans(
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, titles[1])
     handles = model_handles(styles, models)
+    handles += bound_handles(lines)
     if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
@@ -74,11 +81,33 @@ def draw_over_plans(
     return figure
 
 
-def caption_over_plans(study: Study, plan_id: str, what: str) -> list[str]:
+def _bounds(
+    study: Study,
+    plan_ids: Sequence[str],
+    x_of: Callable = lambda p: p["num_tasks"],
+    value_of: Callable = lambda p, t: t,
+) -> list[BoundLine]:
+    """Return the bounds of the plans on most threads, as the values that are drawn."""
+    table = bound_table(study)
+    table = table[table["plan_id"].isin(plan_ids)] if len(table) else table
+    rows = []
+    for row in table[table["threads"] == table["threads"].max()].to_dict("records") if len(table) else []:
+        plan = study.plans[row["plan_id"]]
+        found: dict[str, float] = {"x": x_of(plan)}
+        for name in BOUNDS:
+            value, *ends = (value_of(plan, row[f"{name}_s{end}"]) for end in ("", "_low", "_high"))
+            found |= dict(zip((f"{name}_s", f"{name}_s_low", f"{name}_s_high"), (value, *sorted(ends)), strict=True))
+        rows.append(found)
+    models = study.samples.loc[study.samples["plan_id"].isin(plan_ids), "model"].unique()
+    return bound_lines(pd.DataFrame(rows), set(models) - {"serial"}, "s", "x")
+
+
+def caption_over_plans(study: Study, plan_id: str, plan_ids: Sequence[str], what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
     return [
         f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
         f"threads. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "
         f"in (b) of ratios paired by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
+        bound_sentence(_bounds(study, plan_ids), "Thin grey lines in (a), on as many threads"),
         *conditions(study, plan_id)[1:],
     ]

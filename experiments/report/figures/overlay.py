@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ...analysis.limits import bound_estimate, bound_of, bound_table, speedup_bound
 from ...analysis.names import (
     GRANULARITY,
     INTERFERENCE,
@@ -17,11 +19,12 @@ from ...analysis.names import (
     model_rank,
     value_text,
 )
-from ...analysis.speeds import axis_values, best_serial
+from ...analysis.speeds import axis_values, best_serial, interval_columns
 from ...analysis.statistics import CONFIDENCE, Estimate
 from ...analysis.study import Point, Study
 from ..words import conditions, format_time
 from .axes import dodged, log2_axis, power_ticks, series, x_axis
+from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
@@ -119,6 +122,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     top = max(
         [1.0, *(e / t for points in found.values() for t, s in points.items() for e in (s.value, s.high) if e > 0)]
     )
+    lines: dict[str, BoundLine] = {}
     for number, model in enumerate(models):
         speedup, efficiency = panels[number], panels[len(models) + number]
         speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
@@ -131,6 +135,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             )
             series(speedup, threads, *columns.T, styles[value], value)
             series(efficiency, threads * beside[value], *(columns / threads[:, None]).T, styles[value], value)
+            for line in _bounds(study, plans[value], bases[plans[value]], model):
+                draw_bound(speedup, line, color=styles[value].color)
+                draw_bound(efficiency, line, line.x, beside, styles[value].color)
+                lines[line.label] = line
         log2_axis(speedup, "y", power_ticks(low, high), low, high)
         efficiency.set_ylim(0, top * 1.06)
         efficiency.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -153,6 +161,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for value, style in styles.items()
     ]
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
+    handles += bound_handles(list(lines.values()))
     add_legend(figure, column, handles, 3 if column == "double" else 1)
     header(
         figure,
@@ -161,6 +170,18 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         column,
     )
     return figure
+
+
+def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]:
+    """Return the binding bound of a model: that of a plan on the speedup over any serial run."""
+    table, name = bound_table(study), bound_of(model)
+    rows = table[table["plan_id"] == plan].to_dict("records") if len(table) else []
+    advantage = study.ratio(base, best_serial(study, plan))
+    found = []
+    for row in rows:
+        bound = speedup_bound(advantage, bound_estimate(row, name).inverse())
+        found.append({"threads": row["threads"], **interval_columns(f"{name}_speedup", bound)})
+    return bound_lines(pd.DataFrame(found), [model])
 
 
 def _problem_text(study: Study, plan_id: str, axis: str) -> str:
@@ -181,6 +202,7 @@ def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     axis = _axis(study, plan_id)
+    plans = _plans(study, plan_id, axis)
     serial = (
         "its own fastest serial run, because the values are different work"
         if axis in OTHER_WORK
@@ -191,6 +213,14 @@ def caption(study: Study, plan_id: str) -> list[str]:
         f"{axis_label(axis)}, over {serial}; a panel for each model, in the fastest of its measured forms.",
         f"Markers: quotients of typical times; bars and bands: {CONFIDENCE:.0%} intervals of ratios paired by "
         "repetition block. Points of one thread count stand side by side in the lower panels for legibility.",
+        bound_sentence(
+            [
+                line
+                for model in _models(study, plans)
+                for line in _bounds(study, plan_id, best_serial(study, plan_id), model)
+            ],
+            "Thin lines without markers, in the colours of the values, the bound that holds for the panel's model",
+        ),
         "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
         "only; this was checked before anything was drawn.",
         *conditions(study, plan_id)[2:],

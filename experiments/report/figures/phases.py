@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.names import model_label, model_rank
-from ...analysis.phases import BUSY, phase_table, phases_of
+from ...analysis.phases import BUSY, phase_bound_table, phase_table, phases_of
 from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
 from ..words import conditions, format_time, t1_text
@@ -25,6 +27,7 @@ from .axes import (
     speedup_limits,
     x_axis,
 )
+from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -58,6 +61,12 @@ def _shown(study: Study, plan_id: str) -> tuple[list[str], list[str]]:
     return large, [phase for phase in phases if phase not in large]
 
 
+def _bounds(study: Study, plan_id: str, models: Iterable[str], phase: str) -> list[BoundLine]:
+    table = phase_bound_table(study)
+    own = table[(table["plan_id"] == plan_id) & (table["phase"] == phase)] if len(table) else table
+    return bound_lines(own, models, merged=False)
+
+
 def _points(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
     """Return the rows with a phase's columns under the names that a step has in `speed_table`."""
     columns = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
@@ -80,10 +89,15 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     low, high = np.transpose([speedup_limits(points, 1.0, max(counts)) for points in every.values()])
     low, high = min(low), max(high)
     top = max(min(2 * value.max(), upper.max()) for value, upper in _tops(every.values()))
+    lines: dict[str, BoundLine] = {}
     for number, (phase, table) in enumerate(every.items()):
         speedup, efficiency = panels[number], panels[len(phases) + number]
         speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
         efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
+        for line in _bounds(study, plan_id, models, phase):
+            draw_bound(speedup, line)
+            draw_bound(efficiency, line, line.x, beside)
+            lines[line.label] = line
         for order, model in enumerate(models):
             points = table[table["model"] == model]
             for panel, name, aside, size in (
@@ -110,6 +124,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles = [
         *model_handles(styles, models, label_with_time, hollow=hollow),
         Line2D([], [], color="0.2", linewidth=0.8, label="ideal"),
+        *bound_handles(list(lines.values())),
     ]
     add_legend(figure, column, handles, 4 if column == "double" else 1)
     plan_header(figure, study, plan_id, column)
@@ -135,6 +150,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "the threads, of models whose phases run into each other; waiting belongs to none of them and is left out, so "
         "that such an efficiency says by how much blocks slow each other down, and no more.",
         f"Phases below {SMALLEST_PHASE:.0%} of the serial step are left out: {', '.join(short)}." if short else "",
+        bound_sentence(_bounds(study, plan_id, _rows(study, plan_id)["model"], phases[0])),
         f"Bars: {CONFIDENCE:.0%} intervals, of ratios of step times paired by repetition block together with those of "
         "the parts in repeated runs with the event log on; with one such run, of the step times alone.",
         t1_text(study, plan_id) + ".",

@@ -11,16 +11,15 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ....cython_src.errors import UsageError
-from ...analysis.limits import BOUND_NAMES
 from ...analysis.speeds import speed_table
 from ...analysis.study import Study
 from ...simulate.machine_model import MachineModel
 from ...simulate.predict import (
     FAR,
-    bound_curves,
     error_text,
     machine_of_study,
     prediction_table,
+    simulated_bounds,
     simulated_models,
     subject_of,
     thread_counts,
@@ -28,12 +27,11 @@ from ...simulate.predict import (
 from ...simulate.predict import missing as missing_for_simulation
 from ..words import conditions
 from .axes import log2_axis, power_ticks, x_axis
+from .bound_lines import bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import plan_header
-from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, MAIN_PLAN_ONLY = 3, False
-
-_BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2), "taskgraph": (6, 1.5, 1, 1.5), "taskiter": (8, 1.5)}
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -69,14 +67,13 @@ def draw_on(
     styles = model_styles([*study.samples["model"], *models])
     figure, axes = new_figure(column, 2, panel_height=2.4)
     x = np.array(threads, dtype=float)
-    bounds = bound_curves(study, plan_id, threads, machine)
+    lines = bound_lines(simulated_bounds(study, plan_id, threads, machine), models)
     measured = speed_table(study)
     measured = measured[measured["plan_id"] == plan_id]
     for axis, divide in zip(axes, (np.ones(len(x)), x), strict=True):
         axis.plot(x, x / divide, color="0.2", linewidth=0.8, zorder=1)
-        for name, dashes in _BOUND_DASHES.items():
-            if name in bounds:
-                axis.plot(x, bounds[name] / divide, color=GREY, linewidth=0.8, dashes=dashes, zorder=1)
+        for line in lines:
+            draw_bound(axis, line, divide)
         for model in models:
             own = table[table["model"] == model]
             axis.plot(
@@ -100,11 +97,7 @@ def draw_on(
     panel_title(axes[1], "speedup / threads")
     handles = model_handles(styles, models)
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
-    handles += [
-        Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
-        for name, dashes in _BOUND_DASHES.items()
-        if name in bounds
-    ]
+    handles += bound_handles(lines)
     if table["far"].any():
         handles.append(Patch(facecolor="none", edgecolor="0.8", hatch="///", label="far beyond what was measured"))
     add_legend(figure, column, handles)
@@ -160,7 +153,7 @@ def caption_on(
         "barriers, latency and bandwidth were measured by themselves, none was fitted to the measured speedups.",
         "Markers: measured, with 95% intervals." if machine is None else "",
         error_text(table) if machine is None else "",
-        "Thin lines: upper bounds with the same block durations.",
+        bound_sentence(bound_lines(simulated_bounds(study, plan_id, threads, machine), table["model"])),
         f"Hatched: more than {FAR} times the measured threads; the error there is not known."
         if machine is None and table["far"].any()
         else "",

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ...analysis.limits import BOUND_NAMES, bound_table
+from ...analysis.limits import bound_table
 from ...analysis.names import base_model, is_gpu, model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
@@ -28,13 +28,11 @@ from .axes import (
     speedup_limits,
     x_axis,
 )
+from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import plan_header
-from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, MAIN_PLAN_ONLY = 0, False
-
-
-_BOUND_DASHES = {"area": (4, 2), "forkjoin": (1, 1.2)}
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -52,9 +50,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     table, accelerated = table[~table["model"].map(is_gpu)], table[table["model"].map(is_gpu)]
     models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
     counts = sorted({1, *table["threads"]})
-    limits = bound_table(study)
-    limits = limits[limits["plan_id"] == plan_id] if len(limits) else limits
-    bounds = {name: dashes for name, dashes in _BOUND_DASHES.items() if len(limits)}
+    bounds = _bounds(study, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
     # Points of (a) stand at their true x: moved along x, they would seem to lie above or below the ideal line.
     beside = dodged(counts, models)
@@ -66,8 +62,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             axis.axhline(1, color="0.2", linewidth=0.8, zorder=1)
         else:
             axis.plot(x, x, color="0.2", linewidth=0.8, zorder=1)
-        for name, dashes in bounds.items():
-            _draw_bound(axis, limits, name, dashes, beside if divide else None)
+        for line in bounds:
+            draw_bound(axis, line, line.x if divide else 1.0, beside if divide else None)
         for number, model in enumerate(models):
             points = table[table["model"] == model].sort_values("threads")
             size = 4.5 if divide else nested_size(number, len(models))
@@ -119,10 +115,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for m in sorted(accelerated["model"], key=model_rank)
     ]
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
-    handles += [
-        Line2D([], [], color=GREY, linewidth=0.8, dashes=dashes, label=BOUND_NAMES[name])
-        for name, dashes in bounds.items()
-    ]
+    handles += bound_handles(bounds)
     if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
@@ -130,29 +123,15 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def _draw_bound(axis, limits, name: str, dashes, beside: dict[str, float] | None) -> None:
-    """Draw a bound over threads with its interval; with `beside`, divided by threads, as steps of groups of points."""
-    columns = [limits[f"{name}_speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high")]
-    threads = limits["threads"].to_numpy(dtype=float)
-    look = {"color": GREY, "linewidth": 0.8, "zorder": 1}
-    if beside is None:
-        axis.plot(threads, columns[0], dashes=dashes, **look)
-        if np.isfinite(columns[1]).all():
-            axis.fill_between(threads, columns[1], columns[2], color=GREY, alpha=0.15, linewidth=0, zorder=0)
-        return
-    # Between groups, a line would cross the points that were moved along x.
-    width = 1.25 * max(beside.values(), default=1.0)
-    value, low, high = (column / threads for column in columns)
-    axis.hlines(value, threads / width, threads * width, linestyle=(0, dashes), **look)
-    for x, bottom, top in zip(threads, low, high, strict=True):
-        if np.isfinite(bottom):
-            axis.fill_between([x / width, x * width], bottom, top, color=GREY, alpha=0.15, linewidth=0, zorder=0)
+def _bounds(study: Study, plan_id: str) -> list[BoundLine]:
+    limits = bound_table(study)
+    models = study.samples.loc[study.samples["plan_id"] == plan_id, "model"].unique()
+    return bound_lines(limits[limits["plan_id"] == plan_id] if len(limits) else limits, set(models) - {"serial"})
 
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     forms = sorted(m for m in study.samples["model"].unique() if base_model(m) == "forkjoin")
-    limits = bound_table(study)
     return [
         "(a) Speedup over the fastest serial run of the same problem at any granularity (values below "
         f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
@@ -169,12 +148,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "Lines across (a): models of a GPU, whose number of threads says nothing."
         if any(map(is_gpu, study.samples["model"]))
         else "",
-        "Thin lines: ideal (solid); area bound, work over the measured capacity of that many threads (dashed); "
-        "fork-join bound, the sum over loops of max(work / capacity, longest block) (dotted); both from block "
-        "durations of serial runs with the event log on, repeated among the others, scaled to the serial time; grey "
-        "bands: their intervals. They hold for blocks that take as long as in the serial run: a point above them has "
-        "faster blocks."
-        if len(limits)
-        else "",
+        "Thin black line: ideal.",
+        bound_sentence(_bounds(study, plan_id)),
         *conditions(study, plan_id),
     ]

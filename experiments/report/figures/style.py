@@ -146,8 +146,16 @@ def panel_title(axis, text: str) -> None:
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
     """Add one legend for all panels, below them."""
     limit = columns or (5 if column == "double" else 2)
-    rows = math.ceil(len(handles) / limit)
-    ncol = math.ceil(len(handles) / rows)
+    labels = [handle.get_label() for handle in handles]
+    for most in range(limit, 0, -1):
+        rows = math.ceil(len(handles) / most)
+        ncol = math.ceil(len(handles) / rows)
+        parts = [labels[i : i + rows] for i in range(0, len(labels), rows)]
+        if (
+            sum(0.42 + 0.055 * max(len(line) for label in part for line in label.split("\n")) for part in parts)
+            <= COLUMN_WIDTH_IN[column]
+        ):
+            break  # so many inches wide are these labels, beside their lines, in 7 pt
     figure.legend(
         handles=list(handles),
         loc="outside lower center",

@@ -7,10 +7,11 @@ import pytest
 from experiments.simulate.folders import MACHINE, results_folder
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
 from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine
-from forktask.experiments.simulate.predict import bound_curves, error_text, prediction_table, thread_counts
+from forktask.experiments.simulate.predict import error_text, prediction_table, simulated_bounds, thread_counts
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,12 @@ def test_predictions_stand_beside_what_was_measured(folder):
     assert np.allclose(two["error"], two["step_s"] / two["measured_s"] - 1)
     assert table.loc[table["threads"] > 2, "measured_s"].isna().all()
     assert table["far"].tolist() == (table["threads"] > 8).tolist()
-    bounds = bound_curves(study, "p0", [1, 2, 8, 16])
+    bounds = simulated_bounds(study, "p0", [1, 2, 8, 16])
     for model, bound in (("forkjoin", "forkjoin"), ("taskiter", "taskiter")):
-        assert (table.loc[table["model"] == model, "speedup"].to_numpy() <= bounds[bound] * 1.001).all()
+        assert (table.loc[table["model"] == model, "speedup"].to_numpy() <= bounds[f"{bound}_speedup"] * 1.001).all()
+    measured = bound_table(study).set_index("threads").loc[[1, 2]]
+    here = bounds.set_index("threads").loc[[1, 2]]
+    assert np.allclose(here["forkjoin_s"], measured["forkjoin_s"])  # one estimator for both
     assert "2 measured points" in error_text(table)
     assert thread_counts(study, "p0") == [1, 2, 4, 8]
 
