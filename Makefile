@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
 	tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy pyarrow browser tbb starpu libomp relacy
+FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
 DEBIAN_starpu := libstarpu-dev
@@ -21,6 +21,7 @@ PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60
 PYPI_sklearn := scikit-learn>=1.5
 PYPI_pyarrow := pyarrow>=15
+PYPI_simplejpeg := simplejpeg>=1.7
 PYPI_browser := selenium>=4.20
 PYPI_cupy := cupy-cuda12x>=14
 # PyTorch built for CPUs: PyPI's own build needs gigabytes of CUDA libraries.

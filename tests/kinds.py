@@ -127,6 +127,7 @@ KINDS = {
         lambda: shutil.which("chromedriver") is not None and find_spec("selenium") is not None,
     ),
     "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
+    "simplejpeg": Kind("needs simplejpeg (pip install simplejpeg)", _has_module("simplejpeg")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
     "safetensors": Kind("needs safetensors (pip install safetensors)", _has_module("safetensors")),
     "tokenizers": Kind("needs tokenizers (pip install tokenizers)", _has_module("tokenizers")),

@@ -54,16 +54,7 @@ class Augmentation:
             self._table[:, axis] -= reach
         self._epoch = epoch
 
-    def apply(self, number: int, image: np.ndarray, out: np.ndarray) -> None:
-        """Write an image, changed, to `out`: float32, shape (channels, height, width) both; they may not overlap."""
+    def of(self, number: int) -> tuple[bool, int, int]:
+        """Whether an image is flipped, and the rows and columns by which it then moves down and right."""
         flipped, down, right = self._table[number].tolist()
-        if flipped:
-            image = image[:, :, ::-1]
-        if not down and not right:
-            out[...] = image
-            return
-        height, width = image.shape[1:]
-        out.fill(0)
-        out[:, max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)] = image[
-            :, max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)
-        ]
+        return bool(flipped), down, right

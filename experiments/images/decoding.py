@@ -1,4 +1,4 @@
-"""Decode an image file to pixels of a given size, with Pillow or Pillow-SIMD."""
+"""Decode an image file to pixels of a given size: with Pillow or Pillow-SIMD, or JPEG files with simplejpeg."""
 
 from __future__ import annotations
 
@@ -9,23 +9,48 @@ import numpy as np
 from PIL import Image, __version__, features
 
 from ...cython_src.errors import UsageError
+from ...cython_src.kernels.load.pixels import scale
+
+DECODERS = ("pillow", "simplejpeg")
 
 
 class BrokenImage(UsageError):
     """A file that is no image, or a damaged one."""
 
 
-def decoder_name() -> str:
-    """Return what decodes, for the records; other versions may give other pixels."""
+def decoder_name(decoder: str = "pillow") -> str:
+    """Return the library that decodes, for the records; other versions may give other pixels.
+
+    Raises
+    ------
+    UsageError
+        It is missing.
+    """
+    if decoder == "simplejpeg":
+        try:
+            from simplejpeg import __version__ as version
+        except ImportError:
+            raise UsageError(
+                "the decoder simplejpeg needs a package, which is missing; pip install 'forktask[jpeg]', or use "
+                "--decoder pillow"
+            ) from None
+        return f"simplejpeg {version}"
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
     return f"Pillow {__version__}" + f", libjpeg-turbo {turbo}" * bool(turbo)
 
 
-def decode(path: Path | str, height: int, width: int) -> np.ndarray:
+def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -> np.ndarray:
     """Decode an image and crop it to the middle part of the wanted proportions, scaled to the wanted size.
 
-    JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. The decoder does not hold
-    Python's interpreter lock.
+    JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. Neither the decoder nor
+    scaling holds Python's interpreter lock.
+
+    Parameters
+    ----------
+    path : Path or str
+    height, width : int
+    decoder : str
+        Of `DECODERS`; what "simplejpeg" cannot read, such as other kinds of files, is left to Pillow.
 
     Returns
     -------
@@ -38,17 +63,9 @@ def decode(path: Path | str, height: int, width: int) -> np.ndarray:
         The file cannot be decoded, with the reason.
     """
     try:
-        with Image.open(path) as image:
-            image.draft("RGB", (width, height))
-            image.load()
-            pixels = image if image.mode == "RGB" else image.convert("RGB")  # converting to the same mode is a copy
-        scale = min(pixels.width / width, pixels.height / height)
-        part_width, part_height = scale * width, scale * height
-        left, top = (pixels.width - part_width) / 2, (pixels.height - part_height) / 2
-        box = (left, top, min(left + part_width, pixels.width), min(top + part_height, pixels.height))
-        if pixels.size != (width, height):
-            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-        return np.ascontiguousarray(np.asarray(pixels).transpose(2, 0, 1))
+        pixels = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
+        if pixels is None:
+            pixels = _decode_any(path, height, width)
     except (
         OSError,
         SyntaxError,
@@ -60,3 +77,30 @@ def decode(path: Path | str, height: int, width: int) -> np.ndarray:
     ) as error:
         reason = str(error).replace(f" {str(path)!r}", "") or type(error).__name__
         raise BrokenImage(f"{path} cannot be decoded ({reason}); repair or remove it") from None
+    size = pixels.shape[:2]
+    part = min(size[0] / height, size[1] / width)
+    rows, columns = (((old - part * new) / 2, part * new) for old, new in zip(size, (height, width), strict=True))
+    return scale(pixels, rows, columns, height, width)
+
+
+def _decode_any(path: Path | str, height: int, width: int) -> np.ndarray:
+    with Image.open(path) as image:
+        image.draft("RGB", (width, height))
+        image.load()
+        pixels = image if image.mode == "RGB" else image.convert("RGB")  # converting to the same mode is a copy
+    if (factor := min(pixels.width // width, pixels.height // height) // 2) > 1:
+        pixels = pixels.reduce(factor)
+    return np.asarray(pixels)
+
+
+def _decode_jpeg(path: Path | str, height: int, width: int) -> np.ndarray | None:
+    """Decode a JPEG file; None if it is none, has four colours or is damaged: Pillow reads it, or says why not."""
+    import simplejpeg
+
+    content = Path(path).read_bytes()
+    try:
+        if not simplejpeg.is_jpeg(content) or simplejpeg.decode_jpeg_header(content)[2] in ("CMYK", "YCCK"):
+            return None
+        return simplejpeg.decode_jpeg(content, min_height=height, min_width=width, min_factor=2)
+    except ValueError:
+        return None

@@ -26,7 +26,7 @@ from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 
-VERSION = 1
+VERSION = 2
 PAGE = mmap.PAGESIZE
 CHANNELS = 3
 PRESENT, BROKEN = 1, 2
@@ -113,6 +113,7 @@ def pack(
     width: int,
     *,
     folder: Path | None = None,
+    decoder: str = "pillow",
     threads: int = 1,
     skip_broken: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -125,6 +126,8 @@ def pack(
     height, width : int
     folder : Path, optional
         Of the cache; default: below the user's cache folder.
+    decoder : str
+        Of `DECODERS`; the images of another one are decoded anew.
     threads : int
         That decode.
     skip_broken : bool
@@ -145,7 +148,7 @@ def pack(
         folder / f"{listing.root.resolve().name}-{height}x{width}-{place}.packed", listing, height, width
     )
     stamps = _stamps(listing)
-    with _writing(packed, decoder_name()) as file:
+    with _writing(packed, decoder_name(decoder)) as file:
         entries = packed.entries
         entries[(entries["stamp"] != stamps) | (entries["own"] != _own_checksums(entries))] = 0
         absent = np.flatnonzero(entries["state"] == 0).tolist()
@@ -157,7 +160,7 @@ def pack(
             entry = np.zeros(1, ENTRY)
             entry["stamp"] = stamps[number]
             try:
-                pixels = decode(listing.root / listing.files[number], height, width)
+                pixels = decode(listing.root / listing.files[number], height, width, decoder)
             except BrokenImage:
                 entry["state"] = BROKEN
             else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...cython_src.kernels.load.pixels import put
 from .augmentation import Augmentation
 
 
@@ -29,17 +30,8 @@ class ImageSource:
 
     def read(self, number: int, out: np.ndarray) -> None:
         """Write an image to `out`: float32, shape (channels, height, width)."""
-        pixels = self.get(number)
-        if self.tables is None and self.augmentation is None:
-            out[...] = pixels
-            return
-        if self.tables is not None:
-            image = out if self.augmentation is None else np.empty(pixels.shape, np.float32)
-            for channel, table in enumerate(self.tables):
-                np.take(table, pixels[channel], out=image[channel], mode="clip")
-            pixels = image
-        if self.augmentation is not None:
-            self.augmentation.apply(number, pixels, out)
+        change = self.augmentation.of(number) if self.augmentation else (False, 0, 0)
+        put(self.get(number), self.tables, *change, out)
 
     def augmented(self, augmentation: Augmentation | None) -> ImageSource:
         """Return a source of the same images with another augmentation."""

@@ -13,6 +13,7 @@ from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_options
 from ...cython_src.records import about
 from ..images.augmentation import parse
+from ..images.decoding import DECODERS
 from .folders import BROKEN, LOADS, ImageOptions
 from .weights import EXPORTS
 
@@ -67,6 +68,14 @@ class TrainingConfig(PlanOptions, frozen=True):
         str,
         about("what to do with an image file that cannot be decoded: refuse the data, or leave it out", choices=BROKEN),
     ] = "refuse"
+    decoder: Annotated[
+        str,
+        about(
+            "library that decodes image files; simplejpeg: JPEG files with libjpeg-turbo itself, in less time; needs "
+            "the extra jpeg",
+            choices=DECODERS,
+        ),
+    ] = "pillow"
     cache: Annotated[str, about("folder of the packed cache of image files; empty: below the user's cache folder")] = ""
     augment: Annotated[
         str,
@@ -130,7 +139,7 @@ class TrainingConfig(PlanOptions, frozen=True):
 
     def image_options(self, progress: Callable[[int, int], None]) -> ImageOptions:
         """How image files are read; `progress` is told how many are decoded, and of how many."""
-        names = ("image_size", "load", "broken", "cache", "memory_limit", "threads")
+        names = ("image_size", "load", "broken", "decoder", "cache", "memory_limit", "threads")
         return ImageOptions(**{name: getattr(self, name) for name in names}, progress=progress)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
-from ..images.decoding import decode
+from ..images.decoding import decode, decoder_name
 from ..images.listing import Listing, list_classes, list_table
 from ..images.packed import CHANNELS, PackedImages, default_folder, pack
 from ..images.source import ImageSource, standardising_table
@@ -40,6 +40,8 @@ class ImageOptions:
         Of `LOADS`.
     broken : str
         Of `BROKEN`.
+    decoder : str
+        Of `DECODERS`.
     cache : str
         Folder; empty: the user's.
     memory_limit : str
@@ -52,6 +54,7 @@ class ImageOptions:
     image_size: str = ""
     load: str = "memory"
     broken: str = "refuse"
+    decoder: str = "pillow"
     cache: str = ""
     memory_limit: str = ""
     threads: int = 1
@@ -80,7 +83,7 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
                 "--load files decodes each image when its step comes, too late to leave it out; use --broken refuse, "
                 "or --load cache"
             )
-        return _decoded_in_each_step(kind, listing, height, width)
+        return _decoded_in_each_step(kind, listing, height, width, options.decoder)
     needed = 4 * len(listing.files) * CHANNELS * height * width
     if options.load == "memory":
         _check_memory(needed, options.memory_limit, f"{len(listing.files)} images of {height} x {width}")
@@ -89,6 +92,7 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         height,
         width,
         folder=Path(options.cache).expanduser() if options.cache else None,
+        decoder=options.decoder,
         threads=options.threads,
         skip_broken=options.broken == "skip",
         progress=options.progress,
@@ -113,12 +117,13 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
     )
 
 
-def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int) -> Dataset:
+def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, decoder: str) -> Dataset:
     """Data whose files are decoded when their step comes. Mean and deviation come from some training images alone."""
+    decoder_name(decoder)  # raises where it is missing
     splits = _split(listing, kept=np.ones(len(listing.files), bool))
 
     def get(number: int) -> np.ndarray:
-        return decode(listing.root / listing.files[number], height, width)
+        return decode(listing.root / listing.files[number], height, width, decoder)
 
     step = -(-len(splits[0]) // MEASURED)
     counts = np.zeros((CHANNELS, 256), np.int64)
