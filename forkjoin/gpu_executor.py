@@ -16,7 +16,7 @@ class GpuForkJoinExecutor(GpuExecutor):
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             for loop in range(bound.num_loops):
-                self.launch(self._stream, loop, replay)
+                bound.launch(loop, self._stream, replay)
                 bound.device.synchronize(self._stream)
 
 
@@ -31,4 +31,4 @@ class GpuStreamExecutor(GpuExecutor):
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             for loop in range(bound.num_loops):
-                self.launch(self._stream, loop, replay)
+                bound.launch(loop, self._stream, replay)

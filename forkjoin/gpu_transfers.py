@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
+from ..cython_src.gpu.launch_log import CALLER
 
 
 class GpuOffloadExecutor(GpuExecutor):
@@ -46,7 +49,7 @@ class GpuOffloadExecutor(GpuExecutor):
             for loop, on_device in enumerate(self._on_device):
                 if on_device:
                     bound.acquire(bound.uses[loop], DEVICE, self._stream)
-                    self.launch(self._stream, loop, replay)
+                    bound.launch(loop, self._stream, replay)
                     continue
                 bound.acquire(bound.uses[loop], HOST, self._stream)
                 bound.device.synchronize(self._stream)
@@ -114,7 +117,7 @@ class GpuHostLoadExecutor(GpuExecutor):
             device.record(self._copied[slot], self._copy_stream)
             device.wait(self._stream, self._copied[slot])
             for loop in self._rest:
-                self.launch(self._stream, loop, replay, addresses=self._slots[slot])
+                bound.launch(loop, self._stream, replay, addresses=self._slots[slot])
             device.record(self._computed[slot], self._stream)
             if self.prefetch:
                 device.synchronize(self._copy_stream)  # the host's copy is about to be written again
@@ -135,6 +138,9 @@ def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
     ------
     BlockFailure
     """
+    begin = time.monotonic_ns()
     for block in range(bound.plan.loops[loop].num_blocks):
         if bound.host.run_task(loop, block, replay, workers):
             bound.host.raise_failure(workers)
+    if bound.log:
+        bound.log.note_blocks(begin, CALLER, bound.iteration_of(loop, replay), bound.plan.loops[loop].first_task)

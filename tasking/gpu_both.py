@@ -22,6 +22,7 @@ from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
 from ..cython_src.gpu.executor import GpuExecutor
+from ..cython_src.gpu.launch_log import CREATING, WAITING
 from .host_workers import HostTask, HostWorkers
 from .performance_models import PerformanceModels
 
@@ -147,7 +148,6 @@ class GpuBothExecutor(GpuExecutor):
     """
 
     model = "both"
-    logs = False
     computes_on_host = True
 
     def __init__(self, num_threads: int = 1, *, policy: str = "dmda", split: int = 4, models: str = "", **options):
@@ -180,6 +180,9 @@ class GpuBothExecutor(GpuExecutor):
                 pieces |= dict.fromkeys(bound.pieces([use for use in uses if use[2]]), True)
                 self._tasks.append(Task(number, first, count, loop.kernel, size, uses, pieces))
         self._spare_events: list = []
+
+    def logged_parts(self):
+        return [(task.loop, task.first, task.count) for task in self._tasks]
 
     def _end(self):
         if self._host is not None:
@@ -244,7 +247,7 @@ class _Run:
             models.expected_s(task.kernel, task.size, place) is None for task in executor._tasks for place in PLACES
         )
         if learning:
-            executor._host.wait(self.uses.users({piece for task in executor._tasks for piece in task.pieces}))
+            self._wait(self.uses.users({piece for task in executor._tasks for piece in task.pieces}))
         if learning or len(self.on_device) > UNREAD_REPLAYS * len(executor._tasks):
             self._synchronize()
 
@@ -263,13 +266,13 @@ class _Run:
         return place
 
     def _launch(self, task: Task, replay: int) -> None:
-        bound, host, stream = self.bound, self.executor._host, self.executor._stream
+        bound, stream = self.bound, self.executor._stream
         copied = [name for name, _ in bound.missing(task.uses, DEVICE)]
         if bound.managed:
-            host.wait(self.uses.before(task.pieces))
+            self._wait(self.uses.before(task.pieces))
             self.busy_pieces |= task.pieces.keys()
         elif copied:
-            host.wait(self.uses.users(task.pieces, writers_only=True))
+            self._wait(self.uses.users(task.pieces, writers_only=True))
         start, stop = (self._event() for _ in range(2))
         bound.acquire(task.uses, DEVICE, stream)
         bound.device.record(start, stream)
@@ -282,25 +285,37 @@ class _Run:
         bound, host = self.bound, self.executor._host
         copied = bool(bound.missing(task.uses, HOST))
         if copied:
-            host.wait(self.uses.users(task.pieces))
+            self._wait(self.uses.users(task.pieces))
         overwrites = any(use[2] and use[0] in self.in_flight for use in task.uses)
         # Copies back come after all launches so far, in stream order; a task that needs none runs beside them.
         if bound.acquire(task.uses, HOST, self.executor._stream) or overwrites or self.busy_pieces & task.pieces.keys():
             self._synchronize()
-        clock, lengths, workers = self.executor.clock, self.lengths, self.executor._host_worker
+        clock, lengths, workers, log = self.executor.clock, self.lengths, self.executor._host_worker, bound.log
+        number = bound.plan.loops[task.loop].first_task + task.first
 
         def run(worker: int) -> bool:
-            begin = clock()
+            begin, begin_ns = clock(), time.monotonic_ns()
             for block in range(task.first, task.first + task.count):
                 if bound.host.run_task(task.loop, block, replay, workers, worker):
                     return True
             lengths.append((task.kernel, task.size, HOST, clock() - begin, copied))
+            if log:
+                log.note_blocks(begin_ns, worker, bound.iteration_of(task.loop, replay), number)
             return False
 
-        submitted = HostTask(run)
+        begin_ns, submitted = time.monotonic_ns(), HostTask(run)
         before = self.uses.before(task.pieces)
         self.uses.add(submitted, task.pieces)
         host.submit(submitted, before)
+        if log:
+            log.note_host(begin_ns, CREATING, replay, number)
+
+    def _wait(self, tasks: list[HostTask]) -> None:
+        """Wait for tasks on the host."""
+        begin_ns = time.monotonic_ns()
+        self.executor._host.wait(tasks)
+        if self.bound.log:
+            self.bound.log.note_host(begin_ns, WAITING)
 
     def _event(self):
         spare = self.executor._spare_events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.executor import GpuExecutor
-from .gpu_streams import launch_graph, map_to_streams
+from .gpu_streams import launch_graph, map_to_streams, parts_of
 
 
 class _StreamExecutor(GpuExecutor):
@@ -23,9 +23,12 @@ class _StreamExecutor(GpuExecutor):
         self.unit, self.max_streams = unit, streams
 
     def _record(self, bound):
-        self.graph = launch_graph(bound.plan, self.unit)
+        self.graph = launch_graph(bound.plan, parts_of(bound.plan, self.unit))
         self.program = map_to_streams(self.graph, self.max_streams)
         self._streams = [bound.device.stream() for _ in range(self.program.num_streams)]
+
+    def logged_parts(self):
+        return [launch for launch in self.graph.launches if launch is not None]
 
     def _events(self):
         return {node: self.bound.device.event() for node in self.program.recorded}
@@ -51,10 +54,8 @@ class _StreamExecutor(GpuExecutor):
             for node in step.waits:
                 device.wait(stream, events[node])
             launch = self.graph.launches[step.node]
-            if launch is not None and captured:
-                bound.launch(launch[0], stream, replay, first_block=launch[1], num_blocks=launch[2], captured=True)
-            elif launch is not None:
-                self.launch(stream, launch[0], replay, launch[1], launch[2])
+            if launch is not None:
+                bound.launch(launch[0], stream, replay, first_block=launch[1], num_blocks=launch[2], captured=captured)
             if step.node in self.program.recorded:
                 device.record(events[step.node], stream)
 
@@ -94,8 +95,10 @@ class GpuTaskGraphExecutor(_StreamExecutor):
     """One iteration, captured as a CUDA graph with its parallel branches, relaunched: iterations follow one another."""
 
     model = "taskgraph"
-    logs = False
     unroll = 1
+
+    def logged_parts(self):
+        return []  # no event can be timed inside of a captured graph
 
     def _record(self, bound):
         super()._record(bound)

@@ -78,8 +78,8 @@ class StreamProgram:
         return sum(len(step.waits) + len(step.waits_next) for step in self.steps)
 
 
-def launch_graph(plan: Plan, unit: str = "loop") -> LaunchGraph:
-    """The closed task graph of a plan over launches of whole loops or of single blocks.
+def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
+    """What launches run, in plan order: loop, first block, number of blocks.
 
     Raises
     ------
@@ -88,14 +88,18 @@ def launch_graph(plan: Plan, unit: str = "loop") -> LaunchGraph:
     """
     if unit not in UNITS:
         raise UsageError(f"unit of a launch must be one of {', '.join(UNITS)}; got {unit!r}")
+    loops = enumerate(plan.loops)
+    if unit == "loop":
+        return [(k, 0, loop.num_blocks) for k, loop in loops]
+    return [(k, block, 1) for k, loop in loops for block in range(loop.num_blocks)]
+
+
+def launch_graph(plan: Plan, parts: Sequence[tuple[int, int, int]]) -> LaunchGraph:
+    """The closed task graph of a plan over parts of its loops, which hold all blocks in plan order."""
     graph = record_graph(plan.accesses, closed=True)
     source, target, token = graph.edges()
-    if unit == "loop":
-        launches = [(k, 0, loop.num_blocks) for k, loop in enumerate(plan.loops)]
-        node_of = plan.task_loop.tolist()
-    else:
-        launches = [(k, block, 1) for k, loop in enumerate(plan.loops) for block in range(loop.num_blocks)]
-        node_of = list(range(plan.num_tasks))
+    launches: list[tuple[int, int, int] | None] = list(parts)
+    node_of = np.repeat(np.arange(len(parts)), [count for _, _, count in parts]).tolist()
     for _ in range(graph.num_tasks, graph.num_nodes):
         node_of.append(len(launches))
         launches.append(None)

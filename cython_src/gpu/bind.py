@@ -192,6 +192,7 @@ class GpuBoundPlan(Shown):
             own_memory.add(owner, cuts=self._cuts[owner])
         self.uses = [self._uses(loop) for loop in plan.loops]
         self.copy_stream = self.device.stream()
+        self.log: Any = None  # a `LaunchLog` while one is on
         self._allocate()
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
 
@@ -398,6 +399,7 @@ class GpuBoundPlan(Shown):
         if addresses:
             record = self._with_addresses(loop, record, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
+        task, started = self.plan.loops[loop].first_task + first_block, self.log and self.log.start(stream)
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
         while first_block < stop:
             rows = min(stop - first_block, MAX_GRID_ROWS)
@@ -411,6 +413,12 @@ class GpuBoundPlan(Shown):
                     addresses = tuple(int(record["operand"][matrix.operand]) for matrix in factors)
                     self.device.multiply(product, addresses, self.tf32, stream)
             first_block += rows
+        if self.log:
+            self.log.stop(started, stream, replay, self.iteration_of(loop, replay), task)
+
+    def iteration_of(self, loop: int, replay: int) -> int:
+        """Return the iteration that a loop computes in a replay."""
+        return replay * self.iteration_stride + self.plan.loops[loop].iteration_offset
 
     def _with_addresses(self, loop: int, record: np.ndarray, addresses: Mapping[str, int]) -> np.ndarray:
         usual = {self.address[name]: address for name, address in addresses.items()}

@@ -25,9 +25,10 @@ from ..sampling.event_states import (
     RUNNING,
     SCHEDULING,
 )
-from ..sampling.events import EventLog
+from ..sampling.events import STREAM, THREAD, EventLog
 from .windows import layer_of_loops
 
+COMPUTING = (THREAD, STREAM)  # lanes that losses are of; of a GPU's other lanes nothing is lost
 # Class -> what it is. Waiting covers all states in which a worker waits or sleeps between blocks.
 LOSSES = {
     "useful": "useful work at serial speed",
@@ -73,7 +74,7 @@ class Losses:
 
     def per_iteration_s(self) -> dict[str, float]:
         """Seconds of wall time an iteration: the totals over threads and iterations. They sum to the step time."""
-        parts = self.log.about["threads"] * self.log.about["iterations"] * 1e9
+        parts = len(self.log.lanes_of(*COMPUTING)) * self.log.about["iterations"] * 1e9
         return {name: value / parts for name, value in self.total_ns.items()}
 
     def factors(self) -> dict[str, float]:
@@ -138,7 +139,7 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
             f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
             f"{serial.about['model']!r} and plan {serial.about['plan_name']!r}; trace both in one command"
         )
-    events = log.events
+    events = log.events[np.isin(log.events["worker"], log.lanes_of(*COMPUTING))]
     length = events["stop_ns"] - events["start_ns"]
     groups = list(dict.fromkeys(zip(log.loops["phase"], layer_of_loops(log), strict=True)))
     number = {group: i for i, group in enumerate(groups)}
@@ -161,7 +162,7 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
 def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
     """Return the losses of each log, useful work by the serial one among them."""
     serial = next((log for log in logs if log.about["model"] == "serial"), None)
-    return [losses_of(log, serial) for log in logs]
+    return [losses_of(log, None if "lanes" in log.about else serial) for log in logs]
 
 
 def as_rows(found: Sequence[Losses]) -> list[dict]:
@@ -169,7 +170,7 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
     return [
         {
             "model": losses.log.about["model"],
-            "threads": losses.log.about["threads"],
+            "threads": len(losses.log.lanes_of(*COMPUTING)),
             "step_time_s": losses.log.wall_ns * 1e-9 / losses.log.about["iterations"],
             **{f"{name}_s": seconds for name, seconds in losses.per_iteration_s().items()},
             **losses.factors(),
@@ -182,7 +183,12 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
 def remarks(found: Sequence[Losses]) -> list[str]:
     """Return a sentence for each number that would otherwise surprise."""
     sentences = []
-    if not all(losses.against_serial for losses in found):
+    if any("lanes" in losses.log.about for losses in found):
+        sentences.append(
+            "Of a GPU's models it is the streams' time: all of a launch's time is useful, a copy in a stream is a wait "
+            "for its data, and waiting for the host to launch is runtime."
+        )
+    if not all(losses.against_serial or "lanes" in losses.log.about for losses in found):
         sentences.append("Without a serial log all running time counts as useful: trace the model serial too.")
     quick = [losses for losses in found if losses.against_serial and losses.total_ns["inflation"] < 0]
     for losses in quick:
@@ -200,7 +206,7 @@ def write_csv(path, found: Sequence[Losses]) -> None:
     for losses in found:
         part = losses.table.copy()
         part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
-        part.insert(0, "threads", losses.log.about["threads"])
+        part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
         part.insert(0, "model", losses.log.about["model"])
         parts.append(part)
     pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES}).to_csv(

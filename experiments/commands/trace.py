@@ -6,12 +6,23 @@ import sys
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
-from .arguments import add_models, add_plan_options, models, number_from, plan_options, positive, thread_count, threads
+from .arguments import (
+    add_device,
+    add_models,
+    add_plan_options,
+    models,
+    number_from,
+    plan_options,
+    positive,
+    thread_count,
+    threads,
+)
 
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
-    "scheduling, waiting and why, asleep, without a CPU. Writes logs, a Gantt picture, losses that add up, and traces "
+    "scheduling, waiting and why, asleep, without a CPU; of models of a GPU what the host, each stream and each "
+    "direction of copies did. Writes logs, a Gantt picture, losses that add up, and traces "
     "for Perfetto, Paraver and ViTE."
 )
 
@@ -22,6 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ..sampling.injections import INJECTIONS
 
     add_plan_options(parser)
+    add_device(parser)
     add_models(parser, ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter"))
     parser.add_argument("--threads", type=thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()

@@ -21,6 +21,7 @@ from ..simulate.machine_model import MachineModel, continued, extrapolated
 from ..simulate.policies import Subject, simulate
 from ..simulate.predict import machine_of_study, simulated_models, subject_of
 from .chains import Chain, cycle_parts, find_chains
+from .gpu_lanes import explain
 from .outliers import CAUSES, find_outliers
 from .what_if import relower
 
@@ -37,7 +38,8 @@ class Finding:
     Attributes
     ----------
     kind : str
-        "chain", "cycle", "imbalance", "barriers", "creation", "too fine", "too coarse", "bandwidth" or "outliers".
+        "chain", "cycle", "imbalance", "barriers", "creation", "too fine", "too coarse", "bandwidth" or "outliers"; of a
+        GPU's log "device" or one of `gpu_lanes.REASONS`.
     cost_s : float
         Seconds of a step that it costs.
     text : str
@@ -337,14 +339,19 @@ _ATTEMPTS = {
 
 
 def diagnose_log(log: EventLog) -> list[Finding]:
-    """Return the outliers of an event log as findings, the most costly first."""
-    return [
+    """Return what an event log shows: of a GPU's why no launch runs; and outliers, the most costly first."""
+    found = explain(log, _ms) if "lanes" in log.about else ()
+    lanes = [
+        Finding(kind, seconds, f"{log.title}: {text}", attempt, f"at most {_ms(seconds)} a step" * (seconds > 0))
+        for kind, seconds, text, attempt in found
+    ]
+    return lanes + [
         Finding(
             "outliers",
             one.seconds,
             f"{one.title}: {one.count} of {one.runs} runs of blocks of {one.loop!r} took more than five times as long "
             f"as the others, up to {_ms(one.longest_s)} where {_ms(one.median_s)} is usual"
-            + (f", on worker {one.worker}" if one.worker >= 0 else "")
+            + (f", on {_lane(log, one.worker)}" if one.worker >= 0 else "")
             + f"; {CAUSES[one.cause]}"
             + (f" ({one.evidence})." if one.evidence else "."),
             _ATTEMPTS[one.cause],
@@ -352,6 +359,10 @@ def diagnose_log(log: EventLog) -> list[Finding]:
         )
         for one in find_outliers(log)
     ]
+
+
+def _lane(log: EventLog, worker: int) -> str:
+    return log.lanes[worker][1] if "lanes" in log.about else f"worker {worker}"
 
 
 def _ms(seconds: float) -> str:

@@ -17,6 +17,7 @@ from ..analysis.windows import Window, layer_names, layer_of_loops
 from ..sampling.event_states import (
     ASLEEP,
     BEHIND_BARRIER,
+    COPYING,
     CREATING,
     CREATION,
     IN_BLOCK,
@@ -25,7 +26,9 @@ from ..sampling.event_states import (
     READY,
     RUNNING,
     SCHEDULING,
+    WAITING_DEVICE,
 )
+from ..sampling.events import COPIES
 from .figures.style import style_parameters
 from .words import format_time
 
@@ -42,6 +45,8 @@ IDLE_KINDS = {
     "dependence": ("waits for a dependence", "#f2dc8c"),
     "lock": ("lock", "#8c4fbf"),
     "preempted": ("lost its CPU", "#000000"),
+    "copying": ("copies", "#00a050"),
+    "device": ("waits for the device", "#d2d2d2"),
 }
 
 
@@ -52,11 +57,24 @@ def idle_kinds(events: np.ndarray) -> np.ndarray:
         [cause == READY, cause == BEHIND_BARRIER, cause == CREATION], ["ready", "barrier", "scheduling"], "dependence"
     )
     kinds = np.select(
-        [state == RUNNING, np.isin(state, (SCHEDULING, CREATING)), state == LOCK, state == PREEMPTED],
-        ["", "scheduling", "lock", "preempted"],
+        [
+            state == RUNNING,
+            np.isin(state, (SCHEDULING, CREATING)),
+            state == LOCK,
+            state == PREEMPTED,
+            state == COPYING,
+            state == WAITING_DEVICE,
+        ],
+        ["", "scheduling", "lock", "preempted", "copying", "device"],
         waits,
     )
     return np.where((state == ASLEEP) & (cause == IN_BLOCK), "preempted", kinds)
+
+
+def shown_events(window: Window) -> np.ndarray:
+    """Return the events of a window, without what lies between copies: nothing waits there."""
+    events = window.events
+    return events[(events["state"] == COPYING) | ~np.isin(events["worker"], window.log.lanes_of(COPIES))]
 
 
 def layer_colors(names: Sequence[str]) -> dict[str, tuple[float, float, float]]:
@@ -80,7 +98,7 @@ def draw_gantt(
     """
     layers = layer_names([window.log for window in windows])
     colors = layer_colors(layers)
-    lanes = [window.log.about["threads"] for window in windows]
+    lanes = [len(window.log.lanes) for window in windows]
     with matplotlib.rc_context(style_parameters()):
         height = sum(0.24 * n + 0.62 for n in lanes) + 1.2
         figure = Figure(figsize=(7.0, height), layout="constrained")
@@ -111,7 +129,7 @@ def _unit(windows: Sequence[Window]) -> tuple[str, float]:
 
 def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
     """Draw the boxes of all threads; returns how many were too short to be drawn."""
-    events, log = window.events, window.log
+    events, log = shown_events(window), window.log
     length = events["stop_ns"] - events["start_ns"]
     left_out = 0
     if len(events) > MAX_DRAWN:
@@ -149,12 +167,10 @@ def _draw_iterations(axis, window: Window, unit) -> None:
         x0, x1 = ((t - window.start_ns) / unit[1] for t in (start, stop))
         axis.plot([x0, x0, x1, x1], [y + 0.22, y, y, y + 0.22], color="0.25", linewidth=0.7, clip_on=False, zorder=3)
         for x in (x0, x1):
-            axis.plot(
-                [x, x], [y, window.log.about["threads"] - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3
-            )
+            axis.plot([x, x], [y, len(window.log.lanes) - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
         if x1 - x0 > 0.09 * axis.get_xlim()[1]:
             axis.text(x0, y - 0.06, f" iteration {iteration}", fontsize=5.5, color="0.25", va="bottom", ha="left")
-    axis.set_ylim(window.log.about["threads"] - 0.5, -0.95 - 0.42 * len(rows))
+    axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - 0.42 * len(rows))
 
 
 def _draw_critical(axis, window: Window, unit) -> float | None:
@@ -174,12 +190,13 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
 
 def _label(axis, window: Window, mean_s: float | None, name: str) -> None:
     log = window.log
-    threads = log.about["threads"]
+    names = [name for _, name in log.lanes]
     step_s = log.wall_ns * 1e-9 / log.about["iterations"]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
     text = f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(step_s)} an iteration{floor}"
     axis.set_title(text, fontsize=7.5, pad=3)
-    axis.set_yticks(range(threads), [f"thread {w}" if threads <= 4 else str(w) for w in range(threads)])
+    short = len(names) > 4 and "lanes" not in log.about
+    axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])
     axis.tick_params(axis="y", length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
@@ -213,7 +230,7 @@ def _caption(windows: Sequence[Window], left_out: int, critical: bool) -> str:
     sentences = [
         f"{log.about['plan_name']}: what each thread did during {count} iterations of a logged run, those whose length "
         f"is the median, all models on one time axis.",
-        *_marks(critical),
+        *_marks(windows, critical),
     ]
     if left_out:
         sentences.append(f"{left_out} of the shortest boxes are left out.")
@@ -224,15 +241,20 @@ def page_caption(windows: Sequence[Window]) -> str:
     """Return the caption of the page that can be zoomed."""
     counts = [f"{len(w.passes) * w.log.about['stride']} of {model_label(w.log.about['model'])}" for w in windows]
     first = f"What each thread did during the first iterations of a logged run ({', '.join(counts)})."
-    return " ".join([first, *_marks(True), _logging(windows)])
+    return " ".join([first, *_marks(windows, True), _logging(windows)])
 
 
-def _marks(critical: bool) -> list[str]:
+def _marks(windows: Sequence[Window], critical: bool) -> list[str]:
     """Explain boxes and lines."""
     sentences = [
         "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
         "idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
     ]
+    if any("lanes" in window.log.about for window in windows):
+        sentences.append(
+            "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
+            "launches, and copies by direction and stream; what is inside a captured graph has no times."
+        )
     if critical:
         sentences.append(
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "

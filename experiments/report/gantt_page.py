@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 
 from ..analysis.names import model_label
 from ..analysis.windows import Window, layer_names, layer_of_loops
-from .gantt import IDLE_KINDS, idle_kinds, layer_colors, phase_color
+from ..sampling.events import EventLog
+from .gantt import IDLE_KINDS, idle_kinds, layer_colors, phase_color, shown_events
 from .words import format_time
 
 TEMPLATE = Path(__file__).with_name("gantt_page.html")
@@ -42,15 +43,40 @@ def write_gantt_page(path: str | os.PathLike, windows: Sequence[Window], caption
     )
     path.write_text(text, encoding="utf-8")
     count = sum(len(lane) // 5 for model in data["models"] for lane in model["lanes"])
-    unlinked = "" if data["before"] else f"; its {windows[0].log.edges.shape[1]} dependences are too many to be shown"
+    unlinked = (
+        ""
+        if data["plans"][0]["before"]
+        else f"; its {windows[0].log.edges.shape[1]} dependences are too many to be shown"
+    )
     return f"{path}: {count} events of {len(windows)} models{unlinked}"
 
 
 def page_data(windows: Sequence[Window]) -> dict[str, Any]:
     """Return what the page draws: loops, colours, dependences, and the events of each model, times in ns."""
-    log = windows[0].log
     names = layer_names([window.log for window in windows])
     colors = layer_colors(names)
+    return {
+        "layers": [{"name": name, "color": matplotlib.colors.to_hex(colors[name])} for name in names],
+        "kinds": [{"name": name, "color": color} for name, color in IDLE_KINDS.values()],
+        "lost": list(IDLE_KINDS).index("preempted"),
+        "models": [_model_data(window) for window in windows],
+        **_plans_of([window.log for window in windows], names, colors),
+    }
+
+
+def _plans_of(logs: Sequence[EventLog], names: Sequence[str], colors: Mapping) -> dict[str, Any]:
+    """Return loops and dependences, once for all logs of the same tasks: those of a GPU have launches as tasks."""
+    plans: list[dict[str, Any]] = []
+    plan_of = []
+    for log in logs:
+        plan = _plan_data(log, names, colors)
+        if plan not in plans:
+            plans.append(plan)
+        plan_of.append(plans.index(plan))
+    return {"plans": plans, "plan_of": plan_of}
+
+
+def _plan_data(log: EventLog, names: Sequence[str], colors: Mapping) -> dict[str, Any]:
     before: dict[int, list[list[int]]] = {}
     after: dict[int, list[list[int]]] = {}
     if log.edges.shape[1] <= MAX_EDGES:
@@ -59,9 +85,6 @@ def page_data(windows: Sequence[Window]) -> dict[str, Any]:
                 before.setdefault(target, []).append([source, token])
                 after.setdefault(source, []).append([target, token])
     return {
-        "layers": [{"name": name, "color": matplotlib.colors.to_hex(colors[name])} for name in names],
-        "kinds": [{"name": name, "color": color} for name, color in IDLE_KINDS.values()],
-        "lost": list(IDLE_KINDS).index("preempted"),
         "loops": [
             {
                 "name": name,
@@ -78,18 +101,17 @@ def page_data(windows: Sequence[Window]) -> dict[str, Any]:
         "stride": log.about["stride"],
         "before": before,
         "after": after,
-        "models": [_model_data(window) for window in windows],
     }
 
 
 def _model_data(window: Window) -> dict[str, Any]:
     log, origin = window.log, window.start_ns
-    events = window.events
+    events = shown_events(window)
     kinds = np.full(len(events), -1)
     for number, kind in enumerate(IDLE_KINDS):
         kinds[idle_kinds(events) == kind] = number
     lanes = []
-    for worker in range(log.about["threads"]):
+    for worker in range(len(log.lanes)):
         own = events["worker"] == worker
         start, stop = events["start_ns"][own], events["stop_ns"][own]
         columns = (
@@ -109,7 +131,7 @@ def _model_data(window: Window) -> dict[str, Any]:
     floor = "" if cycle is None else f"; critical cycle {format_time(cycle.mean_s / log.about['stride'])}"
     return {
         "title": f"{model_label(log.about['model'])}, {step} an iteration{floor}",
-        "threads": log.about["threads"],
+        "names": [name for _, name in log.lanes],
         "length": window.stop_ns - origin,
         "spans": [[iteration, start - origin, stop - origin] for iteration, start, stop in window.spans()],
         "lanes": lanes,

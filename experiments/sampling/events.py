@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 from .files import write_atomically
 
 EVENTS_VERSION = 1
+THREAD, HOST, STREAM, COPIES = LANES = ("thread", "host", "stream", "copies")
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
 _LOOP_FIELDS = ("name", "layer", "phase")
@@ -37,28 +39,45 @@ class EventLog:
     ----------
     about : mapping
         model, threads, plan (its options), run_start_ns, run_stop_ns, iterations, stride (iterations of a pass),
-        barrier, overhead (part by which logging made runs longer), lost (spells past the capacity), ...
+        barrier, overhead (part by which logging made runs longer), lost (spells past the capacity), ...; of a model of
+        a GPU also lanes (kind and name of each), clock_error_ns and clock_drift_ppm.
     events : structured array `STATE_DTYPE`
         Sorted by worker and time; the events of a worker follow each other without gaps.
     loops : mapping of str to list
         name, layer, phase, first_task and num_blocks of each loop.
     edges : int32, shape (3, num_edges)
         Predecessor, successor and token (1: in the next pass); nodes from `num_tasks` on are joins.
+    copies : structured array `COPY_DTYPE`
+        Copies between host and GPU, with their bytes; `lane`: the worker of their events.
     """
 
     about: Mapping[str, Any]
     events: np.ndarray
     loops: Mapping[str, list]
     edges: np.ndarray
+    copies: np.ndarray = field(default_factory=lambda: np.zeros(0, COPY_DTYPE))
 
     def __repr__(self) -> str:
         return f"<event log of {self.title}: {len(self.events)} events in {1e-6 * self.wall_ns:.3g} ms>"
 
     @property
     def title(self) -> str:
-        """Model and threads, and what was injected."""
-        text = f"{self.about['model']}, {self.about['threads']} thread{'s' * (self.about['threads'] > 1)}"
+        """Model and threads, of a GPU's model streams, and what was injected."""
+        unit, count = "thread", self.about["threads"]
+        if "lanes" in self.about:
+            unit, count = STREAM, sum(kind == STREAM for kind, _ in self.lanes)
+        text = f"{self.about['model']}, {count} {unit}{'s' * (count != 1)}"
         return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
+
+    @cached_property
+    def lanes(self) -> list[tuple[str, str]]:
+        """Kind and name of what `worker` counts: threads; of a GPU's model `HOST`, `STREAM` or `COPIES`, too."""
+        threads = [(THREAD, f"thread {w}") for w in range(self.about["threads"])]
+        return [(kind, name) for kind, name in self.about.get("lanes", threads)]
+
+    def lanes_of(self, *kinds: str) -> list[int]:
+        """Numbers of the lanes of some kinds; those that compute are threads and streams."""
+        return [number for number, (kind, _) in enumerate(self.lanes) if kind in kinds]
 
     @property
     def overhead_text(self) -> str:
@@ -102,18 +121,29 @@ class EventLog:
     @cached_property
     def graph(self) -> TaskGraph:
         """The closed graph of the plan's dependences."""
-        source, target, token = self.edges
-        num_nodes = max(self.num_tasks, int(self.edges[:2].max()) + 1 if self.edges.size else 0)
-        offsets = np.searchsorted(source, np.arange(num_nodes + 1)).astype(np.int32)
-        intra, cross = (np.bincount(target[token == t], minlength=num_nodes).astype(np.int32) for t in (0, 1))
-        split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
-        joins = num_nodes - self.num_tasks
-        return TaskGraph(self.num_tasks, joins, offsets, split, np.ascontiguousarray(target), None, intra, cross, True)
+        return graph_of_edges(self.num_tasks, self.edges)
+
+    @cached_property
+    def copy_bytes(self) -> dict[tuple[int, int], int]:
+        """Bytes of each copy by its lane and start."""
+        starts = zip(self.copies["lane"].tolist(), self.copies["start_ns"].tolist(), strict=True)
+        return dict(zip(starts, self.copies["num_bytes"].tolist(), strict=True))
 
     def task_name(self, task: int) -> str:
         """Loop and block of a task."""
         loop = int(self.task_loop[task])
         return f"{self.loops['name'][loop]}[{task - self.loops['first_task'][loop]}]"
+
+
+def graph_of_edges(num_tasks: int, edges: np.ndarray) -> TaskGraph:
+    """Return the closed graph with these edges, see `EventLog.edges`; they are in order of predecessor, then token."""
+    source, target, token = edges
+    num_nodes = max(num_tasks, int(edges[:2].max()) + 1 if edges.size else 0)
+    offsets = np.searchsorted(source, np.arange(num_nodes + 1)).astype(np.int32)
+    intra, cross = (np.bincount(target[token == t], minlength=num_nodes).astype(np.int32) for t in (0, 1))
+    split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
+    joins = num_nodes - num_tasks
+    return TaskGraph(num_tasks, joins, offsets, split, np.ascontiguousarray(target), None, intra, cross, True)
 
 
 def overhead_text(about: Mapping[str, Any]) -> str:
@@ -134,6 +164,7 @@ def write_events(path: str | os.PathLike, log: EventLog) -> Path:
         about=json.dumps({**log.about, "version": EVENTS_VERSION}),
         events=log.events,
         edges=log.edges,
+        copies=log.copies,
         loop_first_task=np.array(log.loops["first_task"], np.int64),
         loop_num_blocks=np.array(log.loops["num_blocks"], np.int64),
         **{f"loop_{name}": np.array(log.loops[name], dtype=np.str_) for name in _LOOP_FIELDS},
@@ -155,6 +186,7 @@ def read_events(path: str | os.PathLike) -> EventLog:
             about = json.loads(str(archive["about"]))
             loops = {name: archive[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
             events, edges = archive["events"], archive["edges"]
+            copies = archive["copies"] if "copies" in archive else np.zeros(0, COPY_DTYPE)  # older logs have none
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"an event log is what forktask trace wrote, got {os.fspath(path)!r}: {error}") from None
     if about.get("version") != EVENTS_VERSION or events.dtype != STATE_DTYPE:
@@ -162,7 +194,7 @@ def read_events(path: str | os.PathLike) -> EventLog:
             f"event logs must have version {EVENTS_VERSION}, got {about.get('version')} in {os.fspath(path)!r}; trace "
             f"again"
         )
-    log = EventLog(about, events, loops, edges)
+    log = EventLog(about, events, loops, edges, copies)
     if reason := _fault(log):
         raise UsageError(
             f"event log {os.fspath(path)!r} must hold what forktask trace wrote, but {reason}; trace again"
@@ -175,15 +207,17 @@ def _fault(log: EventLog) -> str:
     lacking = [name for name in _ABOUT if name not in log.about]
     if lacking:
         return f"it does not say {', '.join(lacking)}"
-    events, about = log.events, log.about
+    events = log.events
     edges = log.edges if log.edges.ndim == 2 else np.zeros((0, 0), np.int32)
     if len({len(values) for values in log.loops.values()}) != 1 or len(edges) != 3 or not len(events):
         return "its loops, edges or events are not whole"
-    ranges = {"task": log.num_tasks, "worker": about["threads"], "state": len(STATES), "cause": len(CAUSES)}
+    if any(kind not in LANES for kind, _ in log.lanes) or log.copies.dtype != COPY_DTYPE:
+        return "its lanes or copies are none"
+    ranges = {"task": log.num_tasks, "worker": len(log.lanes), "state": len(STATES), "cause": len(CAUSES)}
     # A worker that ran no block has task -1.
     if any(not -(name == "task") <= events[name].min() <= events[name].max() < n for name, n in ranges.items()):
         return f"the numbers of its events are not below those of {', '.join(ranges)}"
-    if (events["stop_ns"] - events["start_ns"]).sum() != about["threads"] * log.wall_ns:
+    if (events["stop_ns"] - events["start_ns"]).sum() != len(log.lanes) * log.wall_ns:
         return "its events do not sum to threads x wall time"
     return ""
 

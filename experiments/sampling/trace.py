@@ -15,6 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
 from .event_states import STATES, instances, worker_states
 from .events import EventLog, write_events
+from .gpu_lanes import Lanes, lanes_of, launch_plan
 from .injections import injected
 from .models import make_executor, parse_model
 from .subject import build
@@ -59,13 +60,16 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
     Raises
     ------
     UsageError
-        A model of a GPU, or more events than the log may hold.
+        More events than the log may hold.
     """
     spec = parse_model(job["model"])
-    if spec.model.device != "cpu":
-        raise UsageError(f"traces are of models of the CPU, got {spec}; forktask profile times the kernels of a GPU")
     bound = build(job, spec) if bound is None else bound
-    plan, stride = bound.plan, bound.iteration_stride
+    on_gpu = spec.model.device == "gpu"
+    with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
+        executor.prepare(bound)
+        plan = launch_plan(executor) if on_gpu else bound.plan
+        stride = plan.iteration_stride
+        pass_time_s = warm_up(Stepper(executor, stride, clock), job["warmup_s"]).pass_time_s
     most = MAX_BLOCK_EVENTS // plan.num_tasks
     passes = -(-(job["iterations"] or 1) // stride)
     if passes > most:
@@ -73,16 +77,14 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
             f"a trace holds at most {MAX_BLOCK_EVENTS} blocks a thread, got {passes} passes of {plan.num_tasks}; ask "
             f"for at most {most * stride} iterations, or coarser blocks"
         )
-    with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
-        executor.prepare(bound)
-        pass_time_s = warm_up(Stepper(executor, stride, clock), job["warmup_s"]).pass_time_s
     if job["iterations"] is None:
         passes = int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
     capacity = max(passes, MIN_PASSES) * plan.num_tasks
     with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
         executor.prepare(bound)
         workers = executor.workers
-        workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
+        if not on_gpu:
+            workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
         stepper = Stepper(executor, stride, clock)
         stepper.run(MIN_PASSES)
         overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
@@ -100,13 +102,13 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
                 stepper.run(passes - passes // 2)
             run_ns = (start, time.monotonic_ns())
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-        blocks = workers.events()
-        spells, lost = workers.spells()
-    graph = record_graph(plan.accesses, closed=True)
-    created = spells[0][spells[0]["kind"] == SPELL_KINDS.index("creating")]
+        lanes = lanes_of(executor, plan, first_iteration) if on_gpu else Lanes(workers.events(), *workers.spells())
+    graph = plan.graph if on_gpu else record_graph(plan.accesses, closed=True)
+    created = lanes.spells[0][lanes.spells[0]["kind"] == SPELL_KINDS.index("creating")]
     barrier = spec.barrier
-    times = instances(plan, graph, blocks, created, barrier, run_ns[0])
-    events = worker_states(plan, times, blocks, spells, spec.model.name, barrier, run_ns)
+    times = instances(plan, graph, lanes.blocks, created, barrier, run_ns[0])
+    states = (spec.model.name, barrier, run_ns, lanes.copy_lanes)
+    events = worker_states(plan, times, lanes.blocks, lanes.spells, *states)
     about = {
         "model": str(spec),
         "threads": job["threads"],
@@ -122,7 +124,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         "overhead": overhead,
         "overheads": overheads,
         "unlogged_step_time_s": pass_time_s / stride,
-        "lost": lost,
+        "lost": lanes.num_lost,
         "injected": cause,
         "page_faults": faults,
         "num_events": len(events),
@@ -130,10 +132,11 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         "states": STATES,
         "instruction_set": bound.instruction_set,
         "pid": os.getpid(),
+        **lanes.about,
     }
     loops = {name: [getattr(loop, name) for loop in plan.loops] for name in ("name", "layer", "phase", "first_task")}
     loops["num_blocks"] = [loop.num_blocks for loop in plan.loops]
-    return EventLog(about, events, loops, np.array(graph.edges(), np.int32))
+    return EventLog(about, events, loops, np.array(graph.edges(), np.int32), lanes.copies)
 
 
 def measure_trace(job: Mapping[str, Any]) -> dict[str, Any]:

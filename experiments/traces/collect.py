@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu import device as gpu_device
 from ...cython_src.reading import read_json
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
@@ -70,17 +71,18 @@ def collect_traces(
     Raises
     ------
     UsageError
-        More threads than cores, a model of a GPU, or a folder that cannot be written.
+        More threads than cores, no GPU for a model of one, or a folder that cannot be written.
     """
     stream = sys.stderr if stream is None else stream
     cpus = available_cpus()
     check_threads(threads, len(cpus), oversubscribe)
+    specs = [parse_model(model) for model in models]
+    if any(spec.model.device == "gpu" for spec in specs):
+        gpu_device.count_gpus()
+        if inject:
+            raise UsageError(f"causes of outliers are injected into models of the CPU, got {inject}; leave it out")
     check_writable_folder(Path(folder, EVENTS_FOLDER))
     collection = Collection()
-    specs = [parse_model(model) for model in models]
-    for spec in specs:
-        if spec.model.device != "cpu":
-            raise UsageError(f"traces are of models of the CPU, got {spec}; forktask profile times a GPU's kernels")
     for spec in specs:
         count = min(threads, spec.model.max_threads or threads)
         path = Path(folder, EVENTS_FOLDER, file_name(str(spec), count)).resolve()
@@ -139,6 +141,11 @@ def log_sentence(log: EventLog) -> str:
     text += f"logging changes the time of a run by {log.overhead_text}"
     if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("unknown"):
         text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
+    if "clock_error_ns" in about:
+        text += (
+            f"; times of the GPU are within {rounded(about['clock_error_ns'] * 1e-3)} us of the host's, whose clocks "
+            f"drift by {rounded(about['clock_drift_ppm'])} us a second"
+        )
     if about["lost"]:
         text += f"; {about['lost']} spells did not fit the log and count as scheduling"
     return text

@@ -62,7 +62,7 @@ DEFINITIONS = {
     ),
 }
 _COLORS = ("0.5 0.5 0.5", "0 0.5 0.5", "0.94 0.63 0", "0.95 0.86 0.55", "0.84 0.15 0.16", "0.55 0.31 0.75")
-_STATE_COLORS = ("0 0 1", *_COLORS, "0.46 0.76 1", "0 0 0")
+_STATE_COLORS = ("0 0 1", *_COLORS, "0.46 0.76 1", "0 0 0", "0.82 0.82 0.82", "0 0.63 0.31")
 
 
 def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
@@ -81,7 +81,7 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
         file.writelines(line + "\n" for _, _, line in events)
         for number, window in enumerate(windows):
             end = _time(max(w.stop_ns - w.start_ns for w in windows))
-            for worker in range(window.log.about["threads"]):
+            for worker in range(len(window.log.lanes)):
                 file.write(_line("PajeDestroyContainer", end, "T", f"m{number}t{worker}") + "\n")
             file.write(_line("PajeDestroyContainer", end, "M", f"m{number}") + "\n")
     return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *said])
@@ -118,8 +118,8 @@ def _header(windows: Sequence[Window]) -> Iterator[str]:
         yield _line("PajeDefineEntityValue", f"b{name}", "S", name, color)
     for number, window in enumerate(windows):
         yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", window.log.about["model"])
-        for worker in range(window.log.about["threads"]):
-            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", f"thread {worker}")
+        for worker, (_, name) in enumerate(window.log.lanes):
+            yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", name)
 
 
 def _block_names(window: Window) -> list[str]:

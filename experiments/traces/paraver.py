@@ -20,7 +20,7 @@ from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 
 MAX_ARROWS = 100_000  # of a model
-BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE = 84000001, 84000002, 84000003, 84000004
+BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
 STATE_COLORS = (
     (255, 255, 255),
     (0, 0, 255),
@@ -32,6 +32,8 @@ STATE_COLORS = (
     (140, 79, 191),
     (117, 195, 255),
     (0, 0, 0),
+    (210, 210, 210),
+    (0, 160, 80),
 )
 
 
@@ -48,9 +50,9 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
         if not complete:
             said.append(f"lines of {window.log.about['model']}: from each block's last predecessor only")
         records += _communications(application, window, arrows, first_cpu)
-        first_cpu += window.log.about["threads"]
+        first_cpu += len(window.log.lanes)
     records.sort(key=lambda record: record[:2])
-    threads = [window.log.about["threads"] for window in windows]
+    threads = [len(window.log.lanes) for window in windows]
     length = max(window.stop_ns - window.start_ns for window in windows)
     date = datetime.now(UTC).strftime("%d/%m/%y at %H:%M")
     applications = ":".join(f"1({n}:1)" for n in threads)
@@ -75,6 +77,8 @@ def _records(application: int, window: Window, layers: Sequence[str], first_cpu:
             values = f"{BLOCK_TYPE}:{task + 1}:{LAYER_TYPE}:{layer_of_task[task]}:{ITERATION_TYPE}:{iteration + 1}"
         else:
             values = f"{BLOCK_TYPE}:0:{LAYER_TYPE}:0:{CAUSE_TYPE}:{cause + 1}"
+            if size := log.copy_bytes.get((worker, start)):
+                values += f":{BYTES_TYPE}:{size}"
         yield start - origin, 1, f"2:{where}:{start - origin}:{values}"
 
 
@@ -111,6 +115,7 @@ def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
         (LAYER_TYPE, "Layer", ["none", *layers]),
         (ITERATION_TYPE, "Iteration, from 1 on", []),
         (CAUSE_TYPE, "Cause of waiting", ["none", *CAUSES]),
+        (BYTES_TYPE, "Bytes of a copy", []),
     ):
         lines += ["", "EVENT_TYPE", f"0 {kind} {name}"]
         if values:
@@ -119,8 +124,7 @@ def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
 
 
 def _rows(windows: Sequence[Window]) -> str:
-    threads = [window.log.about["threads"] for window in windows]
-    names = [f"{w.log.about['model']} thread {i}" for w, n in zip(windows, threads, strict=True) for i in range(n)]
-    lines = [f"LEVEL CPU SIZE {sum(threads)}", *(f"{i}.machine" for i in range(1, sum(threads) + 1))]
+    names = [f"{window.log.about['model']} {name}" for window in windows for _, name in window.log.lanes]
+    lines = [f"LEVEL CPU SIZE {len(names)}", *(f"{i}.machine" for i in range(1, len(names) + 1))]
     lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]
     return "\n".join(lines) + "\n"

@@ -50,8 +50,8 @@ def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
     yield _metadata("process_name", process, 0, f"{log.about['model']} ({rounded(step_ms)} ms an iteration)")
     yield {**_metadata("process_sort_index", process, 0, ""), "args": {"sort_index": process}}
-    for worker in range(log.about["threads"]):
-        yield _metadata("thread_name", process, worker, f"thread {worker}")
+    for lane, (_, name) in enumerate(log.lanes):
+        yield _metadata("thread_name", process, lane, name)
     yield from _iterations(process, window)
     names = [log.task_name(task) for task in range(log.num_tasks)]
     layers, phases = layer_of_loops(log), log.loops["phase"]
@@ -68,13 +68,14 @@ def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
                 "args": {"iteration": iteration, "layer": layers[loop], "block": task},
             }
     between = window.events[(window.events["state"] != RUNNING)]
+    sizes = log.copy_bytes
     for event in between:
         worker, state, cause = int(event["worker"]), STATES[event["state"]], CAUSES[event["cause"]]
-        inside = event["cause"] == IN_BLOCK
+        inside, size = event["cause"] == IN_BLOCK, sizes.get((worker, int(event["start_ns"])))
         yield {
             **_complete(process, worker, int(event["start_ns"]) - origin, int(event["stop_ns"]) - origin, state),
             "cat": "idle",
-            "args": {} if inside else {"cause": cause},
+            "args": {} if inside else {"bytes": size} if size else {"cause": cause},
         }
     for number, (k, task, later, successor) in enumerate(arrows.tolist()):
         flow = {"cat": "dependence", "name": "dependence", "id": process * 10_000_000 + number, "pid": process}

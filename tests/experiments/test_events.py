@@ -286,5 +286,3 @@ def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main([*arguments, "--out", str(tmp_path / "file")]) == 2
     assert "cannot be made or written to" in capsys.readouterr().err
-    assert main(["trace", "--models", "gpu_stream", "--out", str(tmp_path)]) == 2
-    assert "models of the CPU" in capsys.readouterr().err

@@ -312,7 +312,8 @@ def test_the_page_holds_all_that_it_draws(tmp_path, logs):
         for worker, lane in enumerate(model["lanes"]):
             own = window.events[window.events["worker"] == worker]
             assert (np.cumsum(lane[::5]) + window.start_ns == own["start_ns"]).all() and len(lane[1::5]) == len(own)
-    assert data["before"]["5"] and len(data["loop_of"]) == 20 and len(data["models"][3]["path"]) > 4
+    (plan,) = data["plans"]
+    assert plan["before"]["5"] and len(plan["loop_of"]) == 20 and len(data["models"][3]["path"]) > 4
     node = shutil.which("node")
     if node:  # the syntax of the script, where there is something that knows it
         script = tmp_path / "page.js"

@@ -21,7 +21,7 @@ from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
-from forktask.experiments.report.files import report_folder
+from forktask.experiments.report.files import report_folder, summary_json
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
@@ -240,7 +240,7 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     assert {row["model"] for row in results.of_kind("profile")} == {*models}
     text = report_folder(tmp_path)
     assert "GPU: fake device" in text and "gpu_stream is" in text and "The run is not complete" not in text
-    found = json.loads(report_folder(tmp_path, as_json=True))
+    found = summary_json(tmp_path)
     assert [row["model"] for row in found["gpu"]] == ["gpu_forkjoin", "gpu_stream"]
     assert {"summary.csv", "report.html"} <= {p.name for p in tmp_path.iterdir()}
 
@@ -276,7 +276,7 @@ def test_the_report_of_both_devices(tmp_path):
     text = report_folder(tmp_path)
     assert "gpu_stream is faster than gpu_forkjoin (time ratio 0.333" in text
     assert "gpu_stream is 60.00 times as fast as the serial run on the CPU (95% interval [60.00, 60.00])" in text
-    found = json.loads(report_folder(tmp_path, as_json=True))
+    found = summary_json(tmp_path)
     speed = {(row["batch"], row["model"], row["threads"]): row for row in found["speed"]}
     for batch in (16, 64):
         assert speed[batch, "gpu_forkjoin", 1]["speedup"] == pytest.approx(20)

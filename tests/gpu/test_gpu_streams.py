@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams
+from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams, parts_of
 
 SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
@@ -70,7 +70,7 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
 def test_a_network_needs_few_events(unit):
     """Check that a training step uses several streams and fewer waits than it has edges."""
     plan = lower(SMALL, batch=8, layout="flat", granularity="images=2")
-    graph = launch_graph(plan, unit)
+    graph = launch_graph(plan, parts_of(plan, unit))
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8
     edges = sum(len(before) for before in graph.before) + sum(len(before) for before in graph.before_next)
@@ -90,6 +90,6 @@ def test_wrong_numbers_are_refused():
     """Check the sentences."""
     plan = lower(SMALL, batch=2, layout="flat")
     with pytest.raises(UsageError, match="unit of a launch must be one of loop, block; got 'image'"):
-        launch_graph(plan, "image")
+        parts_of(plan, "image")
     with pytest.raises(UsageError, match="streams must be at least 1, got 0"):
-        map_to_streams(launch_graph(plan), 0)
+        map_to_streams(launch_graph(plan, parts_of(plan)), 0)

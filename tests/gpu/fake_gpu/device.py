@@ -63,6 +63,8 @@ class FakeDevice(Device):
     seed : int
     execute : bool
         Whether kernels run; otherwise only the order is kept.
+    clock : callable, optional
+        Seconds on the device. Default: each operation takes up to a microsecond, drawn from the seed.
 
     Attributes
     ----------
@@ -78,7 +80,7 @@ class FakeDevice(Device):
     peak_flops_per_s = 1e9
     multiprocessors = 4
 
-    def __init__(self, seed: int = 0, execute: bool = True):
+    def __init__(self, seed: int = 0, execute: bool = True, clock=None):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
         self.random = random.Random(seed)
         self.execute = execute
@@ -90,7 +92,7 @@ class FakeDevice(Device):
         self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
         self._memory: dict[int, np.ndarray] = {}
         self._pinned: list[np.ndarray] = []
-        self._clock = 0.0
+        self._time, self._clock = 0.0, clock or (lambda: self._time + 1e-6 * self.random.random())
 
     def _count(self, name):
         self.counts[name] = self.counts.get(name, 0) + 1
@@ -222,8 +224,7 @@ class FakeDevice(Device):
         operation = self.random.choice(ready)
         if operation.action is not None:
             operation.action()
-        self._clock += self.random.random()
-        operation.time = self._clock
+        operation.time = self._time = self._clock()
         operation.done = True
         self._pending.remove(operation)
         self.order.append(operation)
@@ -243,7 +244,7 @@ class FakeDevice(Device):
         self._host_seen = list(keep.values())
 
     def elapsed_s(self, start, stop):
-        return (stop.operation.time - start.operation.time) * 1e-6
+        return stop.operation.time - start.operation.time
 
     # --- captured graphs
 

@@ -1,0 +1,168 @@
+"""Event logs of GPU models on the fake device, whose clock has another origin and another speed than the host's."""
+
+import gzip
+import json
+import time
+
+import numpy as np
+import pytest
+from gpu.fake_gpu.device import FakeDevice
+
+from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu.launch_log import LaunchLog
+from forktask.experiments.analysis.losses import COMPUTING, losses_of
+from forktask.experiments.analysis.windows import typical
+from forktask.experiments.commands.main import main
+from forktask.experiments.diagnosis.diagnose import diagnose_log
+from forktask.experiments.diagnosis.gpu_lanes import busy_and_idle
+from forktask.experiments.report.trace_files import write_trace_files
+from forktask.experiments.sampling.event_states import CREATING, WAITING_DEVICE
+from forktask.experiments.sampling.events import COPIES, HOST, STREAM, read_events, write_events
+from forktask.experiments.sampling.models import make_executor, parse_model
+from forktask.experiments.sampling.subject import build
+from forktask.experiments.sampling.trace import trace_run
+
+DRIFT = 3e-4
+ITERATIONS = 4
+PLAN = {"network": "cifar10_cnn", "batch": 2, "layout": "flat", "granularity": "images=1"}
+# Lanes of each kind, and launches of a pass; None: as many as loops, or as the executor likes.
+MODELS = {
+    "gpu_forkjoin": (1, 0),
+    "gpu_tasks": (None, 0),
+    "gpu_tasks:taskwait=none:unit=block:streams=2": (2, 0),
+    "gpu_taskgraph": (1, 1),
+    "gpu_taskiter:unroll=2": (1, 1),
+    "gpu_hostload": (1, 1),
+    "gpu_offload": (1, 2),
+    "gpu_both:policy=gpu": (1, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def device():
+    """A device that runs no kernels: their times are those of Python."""
+    fake = FakeDevice(execute=False, clock=lambda: 1000 + (1 + DRIFT) * time.monotonic())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_device, "default_gpu", lambda: fake)
+        yield fake
+
+
+def job(model):
+    threads = 2 if model.startswith("gpu_both") else 1
+    return {"model": model, "threads": threads, "cpus": None, "plan": PLAN, "seed": 1, "warmup_s": 1e-6} | {
+        "target_s": 1e-6,
+        "iterations": ITERATIONS,
+    }
+
+
+@pytest.fixture(scope="module")
+def logs(device):
+    return {model: trace_run(job(model)) for model in MODELS}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_lanes_are_whole_and_on_one_clock(model, logs, tmp_path):
+    """Check what `read_events` checks of a log that was written, each launch once a pass, and that nothing runs before
+    it was launched or after the host has waited for it, within the error of the clocks."""
+    log = read_events(write_events(tmp_path / "log.npz", logs[model]))
+    streams, directions = MODELS[model]
+    kinds = [kind for kind, _ in log.lanes]
+    assert kinds[0] == HOST and kinds.count(COPIES) == directions
+    assert kinds.count(STREAM) == streams if streams else kinds.count(STREAM) > 1
+    passes = ITERATIONS // log.about["stride"]
+    assert len(log.blocks) == passes * log.num_tasks and log.about["iterations"] == ITERATIONS
+    window = typical(log, ITERATIONS)
+    assert (window.stop > window.start).all()
+    error = log.about["clock_error_ns"]
+    assert error < 1e6 and log.about["clock_drift_ppm"] == pytest.approx(1e6 * DRIFT, rel=0.5)
+    waits = log.events[(log.events["worker"] == 0) & (log.events["state"] == WAITING_DEVICE)]
+    launched = log.blocks[np.isin(log.blocks["worker"], log.lanes_of(STREAM))]
+    # Work of the fake device is done while the host waits for it, and at no other time.
+    place = np.searchsorted(waits["start_ns"], launched["stop_ns"] + error, "right") - 1
+    assert (place >= 0).all() and (launched["stop_ns"] <= waits["stop_ns"][place] + error).all()
+    assert CREATING in log.events["state"][log.events["worker"] == 0]
+    found = losses_of(log)
+    assert sum(found.total_ns.values()) == len(log.lanes_of(*COMPUTING)) * log.wall_ns
+
+
+def test_dependences_hold_in_the_log(logs):
+    """Check by the log's own edges that no launch starts before those before it have ended."""
+    for model, log in logs.items():
+        window, error = typical(log, ITERATIONS), 2 * log.about["clock_error_ns"]
+        source, target, token = (row[(log.edges[:2] < log.num_tasks).all(axis=0)] for row in log.edges)
+        assert len(source), model
+        for k in window.passes:
+            before = k - token
+            inside = before >= 0
+            if model == "gpu_hostload":  # its input has two slots: it loads while the iteration before reads the other
+                inside &= token == 0
+            ends = window.stop[before[inside], source[inside]]
+            assert (window.start[k, target[inside]] >= ends - error).all(), model
+
+
+def test_copies_have_their_bytes(logs):
+    """Check the bytes of copies: of each step's input, and of a graph's counter once."""
+    images, labels = 2 * 3 * 32 * 32 * 4, 2 * 4
+    sizes = logs["gpu_hostload"].copies["num_bytes"]
+    assert (
+        len(sizes) % ITERATIONS == 0 and sizes.sum() % ITERATIONS == 0 and sizes.sum() >= ITERATIONS * (images + labels)
+    )
+    assert logs["gpu_taskgraph"].copies["num_bytes"].tolist() == [8]
+    assert not len(logs["gpu_forkjoin"].copies)
+
+
+def test_a_log_that_is_off_records_nothing(device):
+    """Check that no event is recorded for it, and that one too small gives nothing incomplete."""
+    spec = parse_model("gpu_tasks")
+    bound = build(job("gpu_tasks"), spec)
+    with make_executor(spec, 1) as executor:
+        executor.prepare(bound)
+        before = len(device.log)
+        executor.run(1)
+        assert ("time",) not in [operation.label for operation in device.log[before:]]
+    with make_executor(spec, 1, event_capacity=3) as executor:
+        executor.prepare(bound)
+        executor.run(1)
+        assert bound.log is None and bound.device is device and isinstance(executor.workers, LaunchLog)
+        with pytest.raises(RuntimeError, match="the log holds 3 launches but"):
+            executor.workers.events()
+        executor.workers.switch_log(False)
+        executor.workers.clear_events()
+        executor.run(1)
+        assert not len(executor.workers.events())
+
+
+def test_files_name_the_lanes(logs, tmp_path):
+    """Check that traces, pictures and losses of models of both devices are written, with lanes and bytes."""
+    serial = trace_run(job("serial"))
+    chosen = [logs["gpu_hostload"], logs["gpu_tasks"], serial]
+    said = "\n".join(write_trace_files(tmp_path, chosen, 2))
+    assert "gpu_hostload, 1 stream" in said and "it is the streams' time" in said
+    with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"host", "stream 0", "to device, stream 1", "thread 0"} <= names
+    assert any(event["args"].get("bytes") for event in events if event["name"] == "copying")
+    assert "gpu_hostload to device, stream 1" in (tmp_path / "trace.row").read_text()
+    assert "copies by direction" in (tmp_path / "gantt.txt").read_text()
+
+
+def test_what_keeps_the_device_idle_is_found(logs):
+    """Check that times of a step add up to it, and which finding each model has."""
+    for model, log in logs.items():
+        busy_s, idle_s = busy_and_idle(log)
+        assert busy_s + sum(idle_s.values()) == pytest.approx(log.wall_ns * 1e-9 / ITERATIONS), model
+        for finding in diagnose_log(log):
+            assert log.title in finding.text
+    kinds = {model: {finding.kind for finding in diagnose_log(log)} for model, log in logs.items()}
+    assert "launches" in kinds["gpu_forkjoin"] and "copies" in kinds["gpu_offload"]
+
+
+def test_the_command_refuses_what_it_cannot_do(monkeypatch, capsys, tmp_path):
+    """Check one sentence where there is no GPU, and where a cause of outliers is to be injected."""
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["trace", "--models", "gpu_stream", *out]) == 2
+    assert "a GPU" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
+    assert main(["trace", "--device", "gpu", "--inject", "preemption", *out]) == 2
+    assert "injected into models of the CPU" in capsys.readouterr().err
