@@ -143,7 +143,8 @@ def overlay_cells(
         num_cells += count
     for alike in tenants.values():  # buffers that are cut alike are the same cells
         runs = [_cell_runs(buffers[names[0]].shape, cuts[names[0]]) for names in alike.values()]
-        starts = np.unique(np.concatenate([start for start, _ in runs]))[:-1]
+        starts = np.sort(np.concatenate([start for start, _ in runs]), kind="stable")  # merges runs that are in order
+        starts = starts[:-1][np.diff(starts) > 0]
         labels = [label[np.searchsorted(start, starts, side="right") - 1] for start, label in runs]
         first = _first_of_each(labels)
         for names, label in zip(alike.values(), labels, strict=True):
