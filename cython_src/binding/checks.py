@@ -206,16 +206,17 @@ class _BlockChecker:
                 self.num_checked += 1
             else:
                 self.run(number, block, replay)
+        some = f"{loop.name}[some of {loop.num_blocks} blocks]"
+        self.check_guards(some, None)
         for name, former in others.items():
             where = _first_difference(self.bound.arrays[name], former)
             if where is not None:
-                raise AccessError(
-                    f"{loop.name}[some of {loop.num_blocks} blocks]",
-                    name,
-                    where,
-                    "undeclared write",
-                    "the buffer is no operand of the kernel",
-                )
+                raise AccessError(some, name, where, "undeclared write", "the buffer is no operand of the kernel")
+
+    def check_guards(self, name: str, buffers: list[str] | None) -> None:
+        hit = self.storage.broken_guard(buffers)
+        if hit is not None:
+            raise AccessError(name, hit[0], (hit[1],), "outside buffer", "the index counts bytes from its start")
 
     def run(self, number: int, block: int, replay: int) -> None:
         with np.errstate(all="ignore"):
@@ -251,7 +252,7 @@ class _BlockChecker:
                 poisoned[buffer] = array.copy()
             self.scratch[:] = self.random_bytes(self.scratch.size) if pattern == "random" else 0xFF
             spare = self.scratch[self.scratch_sizes[number] :].copy()
-            self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E)
+            self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E, buffers)
             try:
                 self.run(number, block, replay)
             except BlockFailure as error:
@@ -269,9 +270,7 @@ class _BlockChecker:
                     "outside buffer",
                     f"kernel {loop.kernel!r} asks for {self.scratch_sizes[number]} bytes of scratch memory",
                 )
-            hit = self.storage.broken_guard()
-            if hit is not None:
-                raise AccessError(name, hit[0], (hit[1],), "outside buffer", "the index counts bytes from its start")
+            self.check_guards(name, buffers)
         for buffer in buffers:
             arrays[buffer][...] = after[buffer]
 

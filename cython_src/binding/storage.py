@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,16 @@ def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarr
     raise UsageError(f"no array is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
 
 
+@dataclass
+class _Guard:
+    """Bytes beside a buffer that no kernel may write."""
+
+    name: str
+    first: int  # index of the first byte, counted from the buffer's start
+    memory: np.ndarray
+    value: int = 0
+
+
 class Storage:
     """Owner of persistent buffers.
 
@@ -65,34 +77,41 @@ class Storage:
         self.managed = False  # whether a device reaches the arrays without copies
         self.device_copies = None  # of persistent buffers; the business of cython_src/gpu/bind.py
         self._allocate = allocate or (lambda num_bytes: aligned_empty((num_bytes,), np.uint8))
-        self._guards: list[tuple[str, int, np.ndarray]] = []  # buffer, index of the first byte, bytes
-        self._guard_value = 0
+        self._guards: dict[str, list[_Guard]] = {}  # of each buffer; those of one arena have them in common
 
     def __repr__(self) -> str:
         size = sum(array.nbytes for array in self.arrays.values()) / 2**20
         return f"<storage of {len(self.arrays)} arrays, {size:.3g} MiB>"
 
-    def fill_guards(self, value: int) -> None:
-        """Set every guard byte to `value`."""
-        self._guard_value = value
-        for _, _, guard in self._guards:
-            guard.fill(value)
+    def fill_guards(self, value: int, buffers: Iterable[str] | None = None) -> None:
+        """Set the guard bytes of some buffers, or of all, to `value`."""
+        for guard in self._guards_of(buffers):
+            guard.value = value
+            guard.memory.fill(value)
 
-    def broken_guard(self) -> tuple[str, int] | None:
+    def broken_guard(self, buffers: Iterable[str] | None = None) -> tuple[str, int] | None:
         """Buffer and byte, counted from its start, of a guard byte that changed since `fill_guards`, or None."""
-        for name, first, guard in self._guards:
-            changed = guard != self._guard_value
+        for guard in self._guards_of(buffers):
+            changed = guard.memory != guard.value
             if changed.any():
-                return name, first + int(changed.argmax())
+                return guard.name, guard.first + int(changed.argmax())
         return None
+
+    def _guards_of(self, buffers: Iterable[str] | None) -> Iterator[_Guard]:
+        names = self._guards if buffers is None else buffers
+        return itertools.chain.from_iterable(self._guards.get(name, ()) for name in names)
 
     def _zeros(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         size = math.prod(shape) * dtype.itemsize
         raw = self._allocate(size + 2 * self.guard_bytes)
         raw.fill(0)
         if self.guard_bytes:
-            self._guards.append((name, -self.guard_bytes, raw[: self.guard_bytes]))
-            self._guards.append((name, size, raw[self.guard_bytes + size :]))
+            self._guards.setdefault(name, []).extend(
+                (
+                    _Guard(name, -self.guard_bytes, raw[: self.guard_bytes]),
+                    _Guard(name, size, raw[self.guard_bytes + size :]),
+                )
+            )
         return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
 
     def arrays_for(
@@ -134,6 +153,7 @@ class Storage:
             dtype = _dtype(buffer, float_dtype)
             size = math.prod(buffer.shape) * dtype.itemsize
             arrays[name] = arenas[arena][:size].view(dtype).reshape(buffer.shape)
+            self._guards.setdefault(name, []).extend(self._guards.get(f"arena {arena}", ())[-2:])
         return arrays
 
 
