@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import comb
 
 import numpy as np
@@ -112,7 +112,12 @@ def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int 
     -----
     The percentile bootstrap of a median alone is too narrow for some small n: at n = 7 it covers 87.5 %.
     """
-    values = np.sort(_as_samples(samples))
+    return _median_interval(tuple(np.sort(_as_samples(samples)).tolist()), confidence, num_resamples)
+
+
+@lru_cache(maxsize=10_000)  # tables and figures of one report ask for the same
+def _median_interval(ordered: tuple[float, ...], confidence: float, num_resamples: int) -> Estimate:
+    values = np.array(ordered)
     n = len(values)
     if n < 2:
         return Estimate(float(values[0]), np.nan, np.nan, n)
@@ -199,7 +204,12 @@ def toss_interval(log_ratios) -> tuple[float, float]:
     ----------
     Fisher, "The Design of Experiments" (1935), section 21; Huber, Annals of Mathematical Statistics 35 (1964).
     """
-    x = np.asarray(log_ratios, dtype=float)
+    return _toss_interval(tuple(np.asarray(log_ratios, dtype=float).tolist()))
+
+
+@lru_cache(maxsize=10_000)
+def _toss_interval(log_ratios: tuple[float, ...]) -> tuple[float, float]:
+    x = np.array(log_ratios)
     tail = (1 - CONFIDENCE) / 2
     if 2.0 ** -len(x) > tail or np.ptp(x) == 0:
         return float(x.min()), float(x.max())
@@ -222,7 +232,8 @@ def _lower_end(x: np.ndarray, tosses: np.ndarray, tail: float) -> float:
 
     def too_far(m: float) -> bool:
         distances = np.abs(x - m)
-        weights = np.minimum(distances / np.median(distances), LARGEST_WEIGHT) if np.median(distances) > 0 else 0 * x
+        unit = np.median(distances)
+        weights = np.minimum(distances / unit, LARGEST_WEIGHT) if unit > 0 else 0 * x
         return np.mean(tosses @ weights >= np.sign(x - m) @ weights - 1e-9) <= tail
 
     out, inside = float(x.min()) - float(np.ptp(x)), float(np.median(x))
