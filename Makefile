@@ -4,9 +4,10 @@ OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 PYTEST := $(BIN)/python -P -m pytest
-# Tests that run beside no other test: they start threads on every CPU or read a clock.
-ALONE := $(wildcard tests/forkjoin tests/tasking tests/scaling tests/test_models_agree.py tests/test_conduct.py \
-	tests/test_life_cycle.py)
+# Tests that run beside no other test: they start threads on every CPU or read a clock. Programs that check the runtime's
+# headers by themselves do neither.
+ALONE := $(filter-out tests/tasking/test_native.py tests/tasking/test_model_check.py, $(wildcard tests/forkjoin \
+	tests/tasking/test_*.py tests/scaling tests/test_models_agree.py tests/test_conduct.py tests/test_life_cycle.py))
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
 FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
 DEBIAN_browser := chromium-driver
@@ -59,8 +60,8 @@ TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 # Two runs of pytest. REQUIRE=1 fails where a kind of tests that needs no further package cannot run (tests/kinds.py).
 test: install-tests
 	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) \
-		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)nvrtc$(comma)malloc_count)
-	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require cc$(comma)tsan$(comma)two_cpus$(comma)quiet)
+		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)tsan$(comma)nvrtc$(comma)malloc_count)
+	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require two_cpus$(comma)quiet)
 
 # Every kind of tests but those that need a GPU; fails where one of them ran nowhere.
 test-all: check-packages
