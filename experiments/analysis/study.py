@@ -159,10 +159,6 @@ class Study:
         """The estimator of all times and ratios."""
         return TypicalTimes(self.points)
 
-    def steady_times(self, point: Point) -> dict[int, float]:
-        """Return the seconds per step by repetition, divided by the factors of the blocks."""
-        return self.times.steady(point)
-
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `TypicalTimes.time`."""
         return self.times.time(point)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from cython_src import reference
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.training import infer as inference

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from cython_src.reference_tokens import AdamW, forward
 from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.reference_tokens import AdamW, forward
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from cython_src import reference_tokens
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.loss.softmax import IGNORED
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.cython_src.networks import reference_tokens
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.sweep.configuration import parse_configuration

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from cython_src import reference
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models, parse_model

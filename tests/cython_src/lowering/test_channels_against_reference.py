@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from cython_src.networks_for_tests import SMALL, fill
 
+from cython_src import reference
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, find_unused_reads, run_serial
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import (
     BatchNorm,
     Convolution,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from cython_src import reference
 from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors

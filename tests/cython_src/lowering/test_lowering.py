@@ -4,13 +4,13 @@ granularities."""
 import numpy as np
 import pytest
 
+from cython_src import reference
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import Convolution, Network, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network

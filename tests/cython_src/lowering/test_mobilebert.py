@@ -7,11 +7,11 @@ from cython_src.lowering.test_tokens import CASES, MODELS, SMALL_SIZES, run
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, batch_of, fill
 from kinds import LONG
 
+from cython_src import reference_tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks import reference_tokens
 from forktask.cython_src.networks.layers import Attention, Embedding, Linear, Network, Softmax, Tokens
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.sampling.subject import result_hashes

@@ -5,11 +5,12 @@ import pytest
 from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
 from kinds import LONG
 
+from cython_src import reference_tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads, span_in_tasks
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks import gpt2, reference_tokens
+from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU6, Softmax, TiedHead, Tokens
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.plan.dependences import record_graph

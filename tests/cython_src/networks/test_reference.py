@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from cython_src import reference
 from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.networks import reference
 from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
 from forktask.cython_src.networks.registry import get_network
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from cython_src.tokens_for_tests import BOTH_WAYS, SMALL, TWICE_TIED
 
+from cython_src import reference_tokens
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.networks import gpt2, reference_tokens
+from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import (
     Attention,
     Convolution,

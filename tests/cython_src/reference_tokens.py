@@ -26,9 +26,10 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from cython_src.reference import Step
 
-from ..errors import UsageError
-from .layers import (
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks.layers import (
     GELU,
     Add,
     Attention,
@@ -44,7 +45,6 @@ from .layers import (
     TiedHead,
     Trigram,
 )
-from .reference import Step
 
 SCALE, CUBE = math.sqrt(2 / math.pi), 0.044715
 IGNORED = -100

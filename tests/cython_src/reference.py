@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import UsageError
-from .layers import (
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks.layers import (
     Add,
     AveragePool,
     BatchNorm,
