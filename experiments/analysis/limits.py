@@ -37,8 +37,7 @@ def floor_table(study: Study) -> pd.DataFrame:
     peak, roofline_floor_s = sum over loops of max(flops / peak, bytes / bandwidth), and t1_s over each
     (flop_floor_ratio, roofline_floor_ratio; 1.0 is the floor). NaN where peak or bandwidth were not measured.
     """
-    peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
-    bandwidth = (study.machine.get("bandwidth_bytes_per_s") or {}).get("1") or math.nan
+    peak, bandwidth = bounds.machine_rates(study.machine, 1)
     rows = []
     for plan_id in study.plan_ids():
         plan = study.plans[plan_id]

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ...cython_src.typed_text import rounded
-from ..bounds.bounds import least_times
+from ..bounds.bounds import least_times, machine_rates
 from .accounting import loop_names
 from .names import model_label
 from .study import Study
@@ -24,9 +24,7 @@ ARITHMETIC, MEMORY = "arithmetic", "memory"
 
 def rates(study: Study, threads: int) -> tuple[float, float]:
     """Return FLOP/s and bytes/s of so many threads of the study's machine; NaN where they were not measured."""
-    peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
-    bandwidth = (study.machine.get("bandwidth_bytes_per_s") or {}).get(str(threads)) or math.nan
-    return peak * threads, bandwidth
+    return machine_rates(study.machine, threads)
 
 
 def kernel_of(loop: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ not part of a bound: it shows as a distance from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -175,6 +176,23 @@ def durations_by_loop(
             )
         result.append(blocks)
     return result
+
+
+def machine_rates(machine: Mapping[str, Any], threads: int) -> tuple[float, float]:
+    """Return FLOP/s and bytes/s of so many threads together; NaN where they were not measured.
+
+    Threads share the path to memory, so their bandwidth is what was measured of as many, never a multiple of one's. It
+    is not less than that of fewer threads: the others could wait.
+
+    Parameters
+    ----------
+    machine : mapping
+        Row of `measure_machine`.
+    threads : int
+    """
+    peak = machine.get("peak_flops_per_s_1thread") or math.nan
+    measured = {int(n): rate for n, rate in (machine.get("bandwidth_bytes_per_s") or {}).items() if int(n) <= threads}
+    return peak * threads, max(measured.values()) if measured.get(threads) else math.nan
 
 
 def least_times(loop: Mapping, flops_per_s: float, bytes_per_s: float) -> tuple[float, float]:

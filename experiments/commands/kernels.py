@@ -38,8 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--by",
         choices=("loop", "kernel"),
         default="loop",
-        help="rows of the step: a loop each, or all loops of a kernel and phase beside plain loops that read and write "
-        "as many bytes, each region once; default: %(default)s",
+        help="rows of the step: a loop each, or all loops of a kernel and phase. The limit of one that memory bounds "
+        "is what plain loops take that read and write the same regions in its place; default: %(default)s",
     )
     parser.add_argument("--kernels", type=texts, default=(), metavar="NAME[,...]", help="parts of names, with --maps")
     parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")

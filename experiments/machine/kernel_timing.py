@@ -12,7 +12,7 @@ from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.plan.builder import PlanBuilder
 from ...cython_src.plan.model import UPDATE, Access, Block
 from ...forkjoin.executor import SerialExecutor
-from .machine_peaks import measure_bandwidth, measure_peak_flops
+from .machine_peaks import measure_bandwidth, measure_memory, measure_peak_flops
 
 ROUNDS = 10  # rounds of a measurement, in turns with the loops that it is compared with
 EVENTS_A_ROUND = 200_000
@@ -105,7 +105,7 @@ class Limits:
     """
 
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
-        self._instruction_set, self._cpu = instruction_set, cpu
+        self.instruction_set, self.cpu = instruction_set, cpu
         self._bandwidths: dict[int, float] = {}
         self._streams: dict[tuple[str, int], float] = {}
         self.peak_flops_per_s = 0.0
@@ -114,13 +114,18 @@ class Limits:
 
     def measure_peak(self) -> None:
         """Measure the peak once more and keep the highest."""
-        found = measure_peak_flops(PEAK_S, self._instruction_set, self._cpu)["flops_per_s"]
+        found = measure_peak_flops(PEAK_S, self.instruction_set, self.cpu)["flops_per_s"]
         self.peak_flops_per_s = max(self.peak_flops_per_s, found)
 
     def stream(self, name: str, size: float) -> float:
         """Measure bytes per second of a plain loop ("triad", "read", "copy", "fill") over so many bytes."""
-        cpus = None if self._cpu is None else [self._cpu]
+        cpus = None if self.cpu is None else [self.cpu]
         return measure_bandwidth(1, BANDWIDTH_S, max(int(size), SMALLEST_SET), cpus, name)
+
+    def memory(self, size: int) -> float:
+        """Measure the highest rate over so many bytes (`measure_memory`)."""
+        cpus = None if self.cpu is None else [self.cpu]
+        return max(measure_memory(1, 4 * BANDWIDTH_S, size, cpus) for _ in range(3))
 
     def bandwidth(self, size: float) -> float:
         """Return bytes per second of a triad over about so many bytes (to the next power of two), measured once."""

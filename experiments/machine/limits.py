@@ -10,6 +10,26 @@ from .environment import collect
 from .topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
 
 
+def _working_set(environment: dict) -> int:
+    """Return bytes that no cache holds, and that are free."""
+    wanted = max(4 * last_level_cache_bytes(environment), 64 << 20)
+    free = environment["memory"]["available_bytes"]
+    return wanted if free is None else min(wanted, free // 4)
+
+
+def measure_memory(threads, *, environment: dict, cpus=None, seconds: float = 0.1) -> dict[str, float]:
+    """Return the bandwidth of memory by thread count, as in the row of `measure_machine`.
+
+    Virtual machines move: where the host puts two CPUs decides whether they share a path to memory. A comparison that
+    takes minutes measures before and after.
+    """
+    cpus = available_cpus() if cpus is None else cpus
+    size = _working_set(environment)
+    return {
+        str(n): machine_peaks.measure_memory(n, seconds, size, cpu_order(n, cpus, oversubscribe=True)) for n in threads
+    }
+
+
 def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
@@ -44,12 +64,9 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     start = time.perf_counter()
     first = cpu_order(1, cpus)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
-    working_set = max(4 * last_level_cache_bytes(environment), 64 << 20)
-    free = environment["memory"]["available_bytes"]
-    if free is not None:
-        working_set = min(working_set, free // 4)
+    working_set = _working_set(environment)
     order = {n: cpu_order(n, cpus, oversubscribe=True) for n in threads}
-    bandwidth = {str(n): machine_peaks.measure_bandwidth(n, seconds, working_set, order[n]) for n in threads}
+    bandwidth = measure_memory(threads, environment=environment, cpus=cpus, seconds=seconds)
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]

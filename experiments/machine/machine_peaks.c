@@ -18,9 +18,9 @@
 #define CHAIN_STEPS 16384
 #define SLICE_BYTES 65536 /* of each array between two readings of the clock */
 
-typedef float vec4 __attribute__((vector_size(16), may_alias));
-typedef float vec8 __attribute__((vector_size(32), may_alias));
-typedef float vec16 __attribute__((vector_size(64), may_alias));
+typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float vec16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 /* The empty asm statements make the chains' values unknown to the compiler in each step: it can neither fold
  * steps together nor drop them, and must keep all twelve chains in registers. Without -ffast-math it may not
@@ -120,6 +120,18 @@ typedef float vec16 __attribute__((vector_size(64), may_alias));
             *(VEC *)(a + i + lanes) = s;                                                                 \
         }                                                                                                \
         __asm__ volatile("" : : "r"(a) : "memory");                                                      \
+    }                                                                                                    \
+    ATTRIBUTE static void update_##NAME(float *a, const float *b, const float *c, size_t count)          \
+    {                                                                                                    \
+        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        VEC s = {0};                                                                                     \
+        s += 1.0f;                                                                                       \
+        KEEP(s);                                                                                         \
+        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
+            *(VEC *)(a + i) *= s;                                                                        \
+            *(VEC *)(a + i + lanes) *= s;                                                                \
+        }                                                                                                \
+        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
     }
 
 DEFINE_LOOPS(generic, , vec4, KEEP_XMM)
@@ -131,9 +143,10 @@ DEFINE_LOOPS(avx512, __attribute__((target("avx512f"))), vec16, KEEP_ZMM)
 typedef double (*FmaLoop)(void);
 typedef void (*StreamLoop)(float *, const float *, const float *, size_t);
 
-#define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME}
-#define NUM_STREAMS   4
-static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1};
+#define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME, update_##NAME}
+#define NUM_STREAMS   5
+static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1, 1};
+static const int moves_of_stream[NUM_STREAMS] = {3, 1, 2, 1, 2}; /* of each element */
 
 #if defined(__x86_64__)
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, fma_avx2, fma_avx512};
@@ -225,7 +238,7 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
                 *position = *position + n == count ? 0 : *position + n;
                 done += n * sizeof(float);
             }
-            units += (double)num_arrays * done;
+            units += (double)moves_of_stream[stream] * done;
         }
         now = forktask_now_ns();
     } while (now - start < duration);
@@ -252,7 +265,7 @@ static void *member_main(void *argument)
         }
     }
     forktask_flush_denormals();
-    if (!error && team->kind >= PEAKS_TRIAD && team->kind <= PEAKS_FILL) {
+    if (!error && team->kind >= PEAKS_TRIAD && team->kind <= PEAKS_UPDATE) {
         /* A whole number of steps of the widest loop: 2 x 16 floats, or 8 x 16 of the one array that is read. The
          * extra step keeps the arrays off one another's cache sets. First touch by the thread that will use them. */
         const size_t num_arrays = arrays_of_stream[team->kind - PEAKS_TRIAD], step = num_arrays > 1 ? 32 : 128;
@@ -313,6 +326,30 @@ int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t b
     free(members);
     free(windows);
     return error;
+}
+
+void peaks_pass(int kind, int isa, float *a, const float *b, size_t count)
+{
+    const size_t whole = count / 128 * 128; /* of the widest loop's steps */
+    const StreamLoop *loops = stream_loops[isa] - PEAKS_TRIAD;
+    loops[kind](a, kind == PEAKS_READ ? a : b, b, whole);
+    a += whole;
+    b += whole;
+    count -= whole;
+    unsigned bits = 0; /* sums of integers may be put in any order, so that a compiler makes vectors of them */
+    for (size_t i = 0; i < count && kind == PEAKS_READ; i++) {
+        unsigned word;
+        memcpy(&word, a + i, sizeof word);
+        bits += word;
+    }
+    __asm__ volatile("" : : "r"(bits));
+    for (size_t i = 0; i < count && kind == PEAKS_COPY; i++)
+        a[i] = b[i];
+    for (size_t i = 0; i < count && kind == PEAKS_FILL; i++)
+        a[i] = 0;
+    for (size_t i = 0; i < count && kind == PEAKS_UPDATE; i++)
+        a[i] *= 1.0f;
+    __asm__ volatile("" : : "r"(a) : "memory");
 }
 
 void peaks_clock(double *cost_ns, double *step_ns)

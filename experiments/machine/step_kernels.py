@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...cython_src.binding.bind import bind
+from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe
 from ...cython_src.plan.model import Plan
 from ...forkjoin.executor import SerialExecutor
 from ..bounds.bounds import roofline_floor
 from .kernel_timing import Limits, format_rows, loop_times
+from .plain_loops import with_plain_loops
 
 WINDOW_S = 2e-3  # so short that some windows lie between two interruptions, also on a busy machine
 MEMORY_BYTES = 1 << 28  # of plain loops whose data come from memory
@@ -43,7 +45,8 @@ def measure_step(
         "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor); "roofline_floor_s": sum over loops of
         the longer of operations at the peak and bytes, each region once, at the bandwidth of memory, and
         "roofline_ratio"; "kernels": a row as of `Limits.row` for all loops of a kernel and phase, with bytes and
-        bandwidth of plain loops that read and write as many.
+        bandwidth of plain loops that read and write as many: in the kernels' place in the step (`with_plain_loops`)
+        where memory bounds them ("plain" of a row is then "step"), else over arrays of their own ("alone").
     """
     plan = lower(network, options, num_images=max(options.batch, 64), num_batches=BATCHES)
     bound = bind(plan, instruction_set=instruction_set)
@@ -63,6 +66,8 @@ def measure_step(
     limits.measure_peak()
     fastest, median = loop_times(bound, 0.4 * seconds, cpu)
     limits.measure_peak()
+    memory = limits.memory(MEMORY_BYTES)
+    plain_s = _plain_times(plan, bound, limits, memory, 0.4 * seconds)
     rows = [
         limits.row(
             f"{loop.name} ({loop.kernel})",
@@ -70,12 +75,11 @@ def measure_step(
             float(median[k]),
             loop.flops,
             loop.bytes,
-            limits.bandwidth(loop.bytes),
+            loop.bytes / plain_s[k] if k in plain_s else limits.bandwidth(loop.bytes),
         )
         for k, loop in enumerate(plan.loops)
     ]
     floor = plan.flops / limits.peak_flops_per_s
-    memory = limits.bandwidth(MEMORY_BYTES)
     loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
     roofline = roofline_floor(loops, limits.peak_flops_per_s, memory)
     said = describe(options, leave_out=("batch",))
@@ -89,7 +93,7 @@ def measure_step(
         "peak_flops_per_s": limits.peak_flops_per_s,
         "memory_bytes_per_s": memory,
         "rows": rows,
-        "kernels": _kernel_rows(plan, fastest, median, limits),
+        "kernels": _kernel_rows(plan, fastest, median, limits, plain_s),
         "roofline_floor_s": roofline,
         "roofline_ratio": min(windows) / roofline,
         "floor_s": floor,
@@ -100,18 +104,37 @@ def measure_step(
     }
 
 
-def _kernel_rows(plan: Plan, fastest: np.ndarray, median: np.ndarray, limits: Limits) -> list[dict[str, Any]]:
+def _plain_times(plan: Plan, bound: BoundPlan, limits: Limits, memory: float, seconds: float) -> dict[int, float]:
+    """Number of each loop that memory bounds -> seconds of plain loops in its place, on the same memory.
+
+    They overwrite the data: nothing that needs them runs afterwards.
+    """
+    peak = limits.peak_flops_per_s
+    chosen = {loop.name for loop in plan.loops if plan.least_bytes(loop) / memory > loop.flops / peak}
+    plain, replaced = with_plain_loops(plan, chosen, limits.instruction_set)
+    if not replaced:
+        return {}
+    there = bind(plain, bound.storage, instruction_set=limits.instruction_set, arrays=bound.arrays)
+    fastest, _ = loop_times(there, seconds, limits.cpu)
+    return {k: float(fastest[k]) for k in replaced}
+
+
+def _kernel_rows(
+    plan: Plan, fastest: np.ndarray, median: np.ndarray, limits: Limits, plain_s: Mapping[int, float]
+) -> list[dict[str, Any]]:
     """Rows of kernels by phase, by falling time."""
     sums: dict[tuple[str, str], np.ndarray] = {}
     for k, loop in enumerate(plan.loops):
         read, written = plan.least_traffic(loop)
-        values = (fastest[k], median[k], loop.flops, read + written, limits.plain_time(read, written))
+        plain = plain_s[k] if k in plain_s else limits.plain_time(read, written)
+        values = (fastest[k], median[k], loop.flops, read + written, plain, k in plain_s)
         key = (loop.kernel, loop.phase)
         sums[key] = sums.get(key, np.zeros(len(values))) + values
     rows = [
         limits.row(
             f"{kernel}, {phase}", *map(float, (*of_kernel[:4], of_kernel[3] / of_kernel[4] if of_kernel[4] else 1.0))
         )
+        | {"plain": "step" if of_kernel[5] else "alone"}
         for (kernel, phase), of_kernel in sums.items()
     ]
     return sorted(rows, key=lambda row: -row["time_s"])
@@ -146,4 +169,18 @@ def format_step(result: dict[str, Any], by: str = "loop") -> str:
         f"roofline floor {result['roofline_floor_s'] * 1e3:.3f} ms at {result['memory_bytes_per_s'] / 1e9:.1f} GB/s "
         f"from memory: {result['roofline_ratio']:.2f} times that floor",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines + _beaten(result["kernels"] if by == "kernel" else [], result["peak_flops_per_s"]))
+
+
+def _beaten(rows: Sequence[Mapping[str, Any]], peak: float) -> list[str]:
+    """Say why kernels take less than their limits, for those that do by more than the error of measurement."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["share_of_limit"] > 1.03:
+            reason = "plain loops over as many bytes of their own find fewer of them in caches"
+            if row["plain"] == "step":
+                reason = "they touch fewer bytes than their blocks declare, or plain loops ran at a slower moment"
+            if row["flops_per_s"] > peak:
+                reason = "floors count direct convolutions' operations, and these forms need fewer"
+            reasons.setdefault(reason, []).append(row["name"])
+    return [f"above their limits: {'; '.join(names)}: {reason}" for reason, names in reasons.items()]

@@ -20,9 +20,9 @@ from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.statistics import spread
 from ..analysis.typical import TypicalTimes
-from ..bounds.bounds import roofline_floor
+from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
-from ..machine.limits import measure_machine
+from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.models import convolution_for, counts_for, parse_model
@@ -128,8 +128,14 @@ def compare_with_torch(
     floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
         loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
-        bandwidth = machine["bandwidth_bytes_per_s"]
-        floors["roofline"] = {n: roofline_floor(loops, peak * n, bandwidth[str(n)]) for n in threads}
+        before, after = machine["bandwidth_bytes_per_s"], measure_memory(threads, environment=environment)
+        machine["lowest_bandwidth_bytes_per_s"] = {n: min(before[n], after[n]) for n in before}
+        machine["bandwidth_bytes_per_s"] = {n: max(before[n], after[n]) for n in before}
+        floors["roofline"] = {n: roofline_floor(loops, *machine_rates(machine, n)) for n in threads}
+        slower = {**machine, "bandwidth_bytes_per_s": machine["lowest_bandwidth_bytes_per_s"]}
+        machine["roofline_floor_s"] = {
+            str(n): [floors["roofline"][n], roofline_floor(loops, *machine_rates(slower, n))] for n in threads
+        }
     return {
         **summarise(samples, floors),
         "convolutions": convolution_forms(plan, device),
@@ -364,6 +370,14 @@ def as_text(result: Mapping[str, Any]) -> str:
             "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that "
             "stay in caches from loop to loop may pass it"
         )
+        for n, (by_highest, by_lowest) in machine["roofline_floor_s"].items():
+            rates = (machine[f"{end}bandwidth_bytes_per_s"][n] / 1e9 for end in ("", "lowest_"))
+            lines.append(
+                "memory of {} thread{}: {:.0f} and {:.0f} GB/s, before or after; roofline floor {:.1f} ms by the "
+                "higher rate, {:.1f} ms by the lower".format(
+                    n, "s" * (n != "1"), *rates, by_highest * 1e3, by_lowest * 1e3
+                )
+            )
     lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
     lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from forktask.cython_src.typed_text import rounded
 from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
 from forktask.experiments.analysis.speeds import main_plan
-from forktask.experiments.bounds.bounds import roofline_floor
+from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
@@ -98,6 +98,16 @@ def test_floors_by_phase_add_up_to_the_floor():
         total = roofline_floor(study.plans[plan_id]["loops"], threads * PEAK, bandwidth)
         assert sum(map(sum, floors.values())) == pytest.approx(total)
     assert floors_by_phase(study, plan_id, 64) == {}
+
+
+def test_threads_that_share_memory_share_the_floor():
+    """Check that a loop bound by memory gains nothing from a second thread which brings no bandwidth."""
+    machine = {"peak_flops_per_s_1thread": 1e11, "bandwidth_bytes_per_s": {"1": 6e10, "2": 6e10}}
+    update, product = {"flops": 1e6, "least_bytes": 6e8}, {"flops": 1e10, "least_bytes": 6e7}
+    one, two = (roofline_floor([update, product], *machine_rates(machine, n)) for n in (1, 2))
+    assert one == pytest.approx(0.01 + 0.1) and two == pytest.approx(0.01 + 0.05)
+    assert machine_rates({"bandwidth_bytes_per_s": {"1": 6e10, "2": 5e10}}, 2)[1] == 6e10
+    assert np.isnan(machine_rates(machine, 4)[1]) and np.isnan(machine_rates({}, 1)).all()
 
 
 def test_the_answer_is_said_in_a_sentence():
