@@ -4,10 +4,9 @@ OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
 PYTEST := $(BIN)/python -P -m pytest
-# Tests that run beside no other test: they start threads on every CPU or read a clock. Programs that check the runtime's
-# headers by themselves do neither.
-ALONE := $(filter-out tests/tasking/test_native.py tests/tasking/test_model_check.py, $(wildcard tests/forkjoin \
-	tests/tasking/test_*.py tests/scaling tests/test_models_agree.py tests/test_conduct.py tests/test_life_cycle.py))
+# Tests that run beside no other test, since they read a clock or count what threads do.
+ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
+	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
 FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
 DEBIAN_browser := chromium-driver
