@@ -18,6 +18,7 @@ from ..report.figures.style import (
     save,
     style_parameters,
 )
+from ..sampling.files import write_atomically
 from .graphs import describe_graph, graph_name
 from .table import HALF, envelope, metg_text
 
@@ -30,7 +31,7 @@ def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
         if not entries:
             continue
         paths.append(save(draw(entries), folder / f"metg_{name}.{kind}"))
-        (folder / f"metg_{name}.txt").write_text(caption(entries, table["unit_s"]) + "\n")
+        write_atomically(folder / f"metg_{name}.txt", caption(entries, table["unit_s"]) + "\n")
     return paths
 
 

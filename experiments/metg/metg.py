@@ -28,6 +28,7 @@ from ...cython_src.records import Record, about
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.files import write_atomically
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
     DEFAULT_MODELS,
@@ -125,7 +126,7 @@ def measure_metg(
     if folder is not None:
         from .figure import draw_all
 
-        (folder / "metg.csv").write_text(as_csv(table))
+        write_atomically(folder / "metg.csv", as_csv(table))
         for path in draw_all(table, folder, figure_format):
             print(f"forktask: wrote {path}", file=sys.stderr)
     return table

@@ -16,6 +16,7 @@ from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.speeds import speed_table
 from ..analysis.study import Study
+from ..sampling.files import write_atomically, write_table
 from . import columns
 from .sections import Table, records_of
 from .words import plan_title
@@ -46,7 +47,7 @@ def sample_frame(study: Study) -> pd.DataFrame:
 
 def write_csv(study: Study, path: Path) -> None:
     """Write the raw samples as CSV."""
-    sample_frame(study).to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
+    write_table(path, sample_frame(study))
 
 
 def write_parquet(study: Study, path: Path) -> None:
@@ -151,7 +152,7 @@ def latex_text(text: str) -> str:
 
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 EXPORTS = {
@@ -159,7 +160,7 @@ EXPORTS = {
     "parquet": ("samples.parquet", write_parquet),
     "extra-p": ("extra-p.json", lambda study, path: _write_json(extra_p(study), path)),
     "talp": ("talp.json", lambda study, path: _write_json(talp(study), path)),
-    "latex": ("tables.tex", lambda study, path: path.write_text(latex_tables(study), encoding="utf-8")),
+    "latex": ("tables.tex", lambda study, path: write_atomically(path, latex_tables(study))),
 }
 
 

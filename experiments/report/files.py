@@ -15,6 +15,7 @@ from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan
 from ..analysis.study import Study
+from ..sampling.files import write_atomically, write_table
 from . import figures
 from .figures.style import FORMATS, save, save_asked
 from .render_html import DrawnFigure, render_html
@@ -60,8 +61,8 @@ def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = FORMATS) -
     Raises
     ------
     UsageError
-        Rows that must not be compared (see `load.study_from_rows`), or a folder that cannot be written. Files of
-        an earlier report are then left as they are.
+        Rows that must not be compared (see `load.study_from_rows`), or a folder that cannot be written. Each file of
+        an earlier report is then left as it was, or was replaced as a whole.
     """
     return write_study(load(out_dir), Path(out_dir), formats)
 
@@ -79,13 +80,13 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
                 stem = folder / figure_stem(study, plan_id, name)
                 for kind in sorted({"svg", *(formats if main else ())}):
                     save(figure, f"{stem}.{kind}")
-                Path(f"{stem}.txt").write_text(text + "\n", encoding="utf-8")
+                write_atomically(f"{stem}.txt", text + "\n")
                 drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
             drawn += _gantt(study, plan_id, out_dir)
         if len(study.samples):
-            summary_table(study).to_csv(out_dir / SUMMARY, index=False, float_format="%.9g", lineterminator="\n")
+            write_table(out_dir / SUMMARY, summary_table(study))
         page = out_dir / REPORT
-        page.write_text(render_html(build(study), drawn), encoding="utf-8")
+        write_atomically(page, render_html(build(study), drawn))
     except OSError as error:
         raise UsageError(
             f"the report must be writable to {str(out_dir)!r}, got: {error.strerror}; copy the folder to another place"

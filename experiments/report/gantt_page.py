@@ -16,6 +16,7 @@ import numpy as np
 from ..analysis.names import model_label
 from ..analysis.windows import Window, layer_names, layer_of_loops
 from ..sampling.events import EventLog
+from ..sampling.files import write_atomically
 from .gantt import IDLE_KINDS, idle_kinds, layer_colors, phase_color, shown_events
 from .words import format_time
 
@@ -41,7 +42,7 @@ def write_gantt_page(path: str | os.PathLike, windows: Sequence[Window], caption
         caption=html.escape(caption),
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     )
-    path.write_text(text, encoding="utf-8")
+    write_atomically(path, text)
     count = sum(len(lane) // 5 for model in data["models"] for lane in model["lanes"])
     unlinked = (
         ""

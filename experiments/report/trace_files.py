@@ -10,6 +10,7 @@ from ...cython_src.errors import UsageError
 from ..analysis.losses import all_losses, as_rows, as_text, write_csv
 from ..analysis.windows import Window, typical
 from ..sampling.events import EventLog
+from ..sampling.files import write_atomically
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
@@ -74,5 +75,5 @@ def largest_window(log: EventLog, most: int = MAX_EXPORTED) -> Window:
 def _save(figure, folder: Path, name: str, caption: str) -> str:
     for kind in FORMATS:
         save(figure, folder / f"{name}.{kind}")
-    (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+    write_atomically(folder / f"{name}.txt", caption + "\n")
     return f"{folder / name}.{{{','.join(FORMATS)}}}: {name}"

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,11 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-def write_atomically(path: Path | str, *parts: bytes | np.ndarray) -> None:
-    """Write the bytes of `parts`, one after the other, through a temporary file beside it.
+
+def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None:
+    """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8.
 
     Raises
     ------
@@ -32,17 +35,29 @@ def write_atomically(path: Path | str, *parts: bytes | np.ndarray) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with open(descriptor, "wb") as file:
             for part in parts:
-                file.write(part)
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror or error}); choose another folder") from None
+        remedy = "make room and give the same command again" if error.errno in NO_ROOM else "choose another folder"
+        raise UsageError(f"{path} cannot be written ({error.strerror or error}); {remedy}") from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def write_table(path: Path | str, table: Any) -> None:
+    """Write a DataFrame as CSV, as a whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    write_atomically(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
 def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
@@ -116,10 +131,10 @@ def list_folder(folder: Path | str) -> list[Path]:
         raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
 
 
-def unfinished(path: Path | str) -> list[Path]:
-    """Return the temporary files that `write_atomically` left beside a file where the process was killed."""
-    path = Path(path)
-    return [other for other in list_folder(path.parent) if other.name.startswith(f".{path.name}.") and other.is_file()]
+def unfinished(folder: Path | str) -> list[Path]:
+    """Return the temporary files that `write_atomically` left in a folder where the process was killed."""
+    name = re.compile(r"\.[^.]+\.(csv|json|pdf|png|safetensors|svg|txt)\.[a-z0-9_]{8}")
+    return [path for path in list_folder(folder) if name.fullmatch(path.name) and path.is_file()]
 
 
 @contextmanager

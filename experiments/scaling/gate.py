@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..sampling import subject
-from ..sampling.files import check_appendable, check_writable
+from ..sampling.files import check_appendable, check_writable, write_atomically
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
 from .sequential import FAIL, Decision
@@ -187,7 +187,7 @@ def summaries(settings: GateSettings) -> list[str]:
 def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
     """Write or append what was asked for: JSON lines, Markdown, and the summary of a job of GitHub Actions."""
     if settings.jsonl:
-        Path(settings.jsonl).write_text(summary.json_lines(rows))
+        write_atomically(settings.jsonl, summary.json_lines(rows))
     text = summary.markdown(rows, f"Gate: {settings.commit} against {settings.against}")
     for path in summaries(settings):
         with open(path, "a") as file:

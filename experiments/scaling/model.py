@@ -27,6 +27,7 @@ from ...cython_src.reading import Amount, Count, Digits, Name, Number, read_json
 from ...tasking.executor import expected_cost_ns
 from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
+from ..sampling.files import write_atomically
 from ..sampling.profile import measure_profile
 from ..sampling.subject import build
 from .exact import graph_differences, graph_facts
@@ -290,7 +291,7 @@ class Baselines:
             content = {"schema_version": SCHEMA_VERSION, "tests": self._entries[path]}
             text = json.dumps(content, indent=1, sort_keys=True)
             text = re.sub(r"\[\s+([\d.,\s]+?)\s+\]", lambda m: f"[{', '.join(m[1].split(','))}]", text)
-            path.write_text(re.sub(r",\s+(?=[\d.]+[,\]])", ", ", text) + "\n")
+            write_atomically(path, re.sub(r",\s+(?=[\d.]+[,\]])", ", ", text) + "\n")
         written, self._changed = sorted(self._changed), set()
         return written
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.binding.bind import bind
-from ...cython_src.errors import UsageError
 from ...cython_src.graphs.task_bench import task_bench
 from ..machine.core_latency import measure_latency
 from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
+from ..sampling.files import write_atomically
 from ..sampling.models import make_executor
 from ..sampling.timing import Stepper
 from .machine_model import MachineModel, Overheads
@@ -123,9 +123,4 @@ def write_machine(path: str) -> None:
     UsageError
         The file cannot be written.
     """
-    text = measure_this_machine().to_toml()
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise UsageError(f"--machine must name a file that can be written, got {path!r}: {error.strerror}") from None
+    write_atomically(path, measure_this_machine().to_toml() + "\n")

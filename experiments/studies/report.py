@@ -18,7 +18,7 @@ from ..report.figures.style import FORMATS, save, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
 from ..report.sections import Report, Section, Table
-from ..sampling.files import write_atomically
+from ..sampling.files import write_atomically, write_table
 from ..sampling.memory import format_bytes
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
@@ -85,8 +85,8 @@ def write_study_report(results: Results, out: Path, command: str) -> str:
     try:
         folder = out / "figures"
         folder.mkdir(exist_ok=True)
-        epoch_table(results).to_csv(out / "epochs.csv", index=False, float_format="%.9g", lineterminator="\n")
-        pd.DataFrame(run_table(results)).to_csv(out / "runs.csv", index=False, float_format="%.9g", lineterminator="\n")
+        write_table(out / "epochs.csv", epoch_table(results))
+        write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
         for name, draw in FIGURES.items():
             with matplotlib.rc_context(style_parameters()):
                 found = draw(results)
@@ -95,12 +95,12 @@ def write_study_report(results: Results, out: Path, command: str) -> str:
             figure, caption = found
             for kind in FORMATS:
                 save(figure, folder / f"{name}.{kind}")
-            (folder / f"{name}.txt").write_text(caption + "\n", encoding="utf-8")
+            write_atomically(folder / f"{name}.txt", caption + "\n")
             drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
     except OSError as error:
         raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
-    write_atomically(out / "report.html", render_html(report, drawn).encode())
-    write_atomically(out / "report.json", (json.dumps(as_json(results), indent=1) + "\n").encode())
+    write_atomically(out / "report.html", render_html(report, drawn))
+    write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 

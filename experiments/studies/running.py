@@ -145,7 +145,7 @@ def run_study(
     described = {"format_version": FORMAT_VERSION, "title": study.title, "environment": environment}
     found = []
     with locked_file(out):
-        write_atomically(marker, (json.dumps(described, indent=1) + "\n").encode())
+        write_atomically(marker, json.dumps(described, indent=1) + "\n")
         with ProgressBar(len(runs), "study") as bar:
             for number, run in enumerate(runs):
                 folder = out / "runs" / run.run_id
@@ -165,7 +165,7 @@ def _train(run: Run, folder: Path, time_limit_s: float, command: Sequence[str]) 
     settings = sample_environment(first.threads, 0, len(available_cpus()))
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
     result = run_sample(job, clean_environment(os.environ, settings), time_limit_s, command)
-    write_atomically(folder / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -24,7 +24,7 @@ def write_picture(views: Sequence[GraphView], path: str | os.PathLike) -> Path:
     """
     path = Path(path)
     if path.suffix == ".dot":
-        write_atomically(path, as_dot(views).encode())
+        write_atomically(path, as_dot(views))
         return path
     if path.suffix[1:] not in FORMATS:
         raise UsageError(f"--file must end in .dot, .{', .'.join(FORMATS)}, got {path.name!r}; name such a file")

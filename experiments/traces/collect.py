@@ -115,7 +115,7 @@ def collect_traces(
 def write_machine(folder: str | os.PathLike, environment: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """Keep beside the logs on which machine they were made, and what it can do."""
     kept = {"environment": environment, "machine": machine}
-    write_atomically(Path(folder, MACHINE), json.dumps(kept, indent=1).encode())
+    write_atomically(Path(folder, MACHINE), json.dumps(kept, indent=1))
 
 
 def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:

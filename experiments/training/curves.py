@@ -20,7 +20,7 @@ def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
     writer.writeheader()
     for history in histories.values():
         writer.writerows(history)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue())
 
 
 def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[str, Any]) -> None:
@@ -78,4 +78,4 @@ def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[st
         f"{summary['config']['batch']}. {shown} "
         f"Test accuracy {100 * summary['test_accuracy_median']:.2f} %.\n"
     )
-    write_atomically(path.with_suffix(".txt"), caption.encode())
+    write_atomically(path.with_suffix(".txt"), caption)

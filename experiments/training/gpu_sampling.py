@@ -100,7 +100,7 @@ def write_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, floa
     writer.writerow(COLUMNS)
     for seed, rows in samples.items():
         writer.writerows((seed, *row) for row in rows)
-    write_atomically(path, text.getvalue().encode())
+    write_atomically(path, text.getvalue())
 
 
 def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
@@ -127,4 +127,4 @@ def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float
         "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which "
         "some kernel ran, which is no efficiency. One line for each seed.\n"
     )
-    write_atomically(path.with_suffix(".txt"), caption.encode())
+    write_atomically(path.with_suffix(".txt"), caption)

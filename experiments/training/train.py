@@ -121,7 +121,7 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         draw_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     summary = _summarise(config, data, results)
-    write_atomically(out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+    write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     draw_accuracy(out / "accuracy", histories, summary)
     return summary
 
@@ -229,7 +229,7 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
         # A run that was stopped before its first epoch ended leaves no more than its marker, or a part of it.
         if not out.is_dir():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
-        if {*list_folder(out)} - {marker, *unfinished(marker)}:
+        if {*list_folder(out)} - {marker, *unfinished(out)}:
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
                 if marker.exists()
@@ -249,11 +249,11 @@ def _folder_begun(config: TrainingConfig) -> Iterator[None]:
             out.mkdir(parents=True, exist_ok=True)
             if marker.exists():
                 held.enter_context(locked_file(marker))
-            for part in unfinished(marker):
+            for part in unfinished(out):
                 part.unlink()
         except OSError as error:
             raise UsageError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
-        write_atomically(marker, (json.dumps(content, indent=1) + "\n").encode())
+        write_atomically(marker, json.dumps(content, indent=1) + "\n")
         held.enter_context(locked_file(marker))
         yield
 

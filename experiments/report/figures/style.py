@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
-from ...sampling.files import write_figure
+from ...sampling.files import write_atomically, write_figure
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 
@@ -208,7 +208,7 @@ def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(figure, path)
         if caption:
-            path.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
+            write_atomically(path.with_suffix(".txt"), caption + "\n")
     except OSError as error:
         raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --file") from None
 
