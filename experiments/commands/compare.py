@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
-    from ..sweep.configuration import Configuration, Grid, Measure, check_axes
+    from ..sweep.configuration import Configuration, Grid, Measure, check_axes, measure_given
 
     chosen = models(arguments)
     if arguments.device == "gpu" and "serial" not in chosen:
@@ -75,7 +75,7 @@ def configuration_of(arguments: Namespace):
     if arguments.budget is not None or "repeats" not in measure:
         budget_s = DEFAULT_BUDGET_S if arguments.budget is None else arguments.budget
         measure = {"repeats": MOST_REPEATS, "budget_s": float(budget_s), **measure}
-    return Configuration(grid=Grid(**check_axes(axes)), measure=Measure(**measure))
+    return Configuration(grid=Grid(**check_axes(axes)), measure=measure_given(measure, "the arguments"))
 
 
 def call(arguments: Namespace) -> int:

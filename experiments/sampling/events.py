@@ -10,25 +10,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
+from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, open_regular
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 from .files import write_atomically
 
 EVENTS_VERSION = 1
-THREAD, HOST, STREAM, COPIES = LANES = ("thread", "host", "stream", "copies")
+THREAD, HOST, STREAM, COPIES = ("thread", "host", "stream", "copies")
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
 _LOOP_FIELDS = ("name", "layer", "phase")
-_ABOUT = (
-    *("model", "threads", "plan", "plan_name", "run_start_ns", "run_stop_ns", "first_iteration", "iterations"),
-    *("stride", "barrier", "overhead", "overheads", "lost"),
-)
+_Moment = Annotated[int, Meta(ge=0, lt=2**62)]  # in nanoseconds
+
+
+class About(msgspec.Struct, kw_only=True):
+    """What an event log says of its run; `EventLog.about` holds more, which nothing reads."""
+
+    version: Literal[1]
+    model: Name
+    threads: Number
+    plan: dict[str, Any]
+    plan_name: Text
+    run_start_ns: _Moment
+    run_stop_ns: _Moment
+    first_iteration: Count
+    iterations: Number
+    stride: Number
+    barrier: Text
+    overhead: Real
+    overheads: Annotated[list[Real], Meta(min_length=1)]
+    lost: Count
+    injected: Text | UnsetType = UNSET
+    lanes: (
+        Annotated[list[tuple[Literal["thread", "host", "stream", "copies"], Text]], Meta(min_length=1)] | UnsetType
+    ) = UNSET
+    clock_error_ns: Real | UnsetType = UNSET
+    clock_drift_ppm: Real | UnsetType = UNSET
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,11 +207,15 @@ def read_events(path: str | os.PathLike) -> EventLog:
         No such file, or no event log of this version.
     """
     try:
-        with np.load(path) as archive:
-            about = json.loads(str(archive["about"]))
+        with open_regular(path, "file that forktask trace wrote") as (file, _), np.load(file) as archive:
+            about = decode_json(str(archive["about"]).encode(), dict)
+            if about.get("version") == EVENTS_VERSION:
+                checked(about, About)
             loops = {name: archive[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
             events, edges = archive["events"], archive["edges"]
             copies = archive["copies"] if "copies" in archive else np.zeros(0, COPY_DTYPE)  # older logs have none
+    except UsageError:
+        raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"an event log is what forktask trace wrote, got {os.fspath(path)!r}: {error}") from None
     if about.get("version") != EVENTS_VERSION or events.dtype != STATE_DTYPE:
@@ -204,15 +233,12 @@ def read_events(path: str | os.PathLike) -> EventLog:
 
 def _fault(log: EventLog) -> str:
     """Return what is wrong with a log whose parts could be read, or an empty text."""
-    lacking = [name for name in _ABOUT if name not in log.about]
-    if lacking:
-        return f"it does not say {', '.join(lacking)}"
     events = log.events
     edges = log.edges if log.edges.ndim == 2 else np.zeros((0, 0), np.int32)
     if len({len(values) for values in log.loops.values()}) != 1 or len(edges) != 3 or not len(events):
         return "its loops, edges or events are not whole"
-    if any(kind not in LANES for kind, _ in log.lanes) or log.copies.dtype != COPY_DTYPE:
-        return "its lanes or copies are none"
+    if log.copies.dtype != COPY_DTYPE:
+        return "its copies are none"
     ranges = {"task": log.num_tasks, "worker": len(log.lanes), "state": len(STATES), "cause": len(CAUSES)}
     # A worker that ran no block has task -1.
     if any(not -(name == "task") <= events[name].min() <= events[name].max() < n for name, n in ranges.items()):

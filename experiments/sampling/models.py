@@ -400,6 +400,9 @@ def parse_model(text: str) -> ModelSpec:
         given[option] = model.all_options[option].parse(name, option, value)
     if given.get("mix", "none") != "none" and given.get("placement") == "stealing":
         raise UsageError(f"mix={given['mix']} needs compiled programs, got {text!r}; leave placement=stealing out")
+    slots, unroll = (given.get(name, 1) for name in ("slots", "unroll"))
+    if slots > unroll:
+        raise UsageError(f"slots must not exceed unroll, which is {unroll} in {text!r}; add unroll={slots}")
     return ModelSpec(
         model,
         tuple((o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default),

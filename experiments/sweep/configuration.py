@@ -167,6 +167,23 @@ class Measure(Record, frozen=True):
             parse_bytes(self.memory_limit)
 
 
+def measure_given(given: Mapping[str, Any], where: str) -> Measure:
+    """Make the options of measuring from those that were given.
+
+    Raises
+    ------
+    UsageError
+        An unknown one, or a value that a field refuses; more profiles than repetitions.
+    """
+    measure = Measure.from_mapping(given, where)
+    if "profile_repeats" in given and measure.profile_repeats > measure.repeats:
+        raise UsageError(
+            f"profile_repeats must be at most repeats, which is {measure.repeats}, got {measure.profile_repeats}; "
+            f"each profile follows a sample"
+        )
+    return measure
+
+
 @dataclass(frozen=True)
 class Point:
     """One configuration of the grid: a model on a number of threads, running one plan.
@@ -410,7 +427,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     title = values.get("title", Configuration.title)
     if not isinstance(title, str):
         raise UsageError(f"title in {where} must be a text, got {title!r}")
-    measure = Measure.from_mapping(values.get("measure", {}), f"table [measure] of {where}")
+    measure = measure_given(values.get("measure", {}), f"table [measure] of {where}")
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
     for granularity in axes.granularity:
         check_images(granularity, max(axes.batch))

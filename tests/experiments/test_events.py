@@ -259,7 +259,10 @@ def test_logs_are_read_as_written(tmp_path):
     assert events_files(tmp_path) == [path] and again.task_name(5) == log.task_name(5)
     less = {key: value for key, value in log.about.items() if key != "stride"}
     for wrong, words in (
-        (dataclasses.replace(log, about=less), "does not say stride"),
+        (dataclasses.replace(log, about=less), "missing required field `stride`"),
+        (dataclasses.replace(log, about={**log.about, "threads": "2"}), "Expected `int`, got `str`"),
+        (dataclasses.replace(log, about={**log.about, "iterations": 0}), ">= 1"),
+        (dataclasses.replace(log, about={**log.about, "lanes": [["none", "x"]]}), "Invalid enum value"),
         (dataclasses.replace(log, events=log.events[1:]), "do not sum to threads x wall time"),
         (dataclasses.replace(log, edges=log.edges[:2]), "not whole"),
     ):
@@ -269,7 +272,7 @@ def test_logs_are_read_as_written(tmp_path):
     bad.write_bytes(path.read_bytes()[:100])
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     for file in (bad, tmp_path / "other.npz", tmp_path / "none.npz"):
-        with pytest.raises(UsageError, match="an event log is what"):
+        with pytest.raises(UsageError, match="forktask trace wrote"):
             read_events(file)
 
 
