@@ -114,11 +114,12 @@ class LaunchLog:
         if not self._on:
             yield
             return
-        bound.log, bound.device = self, LoggedDevice(self.device, self)
+        device = bound.device
+        bound.log, bound.device = self, LoggedDevice(device, self)
         try:
             yield
         finally:
-            bound.log, bound.device = None, self.device
+            bound.log, bound.device = None, device
 
     def start(self, stream) -> tuple[int, Any]:
         """Note that work of a stream begins; returns what `stop` and `stop_copy` want."""

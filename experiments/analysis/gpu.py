@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import pandas as pd
 
+from ..sampling.models import parse_model
 from .names import is_gpu
 from .speeds import interval_columns
 from .statistics import spread
@@ -27,7 +28,8 @@ def gpu_table(study: Study) -> pd.DataFrame:
 
     Columns: plan_id, model, threads, vs_stream, vs_stream_low, vs_stream_high (time of gpu_stream over this model's;
     above 1: faster), overhead_s (a step of empty kernels), busy_s (kernels of a step, one after the other), idle_share
-    (1 - busy / step, below 0 where kernels overlap), context_s, compilation_s, prepare_s. NaN: not measured.
+    (1 - busy / step, below 0 where kernels overlap), context_s, compilation_s, prepare_s. NaN: not measured, or not of
+    the device alone: a model that computes on the host too is not idle while the device is.
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -40,6 +42,7 @@ def gpu_table(study: Study) -> pd.DataFrame:
             samples = samples[(samples["plan_id"] == plan_id) & (samples["model"] == model)]
             compared = stream in study.points and point != stream
             profiles = list(study.gpu_profiles_of(point).values())
+            mixed = parse_model(model).model.mixes_devices
             busy = _middle([row["busy_s"] for row in profiles])
             rows.append(
                 {
@@ -49,7 +52,7 @@ def gpu_table(study: Study) -> pd.DataFrame:
                     **interval_columns("vs_stream", study.ratio(stream, point) if compared else NOTHING),
                     "overhead_s": _middle([row["runtime_cost_s"] for row in profiles]),
                     "busy_s": busy,
-                    "idle_share": 1 - busy / study.typical_time(point).value,
+                    "idle_share": math.nan if mixed else 1 - busy / study.typical_time(point).value,
                     **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
                     "prepare_s": _middle(samples["prepare_s"].tolist()),
                 }

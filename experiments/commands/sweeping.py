@@ -74,11 +74,14 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 def _trace(configuration, out_dir: str, results, also_undisturbed: bool) -> list[str]:
     from ..report.sweep_traces import trace_injected, trace_sweep
+    from ..sampling.models import parse_model
 
     grid, measure = configuration.grid, configuration.measure
     asked = (out_dir, results, grid.models, max(grid.threads), measure.target_s)
     failures = trace_sweep(*asked, oversubscribe=measure.oversubscribe) if also_undisturbed else []
     if measure.inject:
+        on_cpu = [model for model in grid.models if parse_model(model).model.device == "cpu"]
+        asked = (out_dir, results, on_cpu, max(grid.threads), measure.target_s)
         failures += trace_injected(*asked, measure.inject, oversubscribe=measure.oversubscribe)
         print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
     return failures

@@ -218,7 +218,7 @@ def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
 def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     """Check that a sweep measures models of CPU and GPU in processes of their own, and that its report holds both."""
     models = ("serial", "forkjoin", "gpu_forkjoin", "gpu_stream")
-    grid = Grid(batch=(1,), models=models, threads=(1, 2), granularity=("images=1",), conv=("direct",))
+    grid = Grid(batch=(1,), models=models, threads=(1, 2), granularity=("images=1",))
     how = Measure(
         repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, oversubscribe=True, profile_repeats=1
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
 from cython_src.tokens_for_tests import fill as fill_tokens
+from gpu import test_gpu_trace
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
@@ -21,6 +22,7 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
+from forktask.experiments.sampling.trace import trace_run
 from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
@@ -293,6 +295,13 @@ def test_a_profile_has_plausible_times(gpu):
     )
     assert 1e-6 < row["busy_s"] < 0.1 and row["step_time_s"] > 1e-6
     print(format_profile(row))
+
+
+@pytest.mark.parametrize("model", test_gpu_trace.MODELS)
+def test_lanes_of_an_event_log(gpu, model, tmp_path):
+    """Check that each launch is in the log once a pass, within the run on the host's clock."""
+    log = test_gpu_trace.check_lanes(model, trace_run(test_gpu_trace.job(model)), tmp_path)
+    assert abs(log.about["clock_drift_ppm"]) < 1000
 
 
 @pytest.mark.compute_sanitizer
