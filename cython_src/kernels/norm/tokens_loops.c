@@ -9,7 +9,8 @@
 #include "cython_src/kernels/elementwise/functions.h"
 
 #define CHAINS        4
-#define ROWS_TOGETHER 4 /* the next ones are fetched into the L2 cache while these are worked on */
+#define LINE          16 /* floats */
+#define ROWS_TOGETHER 4  /* the next ones are fetched into the L2 cache while these are worked on */
 
 /* STATEMENT adds to sum[chain] for each vector of a row; the row's sum is in sum[0] afterwards. */
 #define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
@@ -46,6 +47,8 @@ INLINE void forward_rows(const int count, const LayerNormTask *t, int row)
     const ptrdiff_t features = t->features;
     const float *x[ROWS_TOGETHER];
     float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER];
+    for (ptrdiff_t i = 0; i < count * features; i += LINE) /* fetched while the sums are made, to be written later */
+        __builtin_prefetch(t->out + row * features + i, 1, 3);
     UNROLL for (int r = 0; r < count; r++)
     {
         const ptrdiff_t start = (row + r) * features;
@@ -113,6 +116,7 @@ INLINE void backward_rows(const int count, const int is_first, const LayerNormGr
     const float *residual = t->residual ? t->residual + start : NULL;
     float *out = t->out + start;
     float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER], mean_g[ROWS_TOGETHER], mean_product[ROWS_TOGETHER];
+    const ptrdiff_t ahead = row + 2 * count <= t->rows ? count * features : 0;
     Vec sum[ROWS_TOGETHER][CHAINS] = {{{0}}}, product[ROWS_TOGETHER][CHAINS] = {{{0}}};
     UNROLL for (int r = 0; r < count; r++)
     {
@@ -130,6 +134,9 @@ INLINE void backward_rows(const int count, const int is_first, const LayerNormGr
         UNROLL for (int r = 0; r < count; r++)
         {
             Vec d = load_some(dy + r * features + i, n);
+            __builtin_prefetch(out + r * features + i, 1, 3);
+            if (residual)
+                __builtin_prefetch(residual + r * features + i, 0, 2);
             Vec normal = (load_some(x + r * features + i, n) - mean[r]) * inv_std[r];
             Vec g = d * weight;
             if (is_first && r == 0) {
@@ -155,6 +162,8 @@ INLINE void backward_rows(const int count, const int is_first, const LayerNormGr
         UNROLL for (int r = 0; r < count; r++)
         {
             const ptrdiff_t at = r * features + i;
+            __builtin_prefetch(x + ahead + at, 0, 2);
+            __builtin_prefetch(dy + ahead + at, 0, 2);
             Vec normal = (load_some(x + at, n) - mean[r]) * inv_std[r];
             Vec dx = inv_std[r] * (load_some(dy + at, n) * weight - mean_g[r] - normal * mean_product[r]);
             if (residual)
