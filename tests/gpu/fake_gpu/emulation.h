@@ -149,6 +149,19 @@ static int run_cuda_block()
     return EMULATION_OK;
 }
 
+/* Fibers serve launch after launch: each goes on where it returned to the scheduler. */
+static void make_fibers()
+{
+    fibers = (Fiber *)calloc(EMULATED_THREADS, sizeof(Fiber));
+    for (unsigned i = 0; i < EMULATED_THREADS; i++) {
+        getcontext(&fibers[i].first);
+        fibers[i].first.uc_stack.ss_sp = fibers[i].stack;
+        fibers[i].first.uc_stack.ss_size = STACK_BYTES;
+        fibers[i].first.uc_link = nullptr;
+        makecontext(&fibers[i].first, fiber_main, 0);
+    }
+}
+
 /* Launch a kernel: tiles x rows CUDA blocks of 128 threads. */
 extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned tiles, unsigned rows,
                        unsigned shared_bytes, unsigned long long seed)
@@ -160,14 +173,8 @@ extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned 
     const unsigned total = tiles * rows;
     if (shared_bytes > sizeof(shared))
         return SHARED_OVERFLOW;
-    fibers = (Fiber *)calloc(EMULATED_THREADS, sizeof(Fiber));
-    for (unsigned i = 0; i < EMULATED_THREADS; i++) {
-        getcontext(&fibers[i].first);
-        fibers[i].first.uc_stack.ss_sp = fibers[i].stack;
-        fibers[i].first.uc_stack.ss_size = STACK_BYTES;
-        fibers[i].first.uc_link = nullptr;
-        makecontext(&fibers[i].first, fiber_main, 0);
-    }
+    if (!fibers)
+        make_fibers();
     int status = EMULATION_OK;
     const unsigned start = draw(total);
     for (unsigned i = 0; i < total && status == EMULATION_OK; i++) {
@@ -177,11 +184,14 @@ extern "C" int emulate(void (*kernel)(const void *), const void *args, unsigned 
         memset(shared, 0xff, shared_bytes);
         memset((char *)shared + shared_bytes, 0x55, sizeof(shared) - shared_bytes);
         status = run_cuda_block();
-        for (size_t k = shared_bytes; k < sizeof(shared); k++)
-            if (((const char *)shared)[k] != 0x55)
-                status = SHARED_OVERFLOW;
+        const char *rest = (const char *)shared + shared_bytes, *end = (const char *)shared + sizeof(shared);
+        if (rest < end && (*rest != 0x55 || memcmp(rest, rest + 1, end - rest - 1)))
+            status = SHARED_OVERFLOW;
     }
-    free(fibers);
+    if (status != EMULATION_OK) { /* some wait at a barrier for ever */
+        free(fibers);
+        fibers = nullptr;
+    }
     return status;
 }
 
