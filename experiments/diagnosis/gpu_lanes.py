@@ -47,8 +47,10 @@ def explain(log: EventLog, format_time) -> list[tuple[str, float, str, str]]:
     step_s = log.wall_ns * 1e-9 / log.about["iterations"]
     steps, blocks = log.about["iterations"], log.blocks
     launched = blocks[np.isin(blocks["worker"], log.lanes_of(STREAM))]
+    if not len(launched):
+        return [("device", 0.0, "no launch ran on the device: all blocks were placed on the host.", "")]
     count = len(launched) / steps
-    mean_s = float((launched["stop_ns"] - launched["start_ns"]).mean()) * 1e-9 if len(launched) else 0.0
+    mean_s = float((launched["stop_ns"] - launched["start_ns"]).mean()) * 1e-9
     num_bytes = int(log.copies["num_bytes"].sum())
     copying_s = float((log.copies["stop_ns"] - log.copies["start_ns"]).sum()) * 1e-9
     graphs = "graph of" in log.loops["name"][0]

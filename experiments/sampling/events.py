@@ -88,10 +88,9 @@ class EventLog:
     @property
     def title(self) -> str:
         """Model and threads, of a GPU's model streams, and what was injected."""
-        unit, count = "thread", self.about["threads"]
-        if "lanes" in self.about:
-            unit, count = STREAM, sum(kind == STREAM for kind, _ in self.lanes)
-        text = f"{self.about['model']}, {count} {unit}{'s' * (count != 1)}"
+        counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
+        parts = [f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count]
+        text = ", ".join([self.about["model"], *parts])
         return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
 
     @cached_property

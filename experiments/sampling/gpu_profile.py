@@ -130,7 +130,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
     stride = bound.iteration_stride
     times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"], clock)
     total_s = sum(map(sum, times.values()))
-    with make_executor(spec, 1) as executor:
+    with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, stride, clock)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))

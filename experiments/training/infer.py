@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -222,8 +222,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         cores = min(job["threads"], len(os.sched_getaffinity(0)))
         peak = machine_peaks.measure_peak_flops(PEAK_S, bound.instruction_set)["flops_per_s"] * cores
 
-    logged = {**job, "model": _logged_model(job["model"])}
-    unfused = Pass(logged, network, data, storage, "forward", fusion=False, event_capacity=EVENTS_A_RUN + 10_000)
+    unfused = Pass(_logged(job), network, data, storage, "forward", fusion=False, event_capacity=EVENTS_A_RUN + 10_000)
     unfused.warm_up()
     passes = sorted((unfused.run_logged() for _ in range(job["repeats"])), key=lambda times: times[0])
     unfused_s, layers = passes[job["repeats"] // 2]
@@ -262,13 +261,13 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _logged_model(model: str) -> str:
-    """Return the model under which layers are timed: on a GPU one stream, bound alike."""
-    spec = parse_model(model)
+def _logged(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the job under which layers are timed: on a GPU one stream, bound alike, on one thread of the host."""
+    spec = parse_model(job["model"])
     if spec.model.device == "cpu":
-        return model
+        return job
     binding = [f"{name}={value}" for name, value in spec.options if name in MODELS["gpu_stream"].all_options]
-    return ":".join(["gpu_stream", *binding])
+    return {**job, "model": ":".join(["gpu_stream", *binding]), "threads": 1, "cpus": None}
 
 
 def infer(
