@@ -1,7 +1,7 @@
 """Rates of false alarms and missed regressions of the clock tier, measured on this machine (`forktask scaling-power`).
 
-Two kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and tests in which
-one side is made slower by a known part, which should fail. Each is a whole test of its own, with fresh processes,
+Kinds of tests take turns: A/A tests, of a model against itself, whose failures are false alarms; and tests in which one
+side is made slower by a known part, which should fail. Each is a whole test of its own, with fresh processes,
 tossed rounds, discarded ones, and the budget. Rows are appended to a file, so that measuring can be done in slices.
 
 Beside the measured rates stand those of the same rounds drawn again (labelled *resampled*): runs of consecutive rounds
@@ -41,6 +41,7 @@ from .testing import as_row
 RESAMPLES = 4000
 BLOCK = 5  # consecutive rounds drawn together, because a disturbance lasts longer than a round
 SEED = 20260101
+MOST_SLOWDOWN = 1e6
 COUNTS = ("tests", "slowed", "slowdown")  # Tests that differ in these settings only are counted together.
 # Verdict of a whole test -> verdict of the sequential test.
 VERDICTS = {"fail": "fail", "pass": "pass", "inconclusive": "go on"}
@@ -52,11 +53,19 @@ class PowerSettings(Record, frozen=True):
     model: Annotated[str, about("execution model")] = "taskiter"
     threads: Annotated[int, about("threads", least=1, below=4097)] = 2
     tests: Annotated[int, about("A/A tests in all", least=0, below=100_001)] = 100
-    slowed: Annotated[int, about("tests with a slowdown in all", least=0, below=100_001)] = 60
-    slowdown: Annotated[float, about("injected", least=0, below=1e6)] = 0.1
+    slowed: Annotated[int, about("tests with each slowdown in all", least=0, below=100_001)] = 60
+    slowdown: Annotated[tuple, about("parts by which a run is made longer, with commas between: 0.5 is 1.5 times")] = (
+        0.1,
+    )
     at_most: Annotated[float, about("the claim", least=0.01, below=1e6)] = 1.05
     budget_s: Annotated[float, about("of a test", least=1, below=1e7)] = 120.0
     interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for value in self.slowdown:
+            if not isinstance(value, int | float) or not 0 < value < MOST_SLOWDOWN:
+                raise UsageError(f"slowdown must be numbers in (0, {MOST_SLOWDOWN:g}), got {value!r}")
 
 
 class PowerPlan(msgspec.Struct, kw_only=True):
@@ -134,7 +143,7 @@ def next_kind(
     """Return the slowdown of the next test, of the less complete kind (0: an A/A test); None if both are complete."""
     wanted_conditions = canonical_json(conditions)
     mine = [row["slowdown"] for row in rows if canonical_json(row["settings"]) == wanted_conditions]
-    wanted = {0.0: settings.tests, settings.slowdown: settings.slowed}
+    wanted = {0.0: settings.tests, **dict.fromkeys(map(float, settings.slowdown), settings.slowed)}
     left = {s: 1 - mine.count(s) / n for s, n in wanted.items() if n and mine.count(s) < n}
     return max(left, key=left.__getitem__) if left else None
 
@@ -362,15 +371,15 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
             f"{name_of(s['plan'])}, {s['model']} on {s['threads']} against itself{hogs}",
             f"at most {s['at_most']:g} within {s['budget_s']:g} s; a round takes {table['round_s']:.2f} s{spread}",
             (
-                "measured           tests   fail  95 % interval     pass  open  "
+                "measured           tests  fail          95 % interval    pass  open  "
                 "time: median, longest  rounds  discarded  load"
             ),
         ]
         for m in table["measured"]:
             interval = f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]"
             lines.append(
-                f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail'] / m['tests']:5.1%}  {interval:15}  "
-                f"{m['pass'] / m['tests']:5.1%}  {m['inconclusive']:4}  "
+                f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail']:4}  {m['fail'] / m['tests']:6.1%}  "
+                f"{interval:15}  {m['pass']:4}  {m['inconclusive']:4}  "
                 f"{m['median_s']:12.0f} s, {m['longest_s']:.0f} s  {m['median_rounds']:6.0f}  {m['discarded']:9}  "
                 f"{m['low_load']:.0f} to {m['high_load']:.0f}"
             )
@@ -386,4 +395,6 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _what(slowdown: float) -> str:
-    return f"slowed by {slowdown:.0%}" if slowdown else "A/A"
+    if not slowdown:
+        return "A/A"
+    return f"slowed by {slowdown:.0%}" if slowdown < 1 else f"{1 + slowdown:g} times as long"

@@ -28,9 +28,24 @@ def test_tests_are_measured_in_turns_and_gone_on_with(tmp_path, monkeypatch, cap
     assert {row["slowdown"] for row in rows[:3]} == {0, 0.1}
     assert [row["verdict"] for row in rows if row["slowdown"]] == ["fail"] * 3
     text = capsys.readouterr().out
-    assert re.search(r"A/A +6 +0.0%  \[0.0%, 45.9%\] +100.0% +0 ", text)
-    assert re.search(r"slowed by 10% +3 +100.0%  \[29.2%, 100.0%\] +0.0% +0 ", text)
+    assert re.search(r"A/A +6 +0 +0.0%  \[0.0%, 45.9%\] +6 +0 ", text)
+    assert re.search(r"slowed by 10% +3 +3 +100.0%  \[29.2%, 100.0%\] +0 +0 ", text)
     assert re.search(r"resampled .*\nA/A +1 +0\.\d+%|A/A +1.05 +0.00% +100.0% +0.0%", text)
+
+
+def test_several_slowdowns_take_turns(tmp_path, monkeypatch, capsys):
+    """Check that each slowdown has tests of its own, counted apart, and that gross ones fail."""
+    FakeMachine({"taskiter": 1.0}, noise=0.02).install(monkeypatch)
+    out = str(tmp_path / "power.jsonl")
+    command = [*COMMAND, "--file", out, "--tests", "2", "--slowed", "1", "--slowdown", "0.5,2,999"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    for what in ("slowed by 50%", "3 times as long", "1000 times as long"):
+        assert re.search(rf"{what} +1 +1 +100.0% ", text), text
+    for wrong in ("0", "-1", "0.5,nan", "1e7", ""):
+        assert main([*COMMAND, "--file", out, f"--slowdown={wrong}"]) == 2
+        assert "slowdown" in capsys.readouterr().err
+    assert len(Path(out).read_text().splitlines()) == 5
 
 
 def test_resampled_rates():
