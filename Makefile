@@ -156,8 +156,9 @@ docs: install
 	$(BIN)/python -P -m sphinx -W --keep-going -q -c docs/site . $(DOCS)
 	@echo "$(DOCS)/index.html"
 
-# Source distribution, and the wheel that is built from it; MOST_MIB is the limit of each.
-MOST_MIB ?= 15
+# Source distribution, and the wheel that is built from it: 1.7 and 4.7 MiB. MOST_MIB is the limit of each; what exceeds it holds
+# something else than this package's sources and modules.
+MOST_MIB ?= 8
 
 dist: install
 	$(BIN)/pip install --quiet build

@@ -5,23 +5,35 @@ import json
 from contextlib import suppress
 
 import msgspec
+import numpy as np
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu.launch_log import COPY_DTYPE
+from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
+from forktask.experiments.sampling.event_states import STATE_DTYPE
+from forktask.experiments.sampling.events import About, read_events
 from forktask.experiments.sampling.results import read_results
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.scaling.power import format_tables, read_rows, summarise
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import RESULT, read_result
-from forktask.experiments.sweep.configuration import AXES, Measure, fields, parse_configuration, read_configuration
+from forktask.experiments.sweep.configuration import (
+    ARGUMENTS,
+    AXES,
+    Measure,
+    fields,
+    parse_configuration,
+    read_configuration,
+)
 from forktask.experiments.sweep.status import describe_status
 from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
 from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, State
@@ -208,14 +220,62 @@ def test_changed_rows_are_refused_or_read(data, tmp_path):
 
 
 @settings(DRAWN, max_examples=150)
-@given(key=st.sampled_from([*AXES, *(f.name for f in fields(Measure))]), new=BAD)
+@given(key=st.sampled_from([ARGUMENTS, *AXES, *(f.name for f in fields(Measure))]), new=BAD)
 def test_changed_sweeps_are_refused_or_expanded(key, new):
     """Check each key of a sweep file with values of any type."""
-    table = "grid" if key in AXES and key != "seed" else "measure"
+    table = "grid" if key in (ARGUMENTS, *AXES) and key != "seed" else "measure"
     values = {"grid": {"batch": 8}, "measure": {}}
     values[table][key] = float("nan") if new is None else new
     with suppress(UsageError):
         parse_configuration(values).points()
+
+
+GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
+
+
+@settings(DRAWN, max_examples=60)
+@given(data=st.data())
+def test_changed_arguments_are_refused(data):
+    """Check arguments of any name and value, and names of functions with anything behind, in a sweep and in a name."""
+    new = data.draw(CHANGE)
+    values = changed(GRAPH_SWEEP, data.draw(st.sampled_from(list(places(GRAPH_SWEEP)))), new)
+    with suppress(UsageError):
+        parse_configuration({"grid": values}).points()
+    behind = data.draw(st.text("(){}[]=,'\"\\:;*.#ab1- \n\0", max_size=12))
+    with suppress(UsageError):
+        parse_configuration({"grid": {"network": GRAPH_SWEEP["network"] + behind}}).points()
+
+
+ABOUT = {
+    **dict.fromkeys(("version", "threads", "iterations", "stride", "first_iteration"), 1),
+    **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
+    **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
+    "plan": {"batch": 4},
+    "overhead": 0.01,
+    "overheads": [0.01],
+    "lost": 0,
+    "lanes": [["stream", "stream 0"]],
+}
+
+
+@settings(DRAWN, max_examples=60)
+@given(data=st.data())
+def test_changed_event_logs_are_refused_or_read(data, tmp_path):
+    """Check each key of what an event log says of its run, and that the record itself is right."""
+    states = np.zeros(1, STATE_DTYPE)
+    loops = {"name": ["a"], "layer": [""], "phase": ["forward"], "first_task": [0], "num_blocks": [1]}
+    about = changed(ABOUT, data.draw(st.sampled_from(list(places(ABOUT)))), data.draw(CHANGE))
+    checked(ABOUT, About)
+    path = tmp_path / "events.npz"
+    parts = {f"loop_{name}": values for name, values in loops.items()}
+    edges, copies = np.zeros((3, 0), np.int32), np.zeros(0, COPY_DTYPE)
+    np.savez(path, about=json.dumps(about), events=states, edges=edges, copies=copies, **parts)
+    try:
+        log = read_events(path)
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert log.title and log.wall_ns >= 0
 
 
 @pytest.mark.parametrize(
