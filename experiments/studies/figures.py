@@ -31,41 +31,59 @@ def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
-    """Validation accuracy of every combination over epochs and over training time, bands over seeds."""
+    """Validation accuracy of every combination over epochs, with bands over seeds, and over training time."""
     table = epoch_table(results)
     if not len(table):
         return None
     table["accuracy"] = 100 * (1 - table["error_rate"])
     figure, axes = new_figure("double", 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["label"])))
-    for label, group in table.groupby("label", sort=False):
+    bands, lowest = set(), 100.0
+    for i, (label, group) in enumerate(table.groupby("label", sort=False)):
         by_epoch = group.groupby("epoch").agg(
             time_s=("time_s", "median"),
             accuracy=("accuracy", "median"),
             low=("accuracy", "min"),
             high=("accuracy", "max"),
         )
-        for axis, x in zip(axes, (by_epoch.index.to_numpy(), by_epoch["time_s"].to_numpy()), strict=True):
+        lowest = min(lowest, by_epoch["accuracy"].quantile(0.05, interpolation="lower"))
+        marked = [*range(i % min(len(styles), len(by_epoch)), len(by_epoch), len(styles))]
+        for axis, x, points in (
+            (axes[0], by_epoch.index.to_numpy(), marked),
+            (axes[1], by_epoch["time_s"].to_numpy(), sorted({*marked, len(by_epoch) - 1})),
+        ):
             axis.plot(
-                x, by_epoch["accuracy"], markersize=3.5, markeredgecolor="white", markeredgewidth=0.3, **styles[label]
+                x,
+                by_epoch["accuracy"],
+                markersize=4,
+                markeredgecolor="white",
+                markeredgewidth=0.3,
+                markevery=points,
+                **styles[label],
             )
-            if group["seed"].nunique() > 1:
-                axis.fill_between(x, by_epoch["low"], by_epoch["high"], color=styles[label]["color"], alpha=0.15, lw=0)
+        band = by_epoch["low"].to_numpy().tobytes() + by_epoch["high"].to_numpy().tobytes()
+        if group["seed"].nunique() > 1 and band not in bands:
+            bands.add(band)
+            axes[0].fill_between(
+                by_epoch.index, by_epoch["low"], by_epoch["high"], color=styles[label]["color"], alpha=0.2, lw=0
+            )
     for axis, title, unit in zip(
         axes, ("over epochs", "over training time"), ("epochs", "training time (s)"), strict=True
     ):
         panel_title(axis, title)
         axis.set_xlabel(unit)
         axis.set_xlim(left=0)
+        axis.set_ylim(bottom=lowest - 0.08 * (100 - lowest), top=100.5)
         for accuracy in results.study.options.accuracy:
             axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
     axes[0].set_ylabel("validation accuracy (%)")
     add_legend(figure, "double", [Line2D([], [], label=label, **style) for label, style in styles.items()], columns=3)
     seeds = table["seed"].nunique()
-    shown = f"median of {seeds} seeds, band from the lowest to the highest" if seeds > 1 else "one seed"
+    shown = f"median of {seeds} seeds, in (a) a band from the lowest to the highest" if seeds > 1 else "one seed"
     return figure, (
         f"{results.study.title}: validation accuracy of each combination, {shown}. Time is training alone, evaluation "
-        f"not counted. Curves of models that compute the same lie on each other in (a); in (b) they differ by speed."
+        f"not counted. Curves of models that compute the same lie on each other in (a), and their markers take turns; "
+        f"in (b) they differ by speed. The axis leaves out the lowest of many epochs."
     )
 
 
