@@ -295,7 +295,8 @@ class Sweep:
                 if "failure" in result:
                     failed.add(point.config_id)
                     bar.clear()
-                    self._say(f"{point}: {result['failure']}: {result['message'].splitlines()[0]}")
+                    reason = f"{result['failure']}: {result['message'].splitlines()[0]}"
+                    self._say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
                     row.update(kind="failure", measuring=kind, reason=result.pop("failure"), **result)
                     writer.append(row)
                     continue
