@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +18,8 @@ typedef struct Exchange {
     char padding[124];
     int32_t rounds;
     int cpus[2], sleeps, error;
+    uint64_t *data; /* handed over */
+    size_t words;
 } Exchange;
 
 static int pin(int cpu)
@@ -24,6 +28,14 @@ static int pin(int cpu)
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     return sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+}
+
+/* Read a word of each cache line of the data and write it anew: lines come as fast as the caches bring them. */
+static void update(Exchange *e, int32_t turn)
+{
+    uint64_t *data = e->data;
+    for (size_t i = 0; i < e->words; i += 8)
+        data[i] += (uint64_t)turn;
 }
 
 /* Take every second turn. */
@@ -35,6 +47,7 @@ static void take_turns(Exchange *e, int32_t parity)
         while ((seen = __atomic_load_n(&e->word, __ATOMIC_ACQUIRE)) != turn)
             if (e->sleeps)
                 syscall(SYS_futex, &e->word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        update(e, turn);
         __atomic_store_n(&e->word, turn + 1, __ATOMIC_RELEASE); /* release: pairs with the acquire above */
         if (e->sleeps)
             syscall(SYS_futex, &e->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
@@ -53,27 +66,41 @@ static void *first_thread(void *argument)
 {
     Exchange *e = argument;
     int error = pin(e->cpus[0]);
-    take_turns(e, 0);
+    if (e->cpus[0] != e->cpus[1])
+        take_turns(e, 0);
+    else
+        for (int32_t turn = 0; turn < 2 * e->rounds; turn++)
+            update(e, turn);
     e->error = e->error != 0 ? e->error : error;
     return NULL;
 }
 
-int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, double *seconds)
+int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, size_t bytes, double *seconds)
 {
     Exchange e = {.rounds = rounds, .cpus = {first_cpu, second_cpu}, .sleeps = sleeps};
     pthread_t threads[2];
     struct timespec begin, end;
+    e.words = bytes / sizeof(uint64_t);
+    e.data = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    if (e.data == NULL)
+        return ENOMEM;
+    memset(e.data, 0, bytes);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     int error = pthread_create(&threads[0], NULL, first_thread, &e);
-    if (error != 0)
+    if (error != 0) {
+        free(e.data);
         return error;
-    error = pthread_create(&threads[1], NULL, second_thread, &e);
-    if (error != 0) /* the first thread takes both sides' turns: it must end */
-        take_turns(&e, 1);
-    else
-        pthread_join(threads[1], NULL);
+    }
+    if (first_cpu != second_cpu) {
+        error = pthread_create(&threads[1], NULL, second_thread, &e);
+        if (error != 0) /* the first thread takes both sides' turns: it must end */
+            take_turns(&e, 1);
+        else
+            pthread_join(threads[1], NULL);
+    }
     pthread_join(threads[0], NULL);
     clock_gettime(CLOCK_MONOTONIC, &end);
+    free(e.data);
     *seconds = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) / (2.0 * rounds);
     return error != 0 ? error : e.error;
 }

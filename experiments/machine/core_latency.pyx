@@ -6,7 +6,31 @@ from ...cython_src.errors import UsageError
 
 
 cdef extern from "experiments/machine/core_latency.h" nogil:
-    int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, double *seconds)
+    int measure_handover(int first_cpu, int second_cpu, int sleeps, int rounds, size_t num_bytes, double *seconds)
+
+
+def measure_transfer(int first_cpu, int second_cpu, size_t num_bytes, int rounds=50, int windows=40):
+    """Measure by how many seconds a byte that another core wrote takes longer than one in the own core's cache.
+
+    A thread reads data and writes them anew, in turns with a thread on another CPU, and by itself; the least of several
+    windows of both counts. The hand-over itself is left out.
+
+    Parameters
+    ----------
+    first_cpu, second_cpu : int
+    num_bytes : int
+        A small part of a core's own cache: a window is then shorter than the slice that a busy system gives a thread.
+    rounds, windows : int
+
+    Raises
+    ------
+    UsageError, OSError
+        As in `measure_latency`.
+    """
+    apart = _least(first_cpu, second_cpu, 0, rounds, num_bytes, windows)
+    empty = _least(first_cpu, second_cpu, 0, rounds, 0, windows)
+    alone = _least(first_cpu, first_cpu, 0, rounds, num_bytes, windows)
+    return max(apart - empty - alone, 0.0) / num_bytes
 
 
 def measure_latency(int first_cpu, int second_cpu, *, bint sleeps=False, int rounds=20000, int windows=7):
@@ -26,16 +50,21 @@ def measure_latency(int first_cpu, int second_cpu, *, bint sleeps=False, int rou
     OSError
         A CPU that this process may not use, or no thread could be started.
     """
-    cdef double seconds
-    cdef int error
     if first_cpu == second_cpu or min(first_cpu, second_cpu) < 0:
         raise UsageError(f"a hand-over needs two CPUs, got {first_cpu} and {second_cpu}")
+    return _least(first_cpu, second_cpu, sleeps, rounds, 0, windows)
+
+
+cdef double _least(int first_cpu, int second_cpu, int sleeps, int rounds, size_t num_bytes, int windows) except -1:
+    """Return the least seconds of a hand-over in several windows."""
+    cdef double seconds
+    cdef int error
     if rounds < 1 or windows < 1:
         raise UsageError(f"rounds and windows must be at least 1, got {rounds} and {windows}")
     found = []
     for _ in range(windows):
         with nogil:
-            error = measure_handover(first_cpu, second_cpu, sleeps, rounds, &seconds)
+            error = measure_handover(first_cpu, second_cpu, sleeps, rounds, num_bytes, &seconds)
         if error:
             raise OSError(error, f"{os.strerror(error)} (CPUs {first_cpu} and {second_cpu})")
         found.append(seconds)

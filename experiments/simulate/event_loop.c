@@ -182,7 +182,30 @@ static void drop_first_ready(Worker *home)
     home->ready[at] = last;
 }
 
-/* Claim the first ready entry of any program that is open, the worker's own first. Returns -1 if there is none. */
+/* Claim the first ready entry of a program that is open and whose locks are free. Returns -1 if there is none. */
+static int32_t claim_unlocked(Simulation *s, Worker *victim, int64_t first, int64_t length)
+{
+    const int64_t open = victim->position / length + 1 + PROGRAM_AHEAD / length;
+    int64_t least = victim->position + PROGRAM_WINDOW;
+    int32_t found = -1;
+    for (int64_t i = 0; i < victim->num_ready; i++) {
+        int64_t position = victim->ready[i];
+        int32_t task = s->policy->program[first + position % length];
+        if (position < least && position / length < open && s->claimed[task] <= position / length &&
+            !locks_are_held(s, task)) {
+            least = position;
+            found = task;
+        }
+    }
+    if (found >= 0) { /* it leaves the heap when it comes to its top */
+        s->num_queued--;
+        s->claimed[found]++;
+    }
+    return found;
+}
+
+/* Claim the first ready entry of any program that is open and whose locks are free, the worker's own first. Returns -1
+ * if there is none. */
 static int32_t claim(Simulation *s, int32_t w)
 {
     for (int32_t i = 0; i < s->num_workers && s->num_queued > 0; i++) {
@@ -196,6 +219,11 @@ static int32_t claim(Simulation *s, int32_t w)
                 int64_t open = victim->position / length + 1 + PROGRAM_AHEAD / length;
                 if (iteration >= open || position >= victim->position + PROGRAM_WINDOW)
                     break;
+                if (locks_are_held(s, task)) {
+                    if ((task = claim_unlocked(s, victim, first, length)) >= 0)
+                        return task;
+                    break;
+                }
                 drop_first_ready(victim);
                 s->num_queued--;
                 s->claimed[task]++;
@@ -241,6 +269,11 @@ static void go_on_program(Simulation *s, int32_t w)
             continue; /* a helper has run it */
         if (s->claimed[task] > iteration || s->released[task] <= iteration)
             break;
+        int32_t other = s->policy->claims && locks_are_held(s, task) ? claim(s, w) : -1;
+        if (other >= 0) {
+            start_task(s, w, other, 0);
+            return;
+        }
         s->claimed[task]++;
         s->num_queued--;
         me->has_helped = 0;
@@ -478,15 +511,16 @@ static int simulation_run(Simulation *s)
     return num_finished(s) == num_instances(s) ? SIMULATE_DONE : SIMULATE_STUCK;
 }
 
-int simulate_run(const SimulatedGraph *graph, const SimulatedPolicy *policy, const SimulatedCosts *costs,
-                 const double *bandwidth, const double *slowdown, int32_t num_workers, int32_t num_iterations,
-                 uint64_t seed, SimulatedRun *run)
+int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
+                 const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
+                 int32_t num_iterations, uint64_t seed, SimulatedRun *run)
 {
     const size_t nodes = (size_t)graph->num_nodes + 1;
     Simulation s;
     int status = SIMULATE_NO_MEMORY;
     memset(&s, 0, sizeof(s));
     s.g = graph;
+    s.data = data;
     s.policy = policy;
     s.costs = costs;
     s.run = run;
@@ -497,7 +531,11 @@ int simulate_run(const SimulatedGraph *graph, const SimulatedPolicy *policy, con
     s.workers = calloc((size_t)num_workers, sizeof(Worker));
     s.pending = calloc(8 * nodes, sizeof(int32_t));
     s.idle = malloc((size_t)num_workers * sizeof(int32_t));
-    if (s.workers != NULL && s.pending != NULL && s.idle != NULL) {
+    s.taken = calloc((size_t)graph->num_locks + 1, 1);
+    s.holders = calloc((size_t)data->num_cells + 1, sizeof(uint64_t));
+    s.touched_at = calloc((size_t)data->num_cells + 1, sizeof(double));
+    if (s.workers != NULL && s.pending != NULL && s.idle != NULL && s.taken != NULL && s.holders != NULL &&
+        s.touched_at != NULL) {
         s.released = s.pending + nodes;
         s.done = s.released + nodes;
         s.claimed = s.done + nodes;
@@ -516,6 +554,9 @@ int simulate_run(const SimulatedGraph *graph, const SimulatedPolicy *policy, con
     free(s.workers);
     free(s.pending);
     free(s.idle);
+    free(s.taken);
+    free(s.holders);
+    free(s.touched_at);
     clock_close(&s.clock);
     return status;
 }

@@ -13,13 +13,25 @@ typedef struct SimulatedGraph {
     int32_t num_tasks, num_nodes, num_loops;
     const int32_t *offsets, *split, *successors; /* edges from split[v] on lead to the next iteration */
     const int32_t *num_intra, *num_cross;
-    const int32_t *loop_end;   /* shape (num_loops,): tasks up to the end of each loop */
-    const uint8_t *wait_after; /* eager: the creator waits for all tasks after this loop */
-    const double *seconds;     /* of each task alone on the machine */
-    const double *share;       /* the part of it that waits for memory */
-    const double *extra;       /* of each task, seconds of the runtime while it runs it */
-    const double *creation;    /* eager: seconds to create each task */
+    const int32_t *loop_end;             /* shape (num_loops,): tasks up to the end of each loop */
+    const uint8_t *wait_after;           /* eager: the creator waits for all tasks after this loop */
+    const double *seconds;               /* of each task alone on the machine */
+    const double *share;                 /* the part of it that waits for memory */
+    const double *extra;                 /* of each task, seconds of the runtime while it runs it */
+    const double *creation;              /* eager: seconds to create each task */
+    const int32_t *lock_offsets, *locks; /* those that a task holds while it runs; all tasks' are in `lock_offsets` */
+    int32_t num_locks;
 } SimulatedGraph;
+
+/* The cells that tasks access, as `model.AccessTable` has them; num_cells 0: moving data costs nothing. */
+typedef struct SimulatedData {
+    int32_t num_cells;
+    const int32_t *task_offsets, *access_list, *list_offsets, *list_cells;
+    const uint8_t *access_kind;
+    const double *cell_bytes; /* of each cell of an access */
+    double seconds_per_byte;  /* of what another core holds, beyond those of a byte in the own core's cache */
+    double cache_bytes;       /* of the last level */
+} SimulatedData;
 
 typedef struct SimulatedPolicy {
     int32_t kind, schedule, chunk_size, window;
@@ -48,8 +60,8 @@ typedef struct SimulatedRun {
 } SimulatedRun;
 
 /* bandwidth, slowdown: shape (num_workers + 1,), see shared_clock.h. Returns a SIMULATE_ code. */
-int simulate_run(const SimulatedGraph *graph, const SimulatedPolicy *policy, const SimulatedCosts *costs,
-                 const double *bandwidth, const double *slowdown, int32_t num_workers, int32_t num_iterations,
-                 uint64_t seed, SimulatedRun *run);
+int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
+                 const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
+                 int32_t num_iterations, uint64_t seed, SimulatedRun *run);
 
 #endif

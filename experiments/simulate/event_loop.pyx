@@ -21,6 +21,18 @@ cdef extern from "experiments/simulate/event_loop.h" nogil:
         const double *share
         const double *extra
         const double *creation
+        const int32_t *lock_offsets
+        const int32_t *locks
+        int32_t num_locks
+    ctypedef struct SimulatedData:
+        int32_t num_cells
+        const int32_t *task_offsets
+        const int32_t *access_list
+        const int32_t *list_offsets
+        const int32_t *list_cells
+        const uint8_t *access_kind
+        const double *cell_bytes
+        double seconds_per_byte, cache_bytes
     ctypedef struct SimulatedPolicy:
         int32_t kind, schedule, chunk_size, window
         const int32_t *roots
@@ -37,13 +49,13 @@ cdef extern from "experiments/simulate/event_loop.h" nogil:
         double *finish
         int32_t *worker
         double useful_s, inflation_s, runtime_s
-    int simulate_run(const SimulatedGraph *graph, const SimulatedPolicy *policy, const SimulatedCosts *costs,
-                     const double *bandwidth, const double *slowdown, int32_t num_workers, int32_t num_iterations,
-                     uint64_t seed, SimulatedRun *run)
+    int simulate_run(const SimulatedGraph *graph, const SimulatedData *data, const SimulatedPolicy *policy,
+                     const SimulatedCosts *costs, const double *bandwidth, const double *slowdown, int32_t num_workers,
+                     int32_t num_iterations, uint64_t seed, SimulatedRun *run)
 
 
-def run(graph, loop_end, wait_after, seconds, share, extra, creation, policy, costs, sharing, int num_workers,
-        int num_iterations, uint64_t seed, bint keep_schedule):
+def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, data, policy, costs, sharing,
+        int num_workers, int num_iterations, uint64_t seed, bint keep_schedule):
     """Simulate iterations of a graph.
 
     Parameters
@@ -52,6 +64,10 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, policy, co
     loop_end : int32, shape (num_loops,)
     wait_after : uint8, shape (num_loops,)
     seconds, share, extra, creation : float64, shape (num_tasks,)
+    locks : tuple (number, offsets, locks)
+        As `commutative_locks` returns them.
+    data : tuple (AccessTable, cell_bytes of its accesses, seconds_per_byte, cache_bytes) or None
+        None: data move from core to core at no cost.
     policy : dict
         "kind", "schedule", "chunk_size", "window", "claims": int; "roots", "root_workers", "program",
         "program_first": int32 arrays, empty where the kind has none.
@@ -73,6 +89,7 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, policy, co
         Some task never became ready.
     """
     cdef SimulatedGraph g
+    cdef SimulatedData d
     cdef SimulatedPolicy p
     cdef SimulatedCosts c
     cdef SimulatedRun r
@@ -104,11 +121,27 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, policy, co
     cdef double[:, ::1] start_view = start, finish_view = finish
     cdef int32_t[:, ::1] worker_view = worker
 
+    cdef const int32_t[::1] lock_offsets = int32(locks[1]), lock_ids = int32(locks[2])
+    table = data[0] if data is not None else None
+    cdef const int32_t[::1] task_offsets = int32(table.task_offsets if data is not None else ())
+    cdef const int32_t[::1] access_list = int32(table.access_list if data is not None else ())
+    cdef const int32_t[::1] list_offsets = int32(table.list_offsets if data is not None else ())
+    cdef const int32_t[::1] list_cells = int32(table.list_cells if data is not None else ())
+    cdef const uint8_t[::1] kinds = np.append(np.asarray(table.access_kind if data is not None else (), np.uint8),
+                                              np.uint8(0))
+    cdef const double[::1] cell_bytes = float64(data[1] if data is not None else ())
+
     memset(&r, 0, sizeof(r))
+    memset(&d, 0, sizeof(d))
+    if data is not None:
+        d.num_cells, d.seconds_per_byte, d.cache_bytes = table.num_cells, data[2], data[3]
+        d.task_offsets, d.access_list, d.access_kind = &task_offsets[0], &access_list[0], &kinds[0]
+        d.list_offsets, d.list_cells, d.cell_bytes = &list_offsets[0], &list_cells[0], &cell_bytes[0]
     g.num_tasks, g.num_nodes, g.num_loops = graph.num_tasks, graph.num_nodes, len(loop_end)
     g.offsets, g.split, g.successors = &offsets[0], &split[0], &successors[0]
     g.num_intra, g.num_cross, g.loop_end, g.wait_after = &intra[0], &cross[0], &ends[0], &waits[0]
     g.seconds, g.share, g.extra, g.creation = &task_seconds[0], &task_share[0], &task_extra[0], &task_creation[0]
+    g.num_locks, g.lock_offsets, g.locks = locks[0], &lock_offsets[0], &lock_ids[0]
     p.kind, p.schedule, p.chunk_size = policy["kind"], policy["schedule"], policy["chunk_size"]
     p.window, p.claims, p.num_roots = policy["window"], policy["claims"], len(policy["roots"])
     p.roots, p.root_workers, p.program, p.program_first = &roots[0], &root_workers[0], &program[0], &first[0]
@@ -121,7 +154,8 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, policy, co
     if keep_schedule and graph.num_tasks:
         r.start, r.finish, r.worker = &start_view[0, 0], &finish_view[0, 0], &worker_view[0, 0]
     with nogil:
-        status = simulate_run(&g, &p, &c, bandwidth_pointer, slowdown_pointer, num_workers, num_iterations, seed, &r)
+        status = simulate_run(&g, &d, &p, &c, bandwidth_pointer, slowdown_pointer, num_workers, num_iterations, seed,
+                              &r)
     if status == SIMULATE_NO_MEMORY:
         raise MemoryError
     if status == SIMULATE_STUCK:

@@ -68,6 +68,9 @@ class MachineModel:
     last_level_cache_bytes : float
     line_s : float
         A cache line from one core to another.
+    transfer_bytes_per_s : float
+        Bytes that another core holds, over the time by which reading and writing them takes longer than in the own
+        core's cache; 0: no longer.
     wake_s, spin_s : float
         To wake a sleeping thread; how long idle threads of the task models look for work before they sleep.
     overheads : Overheads
@@ -80,6 +83,7 @@ class MachineModel:
     capacity: Mapping[Threads, Rate] = field(default_factory=dict)
     last_level_cache_bytes: Amount = 0.0
     line_s: Seconds = 0.0
+    transfer_bytes_per_s: Amount = 0.0
     wake_s: Seconds = 0.0
     spin_s: Annotated[float, Meta(ge=0)] = math.inf
     overheads: Overheads = field(default_factory=Overheads)

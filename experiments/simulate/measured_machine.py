@@ -9,7 +9,7 @@ from typing import Any
 
 from ...cython_src.binding.bind import bind
 from ...cython_src.graphs.task_bench import task_bench
-from ..machine.core_latency import measure_latency
+from ..machine.core_latency import measure_latency, measure_transfer
 from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
 from ..sampling.files import write_atomically
@@ -19,6 +19,7 @@ from .machine_model import MachineModel, Overheads
 
 WIDE, NARROW, STEPS = 256, 1, 16  # blocks of the loops whose times are compared
 RUN_S, RUNS = 0.0005, 40  # shorter than the slice that a busy system gives a thread, so that some runs are undisturbed
+TRANSFER_BYTES = 1 << 16  # as much as a block of a few images; in the own cache of any core
 SPIN_S = 50e-6  # tasking/executor.py: SPIN_NS
 
 
@@ -43,6 +44,7 @@ def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: M
     cpus = cpu_order(len(available_cpus()))
     line = measure_latency(cpus[0], cpus[1]) if len(cpus) > 1 else 0.0
     wake = measure_latency(cpus[0], cpus[1], sleeps=True, rounds=500) if len(cpus) > 1 else 0.0
+    seconds_per_byte = measure_transfer(cpus[0], cpus[1], TRANSFER_BYTES) if len(cpus) > 1 else 0.0
     return MachineModel(
         name=(environment.get("cpu") or {}).get("model") or platform.node(),
         cores=len(cpus),
@@ -51,6 +53,7 @@ def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: M
         capacity={int(n): min(float(v), float(n)) for n, v in limits["capacity"].items()},
         last_level_cache_bytes=float(last_level_cache_bytes(environment)),
         line_s=line,
+        transfer_bytes_per_s=1 / seconds_per_byte if seconds_per_byte else 0.0,
         wake_s=wake,
         spin_s=SPIN_S,
         overheads=measure_overheads(),

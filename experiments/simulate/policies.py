@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
+from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
 from ...tasking.barriers import barrier_after, record_with_barriers
 from ...tasking.executor import bound_by_memory, expected_cost_ns
@@ -83,6 +85,7 @@ class Subject:
         sizes = np.diff(table.list_offsets)[table.access_list]
         sums = np.concatenate([[0], np.cumsum(sizes)])
         self.num_cells = np.diff(sums[table.task_offsets])
+        self.locks = commutative_locks(table)
         self._graphs: dict[str, TaskGraph] = {}
 
     def graph(self, barrier: str) -> TaskGraph:
@@ -90,6 +93,19 @@ class Subject:
         if barrier not in self._graphs:
             self._graphs[barrier] = record_with_barriers(self.plan, barrier)
         return self._graphs[barrier]
+
+    @cached_property
+    def cell_bytes(self) -> np.ndarray:
+        """Bytes of a cell of each access, float64, shape (num_accesses,): the mean over the cells of its buffer."""
+        table = self.plan.accesses
+        sizes = np.array([buffer.size_bytes for buffer in self.plan.buffers.values()], dtype=np.float64)
+        pairs = np.unique(np.stack([table.access_buffer, table.access_list]), axis=1)
+        lengths = np.diff(table.list_offsets)[pairs[1]]
+        starts = np.repeat(table.list_offsets[pairs[1]] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+        cells = table.list_cells[starts + np.arange(lengths.sum())].astype(np.int64)
+        owners = np.unique(np.repeat(pairs[0], lengths).astype(np.int64) * table.num_cells + cells) // table.num_cells
+        counts = np.bincount(owners, minlength=len(sizes))
+        return (sizes / np.maximum(counts, 1))[table.access_buffer]
 
     def on(self, machine: MachineModel, measured: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return (seconds of each block alone on a machine, the share of it that waits for memory), from its seconds on
@@ -165,7 +181,11 @@ def simulate(
         "patience": PATIENCE_S if machine.line_s else 0.0,
     }
     loop_end = np.cumsum([loop.num_blocks for loop in subject.plan.loops])
-    tasks = (graph, loop_end, waits, seconds, share, extra, creation)
+    data = None
+    if threads > 1 and machine.transfer_bytes_per_s:
+        per_byte = 1 / machine.transfer_bytes_per_s
+        data = (subject.plan.accesses, subject.cell_bytes, per_byte, machine.last_level_cache_bytes)
+    tasks = (graph, loop_end, waits, seconds, share, extra, creation, subject.locks, data)
     machine_costs = (policy, costs, machine.sharing(threads), threads)
     first = event_loop.run(*tasks, *machine_costs, short, seed, False)
     found = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)

@@ -5,7 +5,8 @@
 #include "event_loop.h"
 #include "shared_clock.h"
 
-enum { BUSY, WAITING, IDLE, CREATING };
+enum { BUSY, WAITING, IDLE, CREATING, LOCKED };
+enum { ONLY_READ = 0 }; /* as in plan/model.py */
 
 typedef struct Worker {
     int32_t state, stamp;
@@ -22,10 +23,13 @@ typedef struct Worker {
     int32_t next, stop; /* loops: blocks of its chunk */
     int32_t chunk;      /* loops: of a static schedule with chunks */
     double since;       /* when it became idle or its task started */
+    double extra;       /* of the task that waits for its locks */
+    int64_t turn;       /* among those that wait for locks */
 } Worker;
 
 typedef struct Simulation {
     const SimulatedGraph *g;
+    const SimulatedData *data;
     const SimulatedPolicy *policy;
     const SimulatedCosts *costs;
     SimulatedRun *run;
@@ -45,6 +49,12 @@ typedef struct Simulation {
     int32_t loop, iteration, first_task, arrived, next_block; /* loops */
     int64_t created, retired;                                 /* eager: serial numbers, iteration * tasks + task */
     int32_t creator_waits, creation_loop;
+    uint8_t *taken;     /* of each lock */
+    int32_t num_locked; /* workers that wait for locks */
+    int64_t turns;
+    uint64_t *holders;  /* of each cell: workers whose caches hold it, modulo 64 */
+    double *touched_at; /* of each cell: bytes that all had touched by its last access */
+    double touched;
 } Simulation;
 
 static inline Worker *worker_of(Simulation *s, int32_t w)
@@ -108,9 +118,34 @@ static void notify_one(Simulation *s)
         wake(s, w, 2 * s->costs->line);
 }
 
-static void start_task(Simulation *s, int32_t w, int32_t task, double extra)
+/* Note the cells that a task accesses on a worker. Returns the seconds in which come those that it reads and another core
+ * holds, and in which other cores give up those that it writes. What was touched longer ago than the last-level cache
+ * holds comes from memory, here and in a serial run. */
+static double move_data(Simulation *s, int32_t w, int32_t task)
+{
+    const SimulatedData *d = s->data;
+    const uint64_t me = (uint64_t)1 << (w % 64);
+    double moved = 0;
+    for (int32_t a = d->task_offsets[task]; a < d->task_offsets[task + 1]; a++) {
+        const int32_t list = d->access_list[a];
+        const int writes = d->access_kind[a] != ONLY_READ;
+        for (int32_t i = d->list_offsets[list]; i < d->list_offsets[list + 1]; i++) {
+            const int32_t cell = d->list_cells[i];
+            const uint64_t held = s->holders[cell], others = held & ~me;
+            if (others != 0 && (writes || held == others) && s->touched - s->touched_at[cell] < d->cache_bytes)
+                moved += d->cell_bytes[a];
+            s->holders[cell] = writes ? me : held | me;
+            s->touched_at[cell] = s->touched;
+            s->touched += d->cell_bytes[a];
+        }
+    }
+    return moved * d->seconds_per_byte;
+}
+
+static void run_task(Simulation *s, int32_t w, int32_t task, double extra)
 {
     Worker *me = worker_of(s, w);
+    double seconds = s->g->seconds[task];
     extra += s->g->extra[task];
     me->state = BUSY;
     me->task = task;
@@ -121,8 +156,70 @@ static void start_task(Simulation *s, int32_t w, int32_t task, double extra)
         s->run->start[at] = s->clock.now;
         s->run->worker[at] = w;
     }
-    s->run->inflation_s -= extra + s->g->seconds[task];
-    clock_start(&s->clock, s->g->seconds[task] + extra, s->g->share[task], w, ++me->stamp);
+    s->run->inflation_s -= extra + seconds;
+    if (s->data->num_cells > 0)
+        seconds += move_data(s, w, task);
+    clock_start(&s->clock, seconds + extra, s->g->share[task], w, ++me->stamp);
+}
+
+/* --- locks of commutative accesses --- */
+
+static inline int locks_are_held(const Simulation *s, int32_t task)
+{
+    for (int32_t i = s->g->lock_offsets[task]; i < s->g->lock_offsets[task + 1]; i++)
+        if (s->taken[s->g->locks[i]])
+            return 1;
+    return 0;
+}
+
+static inline void set_locks(Simulation *s, int32_t task, uint8_t taken)
+{
+    for (int32_t i = s->g->lock_offsets[task]; i < s->g->lock_offsets[task + 1]; i++)
+        s->taken[s->g->locks[i]] = taken;
+}
+
+/* Give the locks of a finished task to the workers that wait for them, in the order in which they came. */
+static void release_locks(Simulation *s, int32_t task)
+{
+    set_locks(s, task, 0);
+    if (s->g->lock_offsets[task] == s->g->lock_offsets[task + 1])
+        return;
+    for (int64_t last = -1; s->num_locked > 0;) {
+        int32_t next = -1;
+        for (int32_t w = 0; w < s->num_workers; w++)
+            if (s->workers[w].state == LOCKED && s->workers[w].turn > last &&
+                (next < 0 || s->workers[w].turn < s->workers[next].turn))
+                next = w;
+        if (next < 0)
+            return;
+        Worker *waiting = worker_of(s, next);
+        last = waiting->turn;
+        if (locks_are_held(s, waiting->task))
+            continue;
+        s->num_locked--;
+        set_locks(s, waiting->task, 1);
+        run_task(s, next, waiting->task, waiting->extra + s->costs->line);
+    }
+}
+
+static int32_t run_first(Simulation *s, int32_t w, int32_t task);
+
+/* Run a task on a worker, once its locks are free. */
+static void start_task(Simulation *s, int32_t w, int32_t task, double extra)
+{
+    Worker *me = worker_of(s, w);
+    if (locks_are_held(s, task))
+        task = run_first(s, w, task);
+    if (locks_are_held(s, task)) {
+        me->state = LOCKED;
+        me->task = task;
+        me->extra = extra;
+        me->turn = s->turns++;
+        s->num_locked++;
+        return;
+    }
+    set_locks(s, task, 1);
+    run_task(s, w, task, extra);
 }
 
 static void end_task(Simulation *s, Worker *me)
@@ -134,6 +231,7 @@ static void end_task(Simulation *s, Worker *me)
     s->run->iteration_end[k] = s->clock.now;
     if (s->run->finish != NULL)
         s->run->finish[(int64_t)k * s->g->num_tasks + task] = s->clock.now;
+    release_locks(s, task);
 }
 
 /* --- deques --- */
@@ -201,6 +299,20 @@ static int32_t steal(Simulation *s, int32_t w)
         return task;
     }
     return -1;
+}
+
+/* A task of a deque whose locks are held is put back, and another ready one, if there is one, runs first. */
+static int32_t run_first(Simulation *s, int32_t w, int32_t task)
+{
+    if (s->policy->kind != SIMULATE_STEALING && s->policy->kind != SIMULATE_EAGER)
+        return task;
+    int32_t other = take_oldest(s, w);
+    if (other < 0)
+        other = steal(s, w);
+    if (other < 0)
+        return task;
+    push(s, w, task); /* wakes nobody: a free worker would wait for the lock too */
+    return other;
 }
 
 /* --- the graph --- */

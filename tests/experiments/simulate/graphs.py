@@ -1,12 +1,12 @@
 """Plans without work, and their blocks' durations, whose makespans are known."""
 
 from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.model import Block, update
+from forktask.cython_src.plan.model import Block, commutative, update
 from forktask.cython_src.plan.model import read as reads
 
 
 def plan_of(*loops):
-    """A plan from loops of blocks, each a tuple of cells that it updates and a tuple of cells that it reads."""
+    """A plan from loops of blocks: tuples of cells that it updates, that it reads, and that it updates in any order."""
     builder = PlanBuilder("graph")
     size = 1 + max(cell for loop in loops for block in loop for cells in block for cell in cells)
     builder.buffer("cells", (size,), role="parameter")
@@ -14,9 +14,13 @@ def plan_of(*loops):
         blocks = [
             Block(
                 (),
-                tuple(update("cells", (c, c + 1)) for c in updated) + tuple(reads("cells", (c, c + 1)) for c in read),
+                tuple(
+                    access("cells", (cell, cell + 1))
+                    for access, cells in zip((update, reads, commutative), block, strict=False)
+                    for cell in cells
+                ),
             )
-            for updated, read in loop
+            for block in loop
         ]
         builder.loop(f"loop{number}", "replica", {"cells": "cells"}, blocks, attributes={"kernel": 0})
     return builder.build()

@@ -199,6 +199,49 @@ def test_time_is_accounted_for():
         assert r.useful_s + r.inflation_s + r.runtime_s + r.idle_s == pytest.approx(4 * r.step_s, rel=0.2)
 
 
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_commutative_blocks_run_one_at_a_time(model, threads):
+    """Check that blocks that add to one cell in any order take their sum, however many workers there are."""
+    assert step(plan_of([((), (), (0,))] * 5), [3, 1, 4, 1, 5], model, threads) == 14
+
+
+def test_a_worker_runs_another_task_while_a_lock_is_held():
+    """Check two blocks on each of two locks: workers of loops wait where they stand, those of tasks turn to the other
+    lock, and no two blocks of a lock ever run at once."""
+    plan = plan_of([((), (), (lock,)) for lock in (0, 0, 1, 1)])
+    assert step(plan, [1] * 4, "forkjoin:schedule=dynamic", 2) == 3
+    assert step(plan, [1] * 4, "forkjoin", 2) == 2  # each thread has one lock
+    for model in TASKS:
+        assert step(plan, [1] * 4, model, 2) == 2, model
+    random = np.random.default_rng(1)
+    blocks = [((), (), (int(lock),)) for lock in random.integers(0, 3, 24)]
+    plan, seconds = plan_of(blocks[:12], blocks[12:]), random.integers(1, 9, 24)
+    for model, threads in itertools.product(MODELS, (2, 5)):
+        found = simulate(Subject(plan, seconds.astype(float)), model, threads, keep_schedule=True).schedule
+        for lock in range(3):
+            own = [task for task, block in enumerate(blocks) if block[2] == (lock,)]
+            spans = sorted((found["start"][k, t], found["finish"][k, t]) for k in range(2) for t in own)
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans)), (model, threads)
+
+
+def test_data_of_another_core_take_longer():
+    """Check two threads that each read what the other has just written, a second for a cell of 4 bytes, and write anew
+    what the other has read, as long again; unless reader and writer are one, or the cell has left the cache."""
+    machine = MachineModel(transfer_bytes_per_s=4.0, last_level_cache_bytes=1e6)
+    small = MachineModel(transfer_bytes_per_s=4.0, last_level_cache_bytes=4.0)
+    writers = [((0,), ()), ((1,), ())]
+    crossed, straight = plan_of(writers, [((2,), (1,)), ((3,), (0,))]), plan_of(writers, [((2,), (0,)), ((3,), (1,))])
+
+    def found(plan, threads, on):
+        return simulate(Subject(plan, np.full(4, 2.0), on), "forkjoin", threads)
+
+    two = found(crossed, 2, machine)
+    assert two.step_s == 6 and two.runtime_s == 0 and two.inflation_s == 3  # a first writer waits for nobody
+    assert found(straight, 2, machine).step_s == 4 and found(crossed, 1, machine).step_s == 8
+    assert found(crossed, 2, small).step_s == 4
+
+
 def test_bandwidth_is_shared():
     """Check blocks that wait for memory all the time: four of them take twice as long at twice one's bandwidth."""
     machine = MachineModel(bandwidth_bytes_per_s={1: 1e9, 2: 2e9, 4: 2e9})
