@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..analysis.names import base_model, model_label
-from ..analysis.statistics import EQUIVALENCE_BAND, FASTER, SAME, SLOWER, verdict
+from ..analysis.statistics import EQUIVALENCE_BAND, FASTER, MIN_PAIRS, SAME, SLOWER, verdict
 from ..analysis.study import Point, Study
 
 
@@ -48,8 +48,11 @@ def _sentence(study: Study, threads: int, what: str, point: Point, references: S
         SLOWER: f"make a step {ratio.value:.2f} times as long",
         SAME: f"change nothing, within {EQUIVALENCE_BAND:.0%}",
     }.get(answer, f"have no effect that could be told from noise (time ratio {ratio.value:.3f})")
-    if what.startswith("a graph"):
+    if ratio.count < MIN_PAIRS:
         said = (
-            said.replace("make a", "makes a").replace("change nothing", "changes nothing").replace("have no", "has no")
+            f"have an effect that {ratio.count} repetition{'s' * (ratio.count != 1)} cannot tell from noise; "
+            f"it takes {MIN_PAIRS} (time ratio {ratio.value:.3f})"
         )
+    if what.startswith("a graph"):
+        said = said.replace("make a", "makes a").replace("change nothing", "changes nothing").replace("have ", "has ")
     return f"On {threads} threads {what} {said} ({who})."

@@ -36,6 +36,8 @@ def _question(study: Study, plan_id: str) -> list[str]:
     step = f"{passes}; training repeats this many thousand times" if training else "computes the network's answers"
     of = "a neural network"
     what = f"{record['batch']} {samples_word(study, plan_id)}"
+    if samples_word(study, plan_id) == "sequences":
+        what += f" of {record['sequence']} words or parts of words"
     about = f"A step takes {what} through the network {record[NETWORK]}: it {step}."
     if is_graph(plan):
         of, about = f"the task graph {record[NETWORK]}", "A step runs each of its tasks once."
@@ -69,7 +71,7 @@ def _answer(study: Study, plan_id: str) -> list[str]:
             continue
         _, model, _ = study.times.fastest(forms)
         row = rows[model, threads]
-        gain = f", {row['speedup']:.2f} times as fast" if math.isfinite(row["speedup"]) else ""
+        gain = f", {_times(row['speedup'])}" if math.isfinite(row["speedup"]) else ""
         told.append(
             f"On {threads} threads the fastest way {which} is {model_label(model)} ({WAYS[base_model(model)]}): "
             f"{format_time(row['median_s'])}{gain}."
@@ -79,12 +81,16 @@ def _answer(study: Study, plan_id: str) -> list[str]:
     return told
 
 
+def _times(speedup: float) -> str:
+    return f"{speedup:.2f} times as fast" if speedup >= 1 else f"{1 / speedup:.2f} times as long"
+
+
 def _verdict(row, reference: str) -> str:
     limits = interval(row["ratio_low"], row["ratio_high"], 3)
     said = {
         FASTER: "This difference is more than chance",
         SLOWER: "So here the waiting costs less than what replaces it, by more than chance",
         SAME: "So here waiting makes no difference",
-    }.get(row["verdict"], "Whether that is more than chance, these measurements do not say")
+    }.get(row["verdict"], "Whether this difference is more than chance, these measurements do not say")
     ratio = f"{row['ratio']:.3f}" + (f", 95 % interval {limits}" if limits else "")
     return f"{said} (time over that of {reference}: {ratio}; below 1 is faster)."

@@ -55,7 +55,7 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
 
 def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: str, name: str) -> list[str]:
     out = [f'<h{section.level} id="{name}">{html.escape(section.title)}</h{section.level}>']
-    out += [f'<p class="lines">{html.escape(text)}</p>' for text in section.sentences]
+    out += [f'<p class="lines">{html.escape(_unwrapped(text))}</p>' for text in section.sentences]
     if section.answers:
         out.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in section.answers) + "</ul>")
     out += [_figure(figure) for figure in figures]
@@ -73,6 +73,11 @@ def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: s
         out += [f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in section.definitions]
         out.append("</dl>")
     return out
+
+
+def _unwrapped(text: str) -> str:
+    """Return a text without the ends of lines inside its paragraphs; indented lines, such as lists, keep theirs."""
+    return re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text)
 
 
 def html_table(table: Table, title: str) -> str:

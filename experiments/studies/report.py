@@ -69,7 +69,40 @@ def build(results: Results, command: str) -> Report:
         "environment_id": results.environment_id,
     }
     count = f"{len(results.done())} of {len(results.found)} runs"
-    return Report(f"{study.title}: {count}", facts, notes, warnings, sections)
+    return Report(f"{study.title}: {count}", facts, notes, warnings, sections, _opening(results, runs))
+
+
+def _opening(results: Results, runs: list[dict[str, Any]]) -> list[str]:
+    """Return the first paragraphs, for readers who know none of the words below: question, method, answer."""
+    if not runs:
+        return []
+    axes = " and ".join(name.replace("_", " ") for name in axes_of(results))
+    seeds, epochs = max(row["seeds"] for row in runs), max(row["epochs"] for row in runs)
+    from_start = f", from {seeds} random starts each" if seeds > 1 else ""
+    question = (
+        "How well does a neural network learn to name what its examples show, and how long does that take? Training "
+        "shows it a set of examples again and again, once in each epoch, and changes its weights a little after every "
+        f"few of them. Here {len(runs)} way{'s' * (len(runs) > 1)} to train"
+        + (f", which differ in {axes}, were" if axes else " was")
+        + f" run for up to {epochs} epoch{'s' * (epochs > 1)}{from_start}; afterwards each network named examples that "
+        "it had never seen."
+    )
+    best, fastest = max(runs, key=lambda row: row["test_accuracy"]), min(runs, key=lambda row: row["epoch_time_s"])
+    answer = f"It was right for {100 * best['test_accuracy']:.2f} % of them"
+    if len(runs) > 1:
+        worst = min(row["test_accuracy"] for row in runs)
+        least = f"{100 * worst:.2f} to " if worst < best["test_accuracy"] else ""
+        answer = f"They were right for {least}{100 * best['test_accuracy']:.2f} % of them"
+        answer += f" (most with {best['label']})" if least else ", whatever the way"
+        slowest = max(row["epoch_time_s"] for row in runs)
+        answer += (
+            f". An epoch took {time(fastest['epoch_time_s'])} ({fastest['label']}) to {time(slowest)}"
+            if slowest > fastest["epoch_time_s"]
+            else ""
+        )
+    else:
+        answer += f". An epoch took {time(best['epoch_time_s'])}"
+    return [question, answer + "."]
 
 
 def write_study_report(results: Results, out: Path, command: str) -> str:

@@ -85,7 +85,9 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     bound = bind(lower(get_network("lenet5"), batch=32))
     initialise(bound, 0)
     assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
-    assert "How to read it: down is better" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "How to read it: down is better" in page
+    assert "How well does a neural network" in page and "from 2 random starts" not in page and "3 epochs" in page
     assert {path.stem for path in (out / "figures").glob("*.png")} == {"accuracy_over_time", "by_batch", "phases"}
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
