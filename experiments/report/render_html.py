@@ -76,8 +76,9 @@ def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: s
 
 
 def _unwrapped(text: str) -> str:
-    """Return a text without the ends of lines inside its paragraphs; indented lines, such as lists, keep theirs."""
-    return re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text)
+    """Return a text without the ends of lines inside its paragraphs; indented lines, such as lists, keep theirs, and
+    what stands in two columns there is joined by a colon."""
+    return re.sub(r"(?m)^ +(\S.*?) {2,}(?=\S)", r"• \1: ", re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text))
 
 
 def html_table(table: Table, title: str) -> str:
