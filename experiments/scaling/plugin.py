@@ -160,6 +160,15 @@ class _Collector:
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter):
+        from ...cython_src.errors import UsageError
+
+        try:
+            self._write(terminalreporter)
+        except (OSError, UsageError) as error:  # such as a full disk: the verdicts above stand
+            place = f"{error.filename}: " if getattr(error, "filename", None) else ""
+            pytest.exit(f"scaling: {place}{getattr(error, 'strerror', None) or error}", returncode=2)
+
+    def _write(self, terminalreporter):
         session = self.config.stash.get(_session, None)
         for path in session.baselines.write() if session else []:
             terminalreporter.write_line(f"scaling: wrote {path}; look at git diff, then commit it")

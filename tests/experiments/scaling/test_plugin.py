@@ -171,6 +171,14 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
 
 
+def test_a_full_disk_is_one_sentence(pytester, machine):
+    """Check rows that cannot be written at the end: verdicts are shown, no traceback, and a code that is no success."""
+    result = run(pytester, CLAIM, "--scaling-jsonl=/dev/full")
+    assert result.ret == 2
+    result.stderr.fnmatch_lines(["Exit: scaling: *No space left on device"])
+    result.stdout.fnmatch_lines(["*- scaling -*"])
+
+
 def test_reports(pytester, machine, monkeypatch):
     """Check JUnit properties, Markdown, the job summary of GitHub and JSON Lines of one run."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
