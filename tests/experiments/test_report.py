@@ -13,6 +13,7 @@ from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
+from forktask.experiments.report.render_html import _unwrapped
 from forktask.experiments.report.words import format_time
 
 
@@ -266,3 +267,10 @@ def test_a_swept_option_is_named_everywhere(tmp_path):
     assert answer["swept"] == ["weight_gradients"]
     assert {row["value"] for row in answer["axes"]} == {"chain"}
     assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])
+
+
+def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
+    """Check paragraphs, and lists in two columns as they stand at the head of a sweep's file."""
+    text = "Curves\nof it.\n\nEach takes\none away:\n  forkjoin        a region\n  taskiter:x=2    no\nLook\nthere."
+    unwrapped = "Curves of it.\n\nEach takes one away:\n• forkjoin: a region\n• taskiter:x=2: no\nLook there."
+    assert _unwrapped(text) == unwrapped
