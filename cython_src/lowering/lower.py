@@ -127,7 +127,7 @@ def lower(
 def own_plan(name: Any) -> Plan | None:
     """Return the plan of a function of the user's that makes no network but a graph: a `UserGraph`, a `Plan` or a
     `BoundPlan`; None for other names."""
-    if not isinstance(name, str) or not is_own(name):
+    if not is_own(name):
         return None
     made = make_own(name)
     plan = getattr(made, "plan", made)  # of a graph a method, of a bound plan the plan itself

@@ -27,9 +27,9 @@ FUNCTION = "network"  # of the programs that `write_network` makes
 _CALL = re.compile(r"(?P<function>.*?:[^\W\d]\w*)(?P<arguments>\(.*\))?", re.DOTALL)
 
 
-def is_own(name: str) -> bool:
-    """Return whether a name is that of a function and not of the registry."""
-    return ":" in name
+def is_own(network: Any) -> bool:
+    """Return whether a network is given by the name of a function, not by one of the registry or as an object."""
+    return isinstance(network, str) and ":" in network
 
 
 def name_call(function: str, arguments: Mapping[str, Any]) -> str:

@@ -422,7 +422,9 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
     networks = _networks(grid, where)
-    grid = {"batch": default_batch(*networks), **grid, "network": [*networks]}
+    grid = {**grid, "network": [*networks]}
+    if "batch" not in grid:
+        grid["batch"] = default_batch(*networks)
     grid.pop(ARGUMENTS, None)
     title = values.get("title", Configuration.title)
     if not isinstance(title, str):
