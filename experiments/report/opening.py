@@ -44,12 +44,16 @@ def _question(study: Study, plan_id: str) -> list[str]:
     threads = max((n for _, n in study.points_of(plan_id)), default=1)
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name") or "an unknown processor"
     ways = len({model for model, _ in study.points_of(plan_id)})
+    where = f"on up to {threads} thread{'s' * (threads > 1)} of one machine ({cpu})"
+    timed = (
+        f"{ways} ways to run the same pieces {where} were timed in turn. They left the same results bit for bit and "
+        f"differ only in when a piece may start."
+    )
     return [
         f"How much faster does a step of {of} get on several processor cores, and how much of that is lost because "
         f"cores wait for one another? {about}",
-        f"Here a step was cut into {plan['num_tasks']} pieces of work, and {ways} ways to run the same pieces on up to "
-        f"{threads} thread{'s' * (threads > 1)} of one machine ({cpu}) were timed in turn. They left the same results "
-        f"bit for bit and differ only in when a piece may start.",
+        f"Here a step was cut into {plan['num_tasks']} pieces of work, and "
+        + (timed if ways > 1 else f"one way to run them {where} was timed."),
     ]
 
 

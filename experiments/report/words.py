@@ -145,10 +145,16 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     per_point = samples.groupby(["model", "threads"]).size()
     count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
     # Every option that a run recorded, whether it was swept or left at its default.
-    recorded = {name: value for name, value in study.records[plan_id].items() if name in plan.get("options", {})}
+    unused = ("sequence",) if samples_word(study, plan_id) == "images" else ()
+    recorded = {
+        name: value
+        for name, value in study.records[plan_id].items()
+        if name in plan.get("options", {}) and name not in unused
+    }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
-    sets = ", ".join(sorted(samples["instruction_set"].dropna().unique())) if "instruction_set" in samples else ""
+    named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
+    sets = ", ".join(sorted({part for name in named for part in name.split(", ")}))
     return [
         f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "
         f"counted in their direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
