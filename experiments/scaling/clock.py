@@ -36,6 +36,7 @@ CAPACITY_S = 0.04
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
 USUAL_TIMES = 2.0
 FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
+OVERTIME = 1.5  # times the budget that a test may take while it has fewer rounds than any verdict needs
 SPARE_ROUNDS = 1.6  # rounds for which there must be room, for each that a verdict needs: some are disturbed, or longer
 # No disturbance explains a ratio that is further from the limit than this factor, to either side: such a round counts.
 GROSS = 2.0
@@ -211,7 +212,8 @@ def run_clock_test(
     Raises
     ------
     UsageError
-        The budget has no room for the rounds that a verdict needs; says what would be enough.
+        The budget has no room for the rounds that a verdict needs, or turns out to have none; says what would be
+        enough.
     SampleError
         A process failed, or two samples of one plan and length left different results.
     """
@@ -226,9 +228,12 @@ def run_clock_test(
     before = measure_capacity(threads)
     scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
     schedule = plan_rounds(claim, sides, scale, budget_s, sampler, clock)
-    verdict = GO_ON
-    while clock() - start + longest <= budget_s and len(rounds) != max_rounds:
+    verdict, counted = GO_ON, []
+    while len(rounds) != max_rounds:
         begun = clock()
+        short = 0 < len(counted) < least_rounds()
+        if begun - start + longest > budget_s * (OVERTIME if short else 1):
+            break
         order = "AB" if toss() else "BA"
         rows = {name: sampler(sides[name == "B"], schedule.efforts[name == "B"]) for name in order}
         after = measure_capacity(threads)
@@ -243,8 +248,14 @@ def run_clock_test(
             on_round(decide(counted, limit))
         if verdict in (PASS, FAIL):
             break
-    counted = [r.log_ratio for r in rounds if not r.discarded]
-    result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, clock() - start)
+    elapsed_s = clock() - start
+    if verdict == GO_ON and len(rounds) < min(least_rounds(), max_rounds or least_rounds()):
+        enough_s = math.ceil(elapsed_s + least_rounds() * longest)
+        raise UsageError(
+            f"{claim}: a budget of {budget_s:g} s must hold the {least_rounds()} rounds that a verdict needs, it held "
+            f"{len(rounds)} in {elapsed_s:.0f} s; give {enough_s} s, or a smaller plan"
+        )
+    result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, elapsed_s)
     if verdict not in (PASS, FAIL):
         result.verdict = INCONCLUSIVE
         result.reason = _reason(result, rounds_to_go(counted, limit))

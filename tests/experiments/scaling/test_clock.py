@@ -68,6 +68,26 @@ def test_a_budget_that_is_too_small_is_an_error():
     assert result.verdict == PASS
 
 
+def slower_after_the_trial(start_s):
+    """A machine on which processes take longer to start once the trial samples are over."""
+    machine = FakeMachine({"taskiter": 2.0, "forkjoin": 1.0})
+
+    def disturbance(number):
+        machine.start_s = start_s if number else machine.start_s  # the second sample is the last trial
+        return QUIET
+
+    machine.disturbance = disturbance
+    return machine
+
+
+def test_a_verdict_that_is_near_may_take_longer_than_the_budget():
+    """Check that a gross regression fails although rounds turn out longer than planned; beyond, that it is an error."""
+    result = run(slower_after_the_trial(1.5), budget_s=30.0)
+    assert result.verdict == FAIL and 30 < result.elapsed_s <= 45
+    with pytest.raises(UsageError, match=r"must hold the 10 rounds .*, it held \d in \d+ s; give \d+ s"):
+        run(slower_after_the_trial(4.0), budget_s=30.0)
+
+
 def test_two_sides_too_slow_for_the_budget():
     """Check that two sides that do not finish a trial give the reason."""
     with pytest.raises(UsageError, match="those of neither side did; give more seconds, or a smaller plan"):
@@ -99,7 +119,7 @@ def test_order_is_tossed():
 
 def test_both_sides_measure_alike():
     """Check that all samples of a test are of one length, however unlike the models are."""
-    machine = FakeMachine({"taskiter": 30.0, "forkjoin": 1.0})
+    machine = FakeMachine({"taskiter": 2.0, "forkjoin": 1.0})
     run(machine)
     assert len({effort.pairs for effort in machine.efforts[2:]}) == 1
     assert machine.efforts[0] == machine.efforts[1]
