@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import pandas as pd
 
-from .limits import bound_estimate, bound_table
+from .limits import bound_table
 from .names import base_model
-from .speeds import better_forkjoin, interval_columns
+from .speeds import better_forkjoin, estimate_of, interval_columns
 from .study import Study
 
 
@@ -29,7 +29,7 @@ def gain_table(study: Study) -> pd.DataFrame:
         if threads < 2 or not forms or join is None or not math.isfinite(bound["taskiter_s"]):
             continue
         model = min(forms, key=lambda m: study.typical_time((plan_id, m, threads)).value)
-        joined, cyclic = (bound_estimate(bound, name, "s") for name in ("forkjoin", "taskiter"))
+        joined, cyclic = (estimate_of(bound, f"{name}_s") for name in ("forkjoin", "taskiter"))
         rows.append(
             {
                 "plan_id": plan_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ import pandas as pd
 from ..bounds import bounds
 from ..sampling.models import parse_model
 from .names import is_gpu, model_label
-from .speeds import best_serial, interval_columns, speed_table
+from .speeds import best_serial, estimate_of, interval_columns, speed_table
 from .statistics import Estimate, median_interval
 from .study import Study
 from .typical import NOTHING
@@ -134,11 +134,6 @@ def bound_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def bound_estimate(row: Mapping[str, float], name: str, kind: str = "speedup") -> Estimate:
-    """Return a bound from a row of `bound_table`: on the speedup, or on seconds with the kind "s"."""
-    return Estimate(*(row[f"{name}_{kind}{end}"] for end in ("", "_low", "_high")), 0)
-
-
 def bound_of(model: str) -> str:
     """Return the name of the tightest bound that holds for a model, one of `BOUNDS`."""
     barrier = parse_model(model).barrier
@@ -190,7 +185,7 @@ def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Es
 def _speedup_bound(limits: dict, name: str) -> Estimate:
     """Return the bound `name` from a row of `bound_table`, or the area bound if it is not known."""
     name = name if math.isfinite(limits[f"{name}_speedup"]) else "area"
-    return bound_estimate(limits, name)
+    return estimate_of(limits, f"{name}_speedup")
 
 
 def _text(estimate: Estimate) -> str:

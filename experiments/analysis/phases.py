@@ -16,7 +16,7 @@ import pandas as pd
 from ...cython_src.plan.model import PHASES
 from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
 from .limits import bound_parts, serial_profiles, speedup_bound
-from .speeds import best_serial, interval_columns, speed_table
+from .speeds import best_serial, estimate_of, interval_columns, speed_table
 from .statistics import Estimate, including, median_interval, ratio_interval
 from .study import Point, Study
 from .typical import NOTHING
@@ -141,7 +141,7 @@ def phase_bound_table(study: Study) -> pd.DataFrame:
     for own in table[table["model"] == "serial"].to_dict("records") if len(table) else []:
         plan_id = own["plan_id"]
         for phase in phases_of(study, plan_id):
-            advantage = Estimate(*(own[f"{phase}_speedup{end}"] for end in ("", "_low", "_high")), 0)
+            advantage = estimate_of(own, f"{phase}_speedup")
             profiles = serial_profiles(study, plan_id, phase)
             for threads in sorted({1, *(n for _, n in study.points_of(plan_id))}):
                 row = {"plan_id": plan_id, "phase": phase, "threads": threads}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,11 @@ PER = {"batch": "sample", "sequence": "token"}
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
     """Return the columns of an estimate: <name>, <name>_low, <name>_high."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
+    """Return the estimate that `interval_columns` has written under a name; how many values it rests on is not kept."""
+    return Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), 0)
 
 
 @lru_cache(maxsize=4096)

@@ -228,10 +228,10 @@ def run_clock_test(
     before = measure_capacity(threads)
     scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
     schedule = plan_rounds(claim, sides, scale, budget_s, sampler, clock)
-    verdict, counted = GO_ON, []
+    verdict, counted, needed = GO_ON, [], least_rounds()
     while len(rounds) != max_rounds:
         begun = clock()
-        short = 0 < len(counted) < least_rounds()
+        short = 0 < len(counted) < needed
         if begun - start + longest > budget_s * (OVERTIME if short else 1):
             break
         order = "AB" if toss() else "BA"
@@ -249,10 +249,10 @@ def run_clock_test(
         if verdict in (PASS, FAIL):
             break
     elapsed_s = clock() - start
-    if verdict == GO_ON and len(rounds) < min(least_rounds(), max_rounds or least_rounds()):
-        enough_s = math.ceil(elapsed_s + least_rounds() * longest)
+    if verdict == GO_ON and len(rounds) < min(needed, max_rounds or needed):
+        enough_s = math.ceil(elapsed_s + needed * longest)
         raise UsageError(
-            f"{claim}: a budget of {budget_s:g} s must hold the {least_rounds()} rounds that a verdict needs, it held "
+            f"{claim}: a budget of {budget_s:g} s must hold the {needed} rounds that a verdict needs, it held "
             f"{len(rounds)} in {elapsed_s:.0f} s; give {enough_s} s, or a smaller plan"
         )
     result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, elapsed_s)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ...analysis.limits import bound_estimate, bound_of, bound_table, speedup_bound
+from ...analysis.limits import bound_of, bound_table, speedup_bound
 from ...analysis.names import (
     GRANULARITY,
     INTERFERENCE,
@@ -19,7 +19,7 @@ from ...analysis.names import (
     model_rank,
     value_text,
 )
-from ...analysis.speeds import axis_values, best_serial, interval_columns
+from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns
 from ...analysis.statistics import CONFIDENCE, Estimate
 from ...analysis.study import Point, Study
 from ..words import conditions, format_time
@@ -179,7 +179,7 @@ def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]
     advantage = study.ratio(base, best_serial(study, plan))
     found = []
     for row in rows:
-        bound = speedup_bound(advantage, bound_estimate(row, name).inverse())
+        bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
         found.append({"threads": row["threads"], **interval_columns(f"{name}_speedup", bound)})
     return bound_lines(pd.DataFrame(found), [model])
 
