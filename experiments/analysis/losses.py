@@ -116,6 +116,35 @@ def classes_of(events: np.ndarray) -> np.ndarray:
     return np.select(list(conditions.values()), numbers, names.index("dependence"))
 
 
+def time_by_loop(log: EventLog, serial: EventLog | None = None) -> np.ndarray:
+    """Return the time of all threads in a run by loop and class of `LOSSES`, ns: int64, shape (loops, classes).
+
+    What a worker does between two blocks counts for the loop of the block that its event names. Parameters and errors
+    are those of `losses_of`.
+    """
+    if serial is not None and (
+        serial.about["model"] != "serial"
+        or serial.loops != log.loops
+        or serial.about.get("plan") != log.about.get("plan")
+    ):
+        raise UsageError(
+            f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
+            f"{serial.about['model']!r} and plan {serial.about['plan_name']!r}; trace both in one command"
+        )
+    events = log.events[np.isin(log.events["worker"], log.lanes_of(*COMPUTING))]
+    num_loops = len(log.loops["name"])
+    sums = np.zeros((num_loops, len(LOSSES)), np.int64)
+    place = (log.task_loop[np.maximum(events["task"], 0)], classes_of(events))
+    np.add.at(sums, place, events["stop_ns"] - events["start_ns"])
+    if serial is not None:
+        passes = log.about["iterations"] // log.about["stride"]
+        useful = np.rint(np.bincount(log.task_loop, serial.running_ns * passes, num_loops)).astype(np.int64)
+        names = list(LOSSES)
+        sums[:, names.index("inflation")] = sums[:, names.index("useful")] - useful
+        sums[:, names.index("useful")] = useful
+    return sums
+
+
 def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
     """Return where a run's time went.
 
@@ -130,30 +159,12 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
     UsageError
         The serial log is of another plan or another model.
     """
-    if serial is not None and (
-        serial.about["model"] != "serial"
-        or serial.loops != log.loops
-        or serial.about.get("plan") != log.about.get("plan")
-    ):
-        raise UsageError(
-            f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
-            f"{serial.about['model']!r} and plan {serial.about['plan_name']!r}; trace both in one command"
-        )
-    events = log.events[np.isin(log.events["worker"], log.lanes_of(*COMPUTING))]
-    length = events["stop_ns"] - events["start_ns"]
     groups = list(dict.fromkeys(zip(log.loops["phase"], layer_of_loops(log), strict=True)))
     number = {group: i for i, group in enumerate(groups)}
     group_of_loop = np.array([number[g] for g in zip(log.loops["phase"], layer_of_loops(log), strict=True)])
-    group_of_task = group_of_loop[log.task_loop]
     sums = np.zeros((len(groups), len(LOSSES)), np.int64)
-    np.add.at(sums, (group_of_task[np.maximum(events["task"], 0)], classes_of(events)), length)
+    np.add.at(sums, group_of_loop, time_by_loop(log, serial))
     table = pd.DataFrame(sums, columns=list(LOSSES))
-    if serial is not None:
-        passes = log.about["iterations"] // log.about["stride"]
-        useful = np.bincount(group_of_task, serial.running_ns * passes, len(groups))
-        useful = np.rint(useful).astype(np.int64)
-        table["inflation"] = table["useful"] - useful
-        table["useful"] = useful
     table.insert(0, "phase", [phase for phase, _ in groups])
     table.insert(1, "layer", [layer for _, layer in groups])
     return Losses(log, table, serial is not None)
@@ -162,7 +173,7 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
 def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
     """Return the losses of each log, useful work by the serial one among them."""
     serial = next((log for log in logs if log.about["model"] == "serial"), None)
-    return [losses_of(log, None if "lanes" in log.about else serial) for log in logs]
+    return [losses_of(log, None if log.of_gpu else serial) for log in logs]
 
 
 def as_rows(found: Sequence[Losses]) -> list[dict]:
@@ -171,7 +182,7 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
         {
             "model": losses.log.about["model"],
             "threads": len(losses.log.lanes_of(*COMPUTING)),
-            "step_time_s": losses.log.wall_ns * 1e-9 / losses.log.about["iterations"],
+            "step_time_s": losses.log.step_s,
             **{f"{name}_s": seconds for name, seconds in losses.per_iteration_s().items()},
             **losses.factors(),
             "against_serial": losses.against_serial,
@@ -183,12 +194,12 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
 def remarks(found: Sequence[Losses]) -> list[str]:
     """Return a sentence for each number that would otherwise surprise."""
     sentences = []
-    if any("lanes" in losses.log.about for losses in found):
+    if any(losses.log.of_gpu for losses in found):
         sentences.append(
             "Of a GPU's models it is the streams' time: all of a launch's time is useful, a copy in a stream is a wait "
             "for its data, and waiting for the host to launch is runtime."
         )
-    if not all(losses.against_serial or "lanes" in losses.log.about for losses in found):
+    if not all(losses.against_serial or losses.log.of_gpu for losses in found):
         sentences.append("Without a serial log all running time counts as useful: trace the model serial too.")
     quick = [losses for losses in found if losses.against_serial and losses.total_ns["inflation"] < 0]
     for losses in quick:

@@ -44,7 +44,7 @@ def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
 def explain(log: EventLog, format_time) -> list[tuple[str, float, str, str]]:
     """Return (kind, seconds of a step, sentence, what to try) for a GPU's log, the most costly first."""
     busy_s, idle_s = busy_and_idle(log)
-    step_s = log.wall_ns * 1e-9 / log.about["iterations"]
+    step_s = log.step_s
     steps, blocks = log.about["iterations"], log.blocks
     launched = blocks[np.isin(blocks["worker"], log.lanes_of(STREAM))]
     if not len(launched):

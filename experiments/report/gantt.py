@@ -191,11 +191,12 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
 def _label(axis, window: Window, mean_s: float | None, name: str) -> None:
     log = window.log
     names = [name for _, name in log.lanes]
-    step_s = log.wall_ns * 1e-9 / log.about["iterations"]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
-    text = f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(step_s)} an iteration{floor}"
+    text = (
+        f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
+    )
     axis.set_title(text, fontsize=7.5, pad=3)
-    short = len(names) > 4 and "lanes" not in log.about
+    short = len(names) > 4 and not log.of_gpu
     axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])
     axis.tick_params(axis="y", length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
@@ -250,7 +251,7 @@ def _marks(windows: Sequence[Window], critical: bool) -> list[str]:
         "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
         "idle time by its cause. Brackets are iterations, from the first block to the end of the last one."
     ]
-    if any("lanes" in window.log.about for window in windows):
+    if any(window.log.of_gpu for window in windows):
         sentences.append(
             "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
             "launches, and copies by direction and stream; what is inside a captured graph has no times."

@@ -128,7 +128,7 @@ def _model_data(window: Window) -> dict[str, Any]:
     for block in window.path(cycle) if cycle is not None else ():
         worker = int(window.worker[block])
         path += [[int(window.start[block]) - origin, worker], [int(window.stop[block]) - origin, worker]]
-    step = format_time(log.wall_ns * 1e-9 / log.about["iterations"])
+    step = format_time(log.step_s)
     floor = "" if cycle is None else f"; critical cycle {format_time(cycle.mean_s / log.about['stride'])}"
     return {
         "title": f"{model_label(log.about['model'])}, {step} an iteration{floor}",

@@ -44,7 +44,7 @@ def overlay_traces(first: str | os.PathLike, second: str | os.PathLike, out: str
             f"both folders must hold traces of one model at least, got {', '.join(logs[0])} and {', '.join(logs[1])}"
         )
     machines = [
-        describe_machine(*read_machine(folder), max(log.about["threads"] for log in found.values()))
+        describe_machine(*read_machine(folder)[:2], max(log.about["threads"] for log in found.values()))
         for folder, found in zip(folders, logs, strict=True)
     ]
     windows, names = [], []
@@ -59,7 +59,7 @@ def overlay_traces(first: str | os.PathLike, second: str | os.PathLike, out: str
     save_asked(figure, path, caption)
     rows = []
     for model in shared:
-        times = [found[model].wall_ns * 1e-9 / found[model].about["iterations"] for found in logs]
+        times = [found[model].step_s for found in logs]
         threads = [found[model].about["threads"] for found in logs]
         if threads[0] == threads[1]:
             row = {"first_s": times[0], "second_s": times[1], "ratio": times[1] / times[0]}

@@ -99,6 +99,16 @@ class EventLog:
         threads = [(THREAD, f"thread {w}") for w in range(self.about["threads"])]
         return [(kind, name) for kind, name in self.about.get("lanes", threads)]
 
+    @property
+    def of_gpu(self) -> bool:
+        """Whether the log is of a model of a GPU."""
+        return "lanes" in self.about
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of an iteration."""
+        return self.wall_ns * 1e-9 / self.about["iterations"]
+
     def lanes_of(self, *kinds: str) -> list[int]:
         """Numbers of the lanes of some kinds; those that compute are threads and streams."""
         return [number for number, (kind, _) in enumerate(self.lanes) if kind in kinds]

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,6 +62,35 @@ def machine_of_study(study: Study) -> MachineModel:
     return machine_of(study.machine_model["model"], "the row machine_model")
 
 
+def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapping[str, Any] | None) -> MachineModel:
+    """Measure this machine for simulations of what was measured in a folder.
+
+    Parameters
+    ----------
+    folder : path
+    then : mapping
+        The environment at that time.
+    limits : mapping or None
+        What `measure_machine` returned at that time.
+
+    Raises
+    ------
+    UsageError
+        The folder was measured on another machine.
+    """
+    from ..machine.environment import collect
+    from .measured_machine import measure_this_machine
+
+    environment = collect()
+    for part in HARDWARE:
+        if json.loads(json.dumps(environment[part])) != then.get(part):
+            raise UsageError(
+                f"{str(folder)!r} was measured on another machine ({part}: {then.get(part)}), so this one's latencies "
+                f"and overheads say nothing of it; give `forktask simulate` or `diagnose` there first"
+            )
+    return measure_this_machine(environment, limits)
+
+
 def keep_machine(out_dir: str | os.PathLike) -> None:
     """Measure this machine for simulations and add it to a results folder, unless it is there.
 
@@ -69,23 +99,13 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
     UsageError
         The folder was measured on another machine.
     """
-    from ..machine.environment import collect
     from ..sampling.results import ResultsWriter
-    from .measured_machine import measure_this_machine
 
     with ResultsWriter(out_dir) as writer:
         if writer.results.of_kind("machine_model"):
             return
-        environment, then = collect(), writer.results.run["environment"]
-        for part in HARDWARE:
-            if json.loads(json.dumps(environment[part])) != then.get(part):
-                raise UsageError(
-                    f"{str(out_dir)!r} was measured on another machine ({part}: {then.get(part)}), so this one's "
-                    f"latencies and overheads say nothing of it; give `forktask simulate` there first"
-                )
-        limits = writer.results.of_kind("machine")
-        started = time.time()
-        model = measure_this_machine(environment, limits[-1] if limits else None)
+        limits, started = writer.results.of_kind("machine"), time.time()
+        model = measure_for(out_dir, writer.results.run["environment"], limits[-1] if limits else None)
         writer.append({"kind": "machine_model", "model": model.as_row(), "started": started})
 
 

@@ -112,25 +112,28 @@ def collect_traces(
     return collection
 
 
-def write_machine(folder: str | os.PathLike, environment: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-    """Keep beside the logs on which machine they were made, and what it can do."""
-    kept = {"environment": environment, "machine": machine}
+def write_machine(
+    folder: str | os.PathLike,
+    environment: Mapping[str, Any],
+    machine: Mapping[str, Any],
+    model: Mapping[str, Any] | None = None,
+) -> None:
+    """Keep beside the logs on which machine they were made, what it can do, and its values for simulations."""
+    kept = {"environment": environment, "machine": machine, "model": model or {}}
     write_atomically(Path(folder, MACHINE), json.dumps(kept, indent=1))
 
 
-def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return environment and machine of a folder of traces; empty where none were kept.
+def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return what `write_machine` wrote to a folder of traces, each part empty where it was not kept.
 
     Raises
     ------
     UsageError
         A file that `write_machine` did not write.
     """
-    path = Path(folder, MACHINE)
-    if not path.exists():
-        return {}, {}
-    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again")
-    return kept.get("environment", {}), kept.get("machine", {})
+    path, parts = Path(folder, MACHINE), ("environment", "machine", "model")
+    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again") if path.exists() else {}
+    return tuple(kept.get(part, {}) for part in parts)
 
 
 def log_sentence(log: EventLog) -> str:

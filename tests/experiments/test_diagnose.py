@@ -7,17 +7,35 @@ import numpy as np
 import pytest
 from experiments.simulate.folders import MACHINE, results_folder
 
+from forktask.cython_src.binding.bind import EVENT_DTYPE, SPELL_DTYPE
 from forktask.cython_src.graphs.walks import PARTS
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import PlanOptions
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.losses import losses_of
 from forktask.experiments.commands.main import main
+from forktask.experiments.diagnosis.case import case_of_study
 from forktask.experiments.diagnosis.chains import find_chains
-from forktask.experiments.diagnosis.diagnose import diagnose, diagnose_log
+from forktask.experiments.diagnosis.diagnose import diagnose
+from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
 from forktask.experiments.diagnosis.outliers import find_outliers
-from forktask.experiments.sampling.event_states import IN_BLOCK, PREEMPTED, RUNNING, SCHEDULING, STATE_DTYPE
-from forktask.experiments.sampling.events import EventLog, events_files, read_events
+from forktask.experiments.sampling.event_states import (
+    IN_BLOCK,
+    PREEMPTED,
+    RUNNING,
+    SCHEDULING,
+    STATE_DTYPE,
+    WAITING_NONE,
+    instances,
+    worker_states,
+)
+from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
 from forktask.experiments.sampling.injections import INJECTIONS
+from forktask.experiments.sampling.models import parse_model
+from forktask.experiments.simulate.policies import Subject, simulate
 from forktask.experiments.sweep.configuration import config_folder
+from forktask.experiments.traces.collect import file_name, write_machine
 
 
 @pytest.mark.parametrize("batch", [30, 60, 120])
@@ -46,11 +64,11 @@ def test_the_diagnosis_begins_with_the_chain(tmp_path, capsys):
         return {"conv1": 400e-6}.get(loop.layer, 200e-6) if "weight_gradient" in loop.name else 20e-6
 
     folder, _ = results_folder(tmp_path / "chain", weight_gradients="chain", block_s=block_s)
-    first = diagnose(load(folder), "p0")[0]
+    first = diagnose(case_of_study(load(folder), "p0"))[0]
     assert first.kind == "chain" and "bind. conv1 backward: 4 blocks update 'conv1." in first.text
     assert "partial" in first.attempt and "times as fast" in first.brings
     folder, _ = results_folder(tmp_path / "partial", weight_gradients="partial", block_s=block_s)
-    assert "chain" not in {finding.kind for finding in diagnose(load(folder), "p0")}
+    assert "chain" not in {finding.kind for finding in diagnose(case_of_study(load(folder), "p0"))}
     assert main(["diagnose", str(tmp_path / "chain")]) == 0
     assert "1. Dependency chains bind." in capsys.readouterr().out
     assert main(["diagnose", str(tmp_path / "chain"), "--json"]) == 0
@@ -58,10 +76,101 @@ def test_the_diagnosis_begins_with_the_chain(tmp_path, capsys):
     assert costs == sorted(costs, reverse=True)
 
 
+def simulated_log(plan, model, threads=2, options=None):
+    """Return the event log of two simulated steps: blocks of weight gradients take 200 us, others 20."""
+    loop_s = [200e-6 if "conv_backward_weights" in loop.kernel else 20e-6 for loop in plan.loops]
+    subject = Subject(plan, np.array(loop_s)[plan.task_loop], MACHINE)
+    found = simulate(subject, model, threads, run_lengths=(1, 2), keep_schedule=True).schedule
+    blocks = np.zeros(2 * plan.num_tasks, EVENT_DTYPE)
+    blocks["iteration"], blocks["task"] = np.divmod(np.arange(len(blocks)), plan.num_tasks)
+    for name, times in (("start_ns", found["start"]), ("stop_ns", found["finish"])):
+        blocks[name] = np.rint(times.ravel() * 1e9)
+    blocks["worker"] = found["worker"].ravel()
+    blocks = blocks[np.argsort(blocks["start_ns"], kind="stable")]
+    barrier, run_ns = parse_model(model).barrier, (0, int(blocks["stop_ns"].max()))
+    graph = record_graph(plan.accesses, closed=True)
+    times = instances(plan, graph, blocks, np.zeros(0, SPELL_DTYPE), barrier, 0)
+    spells = [np.zeros(0, SPELL_DTYPE)] * threads
+    events = worker_states(plan, times, blocks, spells, model.partition(":")[0], barrier, run_ns)
+    about = {"model": model, "threads": threads, "plan": options or {}, "plan_name": plan.name, "run_start_ns": 0}
+    about |= {"run_stop_ns": run_ns[1], "first_iteration": 0, "iterations": 2, "stride": 1, "barrier": barrier}
+    about |= {"overhead": 0.0, "overheads": [0.0], "lost": 0}
+    loops = {name: [getattr(loop, name) for loop in plan.loops] for name in ("name", "layer", "phase", "first_task")}
+    loops["num_blocks"] = [loop.num_blocks for loop in plan.loops]
+    return EventLog(about, events, loops, np.array(graph.edges(), np.int32))
+
+
+def traced_folder(path, models, environment=None, **options):
+    """Write a folder of `forktask trace` with simulated logs of `starpu_cnn`, and the machine that they ran on."""
+    options = {"network": "starpu_cnn", "batch": 4, **PlanOptions(batch=4, **options).as_dict()}
+    plan = lower(**options)
+    for model in models:
+        threads = 1 if model == "serial" else 2
+        write_events(path / "events" / file_name(model, threads), simulated_log(plan, model, threads, options))
+    write_machine(path, environment or {"cpu": {"model": "x"}}, {}, None if environment else MACHINE.as_row())
+    return path
+
+
+@pytest.mark.parametrize("form", ["chain", "partial"])
+def test_a_trace_folder_by_itself_names_the_chain(form, tmp_path, capsys):
+    """Check that fork-join's waits behind barriers are traced to chains, with buffer and gain, where there are any."""
+    folder = traced_folder(tmp_path, ("serial", "forkjoin:region=persistent", "taskiter"), weight_gradients=form)
+    assert main(["diagnose", str(folder), "--json"]) == 0
+    plan, *logs = json.loads(capsys.readouterr().out)["cases"]
+    assert len(logs) == 3 and not plan["skipped"]
+    assert ("chain" in {finding["kind"] for finding in plan["findings"]}) == (form == "chain")
+    joins = next(case for case in logs if "forkjoin" in case["title"])["findings"]
+    waits = {finding["kind"]: finding for finding in joins}.get("barrier", {"text": "", "try": "", "brings": ""})
+    assert ("These are chains" in waits["text"]) == (form == "chain")
+    if form == "chain":
+        assert waits is joins[0] and "while another thread runs conv" in waits["text"]
+        assert "'conv1.weight.partials' (4 blocks)" in waits["text"]
+        assert waits["try"].startswith("--weight-gradients partial") and "times as fast" in waits["brings"]
+    costs = [finding["cost_s"] for finding in joins]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_a_trace_folder_without_serial_or_of_another_machine_is_diagnosed_from_its_logs(tmp_path, capsys):
+    """Check that losses are found without a simulation, and that the reason is said."""
+    here = traced_folder(tmp_path / "here", ("forkjoin",), weight_gradients="chain")
+    there = traced_folder(
+        tmp_path / "there", ("serial", "forkjoin"), environment={"cpu": "other"}, weight_gradients="chain"
+    )
+    for folder, reason in ((here, "trace `serial` too"), (there, "was measured on another machine")):
+        assert main(["diagnose", str(folder)]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"not diagnosed: {'a simulation' if folder == here else repr(str(there))}" in said and reason in said
+        assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
+
+
+@pytest.mark.parametrize("model", ["forkjoin", "forkjoin:region=persistent:schedule=dynamic", "taskgraph", "taskiter"])
+def test_losses_by_loop_sum_to_the_step(model):
+    """Check that kinds and places of a log's losses sum to its step, less useful work."""
+    plan = lower("starpu_cnn", batch=4, weight_gradients="chain")
+    log, serial = simulated_log(plan, model), simulated_log(plan, "serial", 1)
+    useful_s = float(serial.running_ns.sum()) * 1e-9 / 2
+    lost = lost_by_loop(log, serial)
+    assert sum(float(by_loop.sum()) for by_loop in lost.values()) == pytest.approx(log.step_s - useful_s, rel=1e-9)
+    totals = losses_of(log, serial).per_iteration_s()
+    assert all(float(lost[name].sum()) == pytest.approx(totals[name], abs=1e-12) for name in ("barrier", "imbalance"))
+
+
+def test_waits_count_for_what_runs_meanwhile():
+    """Check a wait beside one block, beside two of different loops, and beside none."""
+    log = log_of(np.full((1, 3), 1e-6), np.array([[0, 1, 2]]))
+    rows = [(0, 40, 0), (10, 30, 1), (60, 70, 2)]  # start, stop, block; loops 0, 0, 1
+    blocks = np.array([(a, b, 0, task, task, RUNNING, 0) for a, b, task in rows], STATE_DTYPE)
+    loops = {"name": ["a", "b"], "layer": ["", ""], "phase": ["", ""], "first_task": [0, 1], "num_blocks": [1, 2]}
+    waits = np.array([(0, 50, 0, 0, 2, WAITING_NONE, 0), (25, 65, 0, 0, 1, WAITING_NONE, 0)], STATE_DTYPE)
+    found = meanwhile(EventLog(log.about, blocks, loops, log.edges), waits)
+    # 0-10 one waits beside a; 10-25 beside a and b; 25-30 two wait beside both; 30-40 two beside a; 60-65 one beside b.
+    assert found.tolist() == [10 + 7.5 + 5 + 20, 7.5 + 5 + 5, 2 * 10 + 10]
+
+
 def test_imbalance_names_the_layer(tmp_path):
     """Check that one long block of a loop is found, and tasks are proposed."""
     folder, _ = results_folder(tmp_path, block_s=lambda loop, b: 2e-3 if loop.name == "conv2" and b == 0 else 20e-6)
-    found = next(f for f in diagnose(load(folder), "p0") if f.kind == "imbalance")
+    found = next(f for f in diagnose(case_of_study(load(folder), "p0")) if f.kind == "imbalance")
     assert "Most in conv2 forward" in found.text
 
 
@@ -73,7 +182,7 @@ def test_creation_by_one_thread_is_found(tmp_path):
     folder, _ = results_folder(
         tmp_path, block_s=lambda *_: 2e-6, models=("serial", "forkjoin", "tasks", "taskiter"), machine=machine
     )
-    found = {f.kind: f for f in diagnose(load(folder), "p0")}
+    found = {f.kind: f for f in diagnose(case_of_study(load(folder), "p0"))}
     assert "One thread creates all" in found["creation"].text and "too fine" not in found
 
 
@@ -103,7 +212,7 @@ def log_of(seconds, workers=None, preempted=(), pause_before=-1, page_faults=Non
             now[w] = start + length + 100
     events = np.array(sorted(rows, key=lambda r: (r[4], r[0])), STATE_DTYPE)
     about = {"model": "taskiter", "threads": int(workers.max()) + 1, "iterations": passes, "stride": 1}
-    about["page_faults"] = page_faults
+    about |= {"page_faults": page_faults, "run_start_ns": 0, "run_stop_ns": int(events["stop_ns"].max())}
     loops = {"name": ["conv1"], "layer": ["conv1"], "phase": ["forward"], "first_task": [0], "num_blocks": [blocks]}
     return EventLog(about, events, loops, np.zeros((3, 0), np.int32))
 
@@ -135,6 +244,7 @@ def test_outliers_are_named_by_what_they_share(cause):
         for k, b in ((3, 1), (9, 2), (14, 3), (15, 4)):
             seconds[k, b] = 1e-3
     found = diagnose_log(log_of(seconds, workers, preempted, pause_before=7 if cause == "evicted" else -1))
+    found = [finding for finding in found if finding.kind != "runtime"]  # the pause of the log
     if not cause:
         assert not found
         return
@@ -170,7 +280,7 @@ def test_causes_in_one_loop_are_told_apart():
         "cold cache": 4,
     }
     assert "4096 page faults" in found["first touch"].evidence
-    attempts = {finding.attempt for finding in diagnose_log(log)}
+    attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
     assert len(attempts) == 4 and "" not in attempts
 
 

@@ -13,7 +13,7 @@ from forktask.cython_src.gpu.launch_log import LaunchLog
 from forktask.experiments.analysis.losses import COMPUTING, losses_of
 from forktask.experiments.analysis.windows import typical
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis.diagnose import diagnose_log
+from forktask.experiments.diagnosis.event_logs import diagnose_log
 from forktask.experiments.diagnosis.gpu_lanes import busy_and_idle
 from forktask.experiments.report.trace_files import write_trace_files
 from forktask.experiments.sampling.event_states import CREATING, WAITING_DEVICE

@@ -1,0 +1,203 @@
+"""Findings of an event log: what its threads lost and where, why a GPU runs no launch, and outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..analysis.losses import LOSSES, classes_of, time_by_loop
+from ..analysis.names import base_model, model_label
+from ..analysis.windows import layer_of_loops
+from ..sampling.event_states import LOCK
+from ..sampling.events import EventLog
+from .case import LEAST_PART, Case, ms
+from .diagnose import Finding
+from .gpu_lanes import explain
+from .outliers import CAUSES, Outliers, find_outliers
+
+MANY = 3  # places that a sentence names
+OWN, WAITING = ("inflation", "runtime", "preemption"), ("imbalance", "barrier", "dependence", "lock")
+_SAID = {
+    "inflation": "Blocks run longer than in the serial run by",
+    "runtime": "The runtime's own steps, between blocks, take",
+    "preemption": "The CPU is taken away from threads for",
+    "imbalance": "Threads wait, while a ready block stands with another thread, for",
+    "barrier": "Threads wait behind barriers for",
+    "dependence": "Threads wait, while no block is ready, for",
+    "lock": "Threads wait for locks of commutative blocks for",
+}
+_ATTEMPTS = {
+    "preempted": "a quiet machine, or preemption=swap",
+    "first touch": "longer warm-up, or touch the memory before the run; a steady step does not pay for it",
+    "evicted": "a run without pauses, and no other programs on this machine's caches meanwhile",
+    "worker": "look at that CPU: its clock, its neighbour thread, interrupts",
+    "cold cache": "placement=partitioned, which gives a block the same worker in each step",
+    "always": "equal blocks, or look for denormal numbers in the layer's data",
+    "none": "",
+}
+_COARSER, _FINER = "coarser blocks (--granularity)", "finer blocks (--granularity)"
+
+
+def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[EventLog] = ()) -> list[Finding]:
+    """Return what an event log shows, the most costly first.
+
+    Parameters
+    ----------
+    log : EventLog
+    case : Case, optional
+        Of its plan: names kernels and chains, and simulates what a change brings.
+    beside : sequence of EventLog
+        Of the same plan, in the same folder; the serial one tells how long blocks take by themselves.
+    """
+    slow: dict[str, list[Outliers]] = {}
+    for one in find_outliers(log):
+        slow.setdefault(one.cause, []).append(one)
+    found = list(_lanes(log) if log.of_gpu else _losses(log, case, beside, slow))
+    if any(finding.kind == "preemption" for finding in found):
+        slow.pop("preempted", None)  # that finding names them
+    found += [_outliers(log, loops) for loops in slow.values()]
+    return sorted(found, key=lambda finding: -finding.cost_s)
+
+
+def lost_by_loop(log: EventLog, serial: EventLog | None = None) -> dict[str, np.ndarray]:
+    """Return what the threads of a model of the CPU lost, in seconds of a step: for each kind of `OWN` and `WAITING` an
+    array with an entry for each loop and, last, one for moments at which no block ran.
+
+    They sum to the step, less useful work. Waits count for the loops whose blocks others ran meanwhile, the others for
+    the thread's own loop.
+    """
+    classes = classes_of(log.events)
+    by_loop = time_by_loop(log, serial)
+    names = list(LOSSES)
+    locked = log.events["state"] == LOCK
+    kinds = {name: (classes == names.index(name)) & ~locked for name in ("imbalance", "barrier", "dependence")}
+    found = {name: np.append(by_loop[:, names.index(name)], 0.0) for name in OWN}
+    found |= {name: meanwhile(log, log.events[chosen]) for name, chosen in {**kinds, "lock": locked}.items()}
+    return {name: time * 1e-9 / (log.about["threads"] * log.about["iterations"]) for name, time in found.items()}
+
+
+def meanwhile(log: EventLog, waits: np.ndarray) -> np.ndarray:
+    """Divide the time of some events among the loops of the blocks that ran at each moment, equally among the blocks.
+
+    Returns
+    -------
+    float64, shape (loops + 1,)
+        Nanoseconds; last: while no block ran.
+    """
+    blocks = log.blocks
+    moments = np.unique(np.concatenate([part[end] for part in (waits, blocks) for end in ("start_ns", "stop_ns")]))
+    if not len(moments):
+        return np.zeros(len(log.loops["name"]) + 1)
+
+    def number_at(events: np.ndarray) -> np.ndarray:
+        begun = np.searchsorted(np.sort(events["start_ns"]), moments[:-1], "right")
+        return begun - np.searchsorted(np.sort(events["stop_ns"]), moments[:-1], "right")
+
+    waiting = number_at(waits) * np.diff(moments)
+    running = number_at(blocks)
+    of_each = np.divide(waiting, running, out=np.zeros(len(waiting)), where=running > 0)
+    until = np.concatenate([[0.0], np.cumsum(of_each)])
+    during = until[np.searchsorted(moments, blocks["stop_ns"])] - until[np.searchsorted(moments, blocks["start_ns"])]
+    by_loop = np.bincount(log.task_loop[blocks["task"]], during, len(log.loops["name"]))
+    return np.append(by_loop, waiting[running == 0].sum())
+
+
+def _losses(
+    log: EventLog, case: Case | None, beside: Sequence[EventLog], slow: Mapping[str, Sequence[Outliers]]
+) -> Iterator[Finding]:
+    serial = next((other for other in beside if other.about["model"] == "serial"), None)
+    kernels = {loop.name: loop.kernel for loop in case.plan.loops} if case else {}
+    loops = zip(layer_of_loops(log), log.loops["phase"], log.loops["name"], strict=True)
+    groups = [(layer, phase, kernels.get(name, "")) for layer, phase, name in loops]
+    chains = {(c.layer, c.phase, c.kernel): c for c in case.chains} if case else {}
+    steps = {other.about["model"]: other.step_s for other in beside}
+    for kind, by_loop in lost_by_loop(log, serial).items():
+        seconds = float(by_loop.sum())
+        if seconds < LEAST_PART * log.step_s:
+            continue
+        places: dict[tuple[str, str, str], float] = {}
+        for group, time in zip(groups, by_loop, strict=False):
+            places[group] = places.get(group, 0.0) + float(time)
+        worst = sorted((place for place in places.items() if place[1] > 0), key=lambda place: -place[1])
+        named = ", ".join(f"{' '.join(filter(None, group))} ({ms(time)})" for group, time in worst[:MANY])
+        where = ", most while another thread runs " if kind in WAITING else ", most in "
+        text = f"{_SAID[kind]} {ms(seconds)} of a step of {ms(log.step_s)} ({seconds / log.step_s:.0%})"
+        text += (where + named) * bool(named) + "."
+        bound = [chains[group] for group, _ in worst if group in chains] if kind in WAITING else []
+        chained = sum(time for group, time in worst if group in chains) > seconds / 2 if bound else False
+        if chained:
+            each = ", ".join(f"{c.buffer!r} ({c.links} blocks)" for c in bound[:MANY])
+            text += f" These are chains: blocks that update one buffer, one after the other: {each}."
+        if kind == "preemption" and "preempted" in slow:
+            count, longest = (
+                sum(one.count for one in slow["preempted"]),
+                max(one.longest_s for one in slow["preempted"]),
+            )
+            text += (
+                f" For that {count} runs of blocks took more than five times as long as others, up to {ms(longest)}."
+            )
+        attempt, model = _attempt(kind, log.about["model"], case, chained)
+        brings = case.gain_text(log.about["model"], model) if case and model else ""
+        if chained and not model:
+            brings = case.break_chains(log.about["model"])[1]
+        brings = brings or f"at most {ms(seconds)} a step"
+        if model in steps:
+            brings += f"; traced here: {ms(steps[model])}"
+        yield Finding(kind, seconds, text, attempt, brings)
+
+
+def _attempt(kind: str, model: str, case: Case | None, chained: bool) -> tuple[str, str]:
+    """Return what to try against a loss of a model, and the model that this is, if it is one."""
+    base = base_model(model)
+    joins = base in ("forkjoin", "joblib")
+    tasks = min(case.task_models, key=case.time) if case else "taskiter"
+    if chained and case.break_chains(model)[0]:
+        return case.break_chains(model)[0], ""
+    if kind == "preemption":
+        return _ATTEMPTS["preempted"], ""
+    if kind == "inflation":
+        return "blocks whose data stay in a core's cache: smaller ones (--granularity), or placement=partitioned", ""
+    if kind == "runtime":
+        if joins and "persistent" not in model:
+            return "one parallel region for the whole run: forkjoin:region=persistent", "forkjoin:region=persistent"
+        if base == "tasks":
+            return "record the graph once and replay it: taskiter", "taskiter"
+        return _COARSER, ""
+    if joins:
+        return f"{model_label(tasks)}, in which blocks of the next layers run meanwhile", tasks
+    if kind == "barrier":
+        return "taskiter, which has no barrier between iterations", "taskiter" * (base != "taskiter")
+    if kind == "lock":
+        return "--weight-gradients partial: no locks", ""
+    if kind == "imbalance" and "placement" not in model and base in ("taskgraph", "taskiter"):
+        return "placement=stealing, or " + _FINER, f"{model}:placement=stealing"
+    return _FINER, ""
+
+
+def _lanes(log: EventLog) -> Iterator[Finding]:
+    for kind, seconds, text, attempt in explain(log, ms):
+        yield Finding(
+            kind, seconds, text[0].upper() + text[1:], attempt, f"at most {ms(seconds)} a step" * (seconds > 0)
+        )
+
+
+def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
+    """Return the finding on outliers of one cause, those of the most costly loop first."""
+    first, count = loops[0], sum(one.count for one in loops)
+    longest = max(loops, key=lambda one: one.longest_s)
+    text = (
+        f"{count} of {sum(one.runs for one in loops)} runs of blocks of "
+        + (f"{first.loop!r}" if len(loops) == 1 else f"{len(loops)} loops")
+        + " took more than five times as long as the others"
+        + (" of their loop" if len(loops) > 1 else "")
+        + f", up to {ms(longest.longest_s)} where {ms(longest.median_s)} is usual"
+    )
+    if first.worker >= 0 and {one.worker for one in loops} == {first.worker}:
+        text += f", on {log.lanes[first.worker][1] if log.of_gpu else f'worker {first.worker}'}"
+    text += f"; {CAUSES[first.cause]}"
+    named = [f"{one.loop!r} {one.count} of {one.runs}" for one in loops[:MANY]] if len(loops) > 1 else []
+    shown = "; ".join(filter(None, [*named, first.evidence if len(loops) == 1 else ""]))
+    text += f" ({shown})." if shown else "."
+    seconds = sum(one.seconds for one in loops)
+    return Finding("outliers", seconds, text, _ATTEMPTS[first.cause], f"at most {ms(seconds)} of thread time a step")
