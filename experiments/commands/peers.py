@@ -10,6 +10,7 @@ from .arguments import (
     add_models,
     add_plan_options,
     add_threads,
+    duration,
     models,
     number_from,
     plan_options,
@@ -51,6 +52,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
     )
+    parser.add_argument(
+        "--pairs",
+        type=number_from(1, most=100),
+        metavar="N",
+        help="of a short and a long run timed in each process; default: 3 to 15, as many as --seconds allow",
+    )
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        metavar="TIME",
+        help="such as 90s or 3min: no process starts that would end later; default: none, and 5 min a process",
+    )
     parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
     add_json(parser, "raw samples and table")
 
@@ -61,8 +74,8 @@ def modes_or_none(text: str) -> tuple[str, ...]:
 
 
 def call(arguments: Namespace) -> int:
-    """Measure, and print the table. Exit code 1: nothing could be measured."""
-    from ..peers.peers import as_text, compare_with_torch
+    """Measure, and print the table, after Ctrl-C too. Exit code 1: nothing could be measured."""
+    from ..peers.peers import INTERRUPTED, as_text, compare_with_torch
 
     result = compare_with_torch(
         arguments.network,
@@ -72,9 +85,13 @@ def call(arguments: Namespace) -> int:
         threads=threads(arguments),
         repeats=arguments.repeats,
         seconds=arguments.seconds,
+        pairs=arguments.pairs,
+        budget_s=arguments.budget,
         seed=arguments.seed,
         device=arguments.device,
         llmc=arguments.llmc,
     )
     show(arguments, result, as_text)
+    if result["stopped"] == INTERRUPTED:
+        raise KeyboardInterrupt
     return 0 if result["rows"] else 1

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,15 +19,15 @@ from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
-from ..analysis.statistics import spread
+from ..analysis.statistics import Estimate, spread
 from ..analysis.typical import TypicalTimes
 from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
 from ..sampling.models import convolution_for, counts_for, parse_model
-from ..sampling.progress import ProgressBar
+from ..sampling.progress import ProgressBar, format_seconds
 from ..training.llmc import config_of
 from .llmc_worker import BATCH, SEQUENCE
 from .modes import check_modes, modes_of
@@ -34,8 +35,9 @@ from .modes import check_modes, modes_of
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
 LLMC_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.llmc_worker")
 LLMC = "llm.c"
+INTERRUPTED = "interrupted"
 WARMUP_S = 1.0  # longest warm-up of forktask's models before they are timed
-PEER_TIME_LIMIT_S = 300.0
+TIME_LIMIT_S = 300.0  # of a process, where no budget says how long it may take
 
 
 def compare_with_torch(
@@ -47,11 +49,15 @@ def compare_with_torch(
     threads: Sequence[int],
     repeats: int = 5,
     seconds: float = 0.6,
+    pairs: int | None = None,
+    budget_s: float | None = None,
     seed: int = 0,
     device: str = "cpu",
     llmc: str = "",
 ) -> dict[str, Any]:
     """Measure PyTorch and forktask's models in turns, each time in a fresh process.
+
+    Ctrl-C and the end of the budget stop it: the result then holds what was measured until then, and says so.
 
     Parameters
     ----------
@@ -66,6 +72,10 @@ def compare_with_torch(
         Processes for each contestant and number of threads.
     seconds : float
         Duration of the timed runs of each process.
+    pairs : int, optional
+        Pairs of a short and a long run that each process times; default: 3 to 15, as many as `seconds` allow.
+    budget_s : float, optional
+        No process starts that would end later, and none goes on.
     seed : int
     device : {"cpu", "gpu"}
     llmc : str
@@ -74,12 +84,15 @@ def compare_with_torch(
     Returns
     -------
     dict
-        The result of `summarise`, the conditions, failures and raw samples.
+        The result of `summarise`, the conditions, failures and raw samples; "stopped": empty, "interrupted", or that
+        the budget is spent.
 
     Raises
     ------
     UsageError
         No PyTorch, an impossible mode, model or number of threads, no program of llm.c, or answers that differ.
+    KeyboardInterrupt
+        Before the first sample.
     """
     spec = get_network(network)
     modes = modes_of(spec) if modes is None else tuple(modes)
@@ -105,17 +118,21 @@ def compare_with_torch(
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     conditions = {"network": network, **options.as_dict()}
-    samples, failures = _measure(
-        contestants,
-        conditions,
-        repeats,
-        seconds,
-        seed,
-        {count: cpu_order(count, cpus) for count in threads},
-        len(cpus),
-        device,
-        llmc,
-    )
+    job = {
+        "kind": "sample",
+        "plan": conditions,
+        "seed": seed,
+        "check_iterations": len(LOSS_TOLERANCES),
+        "target_s": seconds,
+        "pairs": pairs,
+        "warmup_s": WARMUP_S,
+        "device": device,
+        "llmc": llmc,
+    }
+    order = {count: cpu_order(count, cpus) for count in threads}
+    samples, failures, stopped = _measure(contestants, job, repeats, budget_s, seed, order, len(cpus))
+    if stopped == INTERRUPTED and not samples:
+        raise KeyboardInterrupt
     peak = machine["peak_flops_per_s_1thread"]
     if gpu:
         peak = next(
@@ -144,6 +161,8 @@ def compare_with_torch(
         "machine": machine,
         "environment": environment,
         "failures": failures,
+        "stopped": stopped,
+        "repeats": repeats,
         "samples": {f"{name} @ {count}": values for (name, count), values in samples.items()},
     }
 
@@ -189,49 +208,58 @@ def _is_peer(name: str) -> bool:
 
 def _measure(
     contestants: Sequence[tuple[str, int]],
-    plan: Mapping[str, Any],
+    job: Mapping[str, Any],
     repeats: int,
-    seconds: float,
+    budget_s: float | None,
     seed: int,
     cpus: Mapping[int, list[int]],
     cores: int,
-    device: str = "cpu",
-    llmc: str = "",
-) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str]]:
-    """Measure each contestant once in each repetition, in random order, each time in a fresh process."""
+) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str], str]:
+    """Measure each contestant once in each repetition, in random order, each time in a fresh process.
+
+    Returns
+    -------
+    samples, failures, stopped
+        As in the result of `compare_with_torch`, samples by contestant and repetition.
+    """
     generator = random.Random(seed)
     order = [(r, c) for r in range(repeats) for c in generator.sample(list(contestants), len(contestants))]
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
     failures: dict[str, str] = {}
+    longest: dict[tuple[str, int], float] = {}  # processes of each contestant
+    start, stopped = time.monotonic(), ""
     with ProgressBar(len(order), "measuring", sys.stderr) as bar:
         for number, (repetition, (name, count)) in enumerate(order):
             key = f"{name} @ {count}"
             bar.show(number, f"repetition {repetition + 1} of {repeats}, {key}")
             if key in failures:
                 continue
+            began = time.monotonic()
+            limit_s = TIME_LIMIT_S if budget_s is None else budget_s - (began - start)
+            if limit_s <= 0 or limit_s < longest.get((name, count), 0.0):
+                stopped = f"the budget of {format_seconds(budget_s)} is spent"
+                continue  # There may be time for a shorter one.
             mode = name.removeprefix("torch ") if name.startswith("torch ") else None
-            job = {
-                "kind": "sample",
-                "model": name,
-                "mode": mode,
-                "threads": count,
-                "cpus": cpus[count],
-                "plan": dict(plan),
-                "seed": seed,
-                "check_iterations": len(LOSS_TOLERANCES),
-                "target_s": seconds,
-                "warmup_s": WARMUP_S,
-                "device": device,
-                "llmc": llmc,
-            }
             variables = clean_environment(os.environ, sample_environment(count, 0, cores))
             command = TORCH_COMMAND if mode else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
-            row = run_sample(job, variables, PEER_TIME_LIMIT_S if _is_peer(name) else TIME_LIMIT_S, command)
-            if "failure" in row:
-                failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
-            else:
+            whole_job = {**job, "model": name, "mode": mode, "threads": count, "cpus": cpus[count]}
+            try:
+                row = run_sample(whole_job, variables, limit_s, command)
+            except KeyboardInterrupt:
+                stopped = INTERRUPTED
+                break
+            longest[name, count] = max(longest.get((name, count), 0.0), time.monotonic() - began)
+            if "failure" not in row:
                 samples[name, count][repetition] = row
-    return {c: rows for c, rows in samples.items() if rows}, failures
+            elif row["failure"] == "timeout" and budget_s is not None:
+                stopped = f"the budget of {format_seconds(budget_s)} is spent"
+            else:
+                failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
+    if stopped:
+        for (name, count), rows in samples.items():
+            if not rows:
+                failures.setdefault(f"{name} @ {count}", stopped)
+    return {c: rows for c, rows in samples.items() if rows}, failures, stopped
 
 
 def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
@@ -314,13 +342,24 @@ def summarise(
         if not _is_peer(name) and modes:
             ratio = times.ratio_to_fastest((name, count), modes).inverse()
             row.update(peer=times.fastest(modes)[0])
-            row.update(speedup=ratio.value, speedup_low=ratio.low, speedup_high=ratio.high)
+            row.update(_with_interval("speedup", ratio))
         if not _is_peer(name) and (LLMC, count) in measured:
             ratio = times.ratio((LLMC, count), (name, count))
-            row.update(llmc_speedup=ratio.value, llmc_speedup_low=ratio.low, llmc_speedup_high=ratio.high)
+            row.update(_with_interval("llmc_speedup", ratio))
         rows.append(row)
     rows.sort(key=lambda row: (row["threads"], not _is_peer(row["name"]), row["step_time_s"]))
     return {"rows": rows, "largest_difference": difference}
+
+
+def _with_interval(name: str, ratio: Estimate) -> dict[str, float]:
+    """Return a ratio and, where more than one repetition was compared, the ends of its interval."""
+    ends = {f"{name}_low": ratio.low, f"{name}_high": ratio.high} if math.isfinite(ratio.low) else {}
+    return {name: ratio.value, **ends}
+
+
+def _said_ratio(row: Mapping[str, Any], name: str, peer: str) -> str:
+    interval = f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]" if f"{name}_low" in row else ""
+    return f"{row[name]:.2f}{interval} ({peer})"
 
 
 def _said_convolutions(forms: Mapping[str, int]) -> list[str]:
@@ -341,17 +380,18 @@ def as_text(result: Mapping[str, Any]) -> str:
         *_said_convolutions(result["convolutions"]),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
-        f"{'threads':>7}  {'contestant':32} {'ms a step':>10} {'spread':>8}"
+        f"{'threads':>7}  {'contestant':32} {'runs':>4} {'ms a step':>10} {'spread':>8}"
         + "".join(f" {'x ' + floor:>10}" for floor in floors)
         + "   faster than PyTorch's best mode",
     ]
     for row in result["rows"]:
         line = (
-            f"{row['threads']:>7}  {row['name']:32} {row['step_time_s'] * 1e3:10.3f} {row['iqr_s'] * 1e3:8.3f}"
+            f"{row['threads']:>7}  {row['name']:32} {row['samples']:>4} {row['step_time_s'] * 1e3:10.3f} "
+            f"{row['iqr_s'] * 1e3:8.3f}"
             + "".join(f" {row['step_time_s'] / floor_s:10.2f}" for floor_s in row["floors_s"].values())
         )
         said = [
-            f"{row[key]:.2f} [{row[f'{key}_low']:.2f}, {row[f'{key}_high']:.2f}] ({peer})"
+            _said_ratio(row, key, peer)
             for key, peer in (("speedup", row.get("peer")), ("llmc_speedup", LLMC))
             if key in row
         ]
@@ -379,5 +419,10 @@ def as_text(result: Mapping[str, Any]) -> str:
                 )
             )
     lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
-    lines.extend(f"not measured: {name}: {message}" for name, message in result["failures"].items())
+    if result["stopped"]:
+        lines.append(f"{result['stopped']}: each contestant was to have {result['repeats']} runs")
+    by_message: dict[str, list[str]] = {}
+    for name, message in result["failures"].items():
+        by_message.setdefault(message, []).append(name)
+    lines.extend(f"not measured: {', '.join(names)}: {message}" for message, names in by_message.items())
     return "\n".join(lines)

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cython_src.reference_tokens import AdamW, forward
@@ -15,6 +16,8 @@ from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main
+from forktask.experiments.peers import peers
+from forktask.experiments.peers.modes import MODES
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.sampling.subject import fill_dataset
 
@@ -53,9 +56,10 @@ def test_without_any_time_the_table_says_what_failed():
         "environment": {"cpu": {"model": "x"}},
         "convolutions": {},
         "machine": {"peak_flops_per_s_1thread": 1e9, "instruction_set": "generic"},
-        "failures": {"serial @ 1": "no memory"},
+        "failures": {"serial @ 1": "no memory", "taskiter @ 1": "no memory"},
+        "stopped": "",
     }
-    assert as_text(result).endswith("not measured: serial @ 1: no memory")
+    assert as_text(result).endswith("not measured: serial @ 1, taskiter @ 1: no memory")
 
 
 def test_no_time_is_shown_before_answers_agree():
@@ -127,6 +131,86 @@ def test_without_pytorch_the_remedy_is_named(capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
     assert main(["peers"]) == 2
     assert "pip install" in capsys.readouterr().err
+
+
+class StandIn:
+    """`run_sample` with contestants that take given seconds of a clock that nothing else moves.
+
+    Parameters
+    ----------
+    monkeypatch
+    seconds : mapping
+        Duration of a process by contestant; interrupted where it is None.
+    """
+
+    def __init__(self, monkeypatch, seconds):
+        self.seconds, self.now, self.jobs = seconds, 0.0, []
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
+        monkeypatch.setattr(peers, "run_sample", self.run_sample)
+        monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def run_sample(self, job, environment, time_limit_s, command):
+        name = job["mode"] or job["model"]
+        assert (command == peers.TORCH_COMMAND) == (job["mode"] is not None)
+        self.jobs.append(job)
+        seconds = self.seconds[name]
+        if seconds is None:
+            raise KeyboardInterrupt
+        self.now += min(seconds, time_limit_s)
+        if seconds > time_limit_s:
+            return {"failure": "timeout", "message": "took longer"}
+        return {"step_time_s": seconds / 10, "answer": [2.3, 2.2]}
+
+    def measure(self, *arguments):
+        models = ",".join(name for name in self.seconds if name not in MODES)
+        modes = ",".join(name for name in self.seconds if name in MODES)
+        return main(["peers", "--threads", "1", "--models", models, "--modes", modes, *arguments])
+
+
+def test_an_interrupted_comparison_shows_what_it_has(monkeypatch, capsys):
+    """Check the table, what is named as missing, and the exit code of Ctrl-C, before and after the first sample."""
+    measured = StandIn(monkeypatch, {"serial": 1, "taskiter": 2, "eager": 3})
+    first = {}
+    for _ in range(2):
+        first |= {len(first): measured.measure("--repeats", "2", "--seed", "1")}
+    assert [*first.values()] == [0, 0] and len(measured.jobs) == 12
+    order = [job["mode"] or job["model"] for job in measured.jobs[:6]]
+    capsys.readouterr()
+    last = order[2]
+    assert StandIn(monkeypatch, {**measured.seconds, last: None}).measure("--repeats", "2", "--seed", "1") == 130
+    printed = capsys.readouterr()
+    rows = [line.split() for line in printed.out.splitlines()]
+    assert sorted(row[1] for row in rows if row[:1] == ["1"] and "torch" not in row) == sorted({*order[:2]} - {"eager"})
+    assert "interrupted: each contestant was to have 2 runs" in printed.out
+    assert f"not measured: {'torch ' * (last == 'eager')}{last} @ 1: interrupted" in printed.out
+    assert printed.err.endswith("forktask: interrupted\n")
+    assert StandIn(monkeypatch, {order[0]: None, **measured.seconds, order[0]: None}).measure("--seed", "1") == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_a_budget_is_kept_and_what_it_left_out_is_named(monkeypatch, capsys):
+    """Check that no process may run past the budget, that shorter ones fill it, and that the rest is named."""
+    measured = StandIn(monkeypatch, {"serial": 1, "compile": 1000})
+    measured.measure("--budget", "100s", "--repeats", "200", "--pairs", "2", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert measured.now == 100 and {job["pairs"] for job in measured.jobs} == {2}
+    assert found["failures"]["torch compile @ 1"] == found["stopped"] == "the budget of 1:40 min is spent"
+    measured = StandIn(monkeypatch, {"serial": 1, "taskiter": 2, "eager": 30})
+    assert measured.measure("--budget", "100s", "--repeats", "50", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row["samples"] for row in found["rows"]}
+    # Three processes of PyTorch leave 10 s, which the shorter ones fill until none of them has room either.
+    assert rows["torch eager"] == 3 and measured.now == 100 and not found["failures"]
+
+
+def test_a_single_run_has_no_interval(monkeypatch, capsys):
+    """Check that a ratio of one repetition is printed without brackets, and is no NaN in JSON."""
+    measured = StandIn(monkeypatch, {"serial": 1, "eager": 2})
+    assert measured.measure("--repeats", "1") == 0
+    assert "   2.00 (torch eager)" in capsys.readouterr().out
+    assert measured.measure("--repeats", "1", "--json") == 0
+    text = capsys.readouterr().out
+    assert "NaN" not in text and "speedup_low" not in text
 
 
 # A program that reads the files of llm.c's train_gpt2 and prints its lines; losses come from the file named below.
