@@ -60,57 +60,111 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, const flo
     }
 }
 
-/* Products of all rows with the packed columns [first, first + columns) of a piece of k. */
-static void product_piece(const LinearTask *t, int first, int columns, int k, int terms, int add, int last,
-                          Ahead *ahead)
+/* Fetch what the epilogue of a tile reads and writes, while its sums are computed. */
+static void fetch_tile(const LinearTask *t, int row, int rows, int column)
 {
-    const int plain = !last || !(t->bias || t->residual || t->before || t->gelu_of || t->relu_of || t->activation);
+    const int columns = smaller(t->columns - column, PANEL_COLUMNS);
+    for (int i = 0; i < rows; i++)
+        for (int n = 0; n < columns; n += LINE) {
+            const ptrdiff_t p = (row + i) * t->residual_row + column + n;
+            __builtin_prefetch(t->c + (row + i) * t->c_row + column + n, 1);
+            if (t->before)
+                __builtin_prefetch(t->before + p, 1);
+            if (t->residual)
+                __builtin_prefetch(t->residual + p);
+            if (t->gelu_of)
+                __builtin_prefetch(t->gelu_of + p);
+            if (t->relu_of)
+                __builtin_prefetch(t->relu_of + p);
+        }
+}
+
+/* A piece of the sums over k, for the columns [first, first + columns). */
+typedef struct Piece {
+    const float *from; /* its part of the second factor if that lies by rows, `from_row` apart; NULL: all is packed */
+    ptrdiff_t from_row;
+    int first, columns, k, terms;
+    int add, last;
+    Ahead ahead;
+} Piece;
+
+/* Products of all rows with a piece, whose whole panels the first tiles pack if it lies by rows. */
+static void product_piece(const LinearTask *t, Piece *p)
+{
+    const int plain = !p->last || !(t->bias || t->residual || t->before || t->gelu_of || t->relu_of || t->activation);
     for (int row = 0, rows; row < t->rows; row += rows) {
         rows = tile_height(t->rows - row);
-        for (int n = 0; n < columns; n += PANEL_COLUMNS) {
-            Tile tile = {.a = t->a + row * t->a_row + k,
+        for (int n = 0; n < p->columns; n += PANEL_COLUMNS) {
+            const int whole = p->columns - n >= PANEL_COLUMNS;
+            float *panel = t->scratch + (ptrdiff_t)n * p->terms;
+            Tile tile = {.a = t->a + row * t->a_row + p->k,
                          .a_row = t->a_row,
-                         .b = t->scratch + (ptrdiff_t)n * terms,
-                         .terms = terms,
-                         .ahead = ahead};
-            if (plain && columns - n >= PANEL_COLUMNS) {
-                tile.c = t->c + row * t->c_row + first + n;
+                         .b = panel,
+                         .terms = p->terms,
+                         .ahead = &p->ahead};
+            if (row == 0 && p->from && whole) {
+                tile.b = p->from + n;
+                tile.b_row = p->from_row;
+                tile.packed = panel;
+            }
+            if (plain && whole) {
+                tile.c = t->c + row * t->c_row + p->first + n;
                 tile.c_row = t->c_row;
-                tile.add = add;
+                tile.add = p->add;
                 run_tile(rows, &tile);
             } else {
                 float sums[TILE_ROWS * PANEL_COLUMNS] __attribute__((aligned(64)));
                 tile.c = sums;
                 tile.c_row = PANEL_COLUMNS;
+                fetch_tile(t, row, rows, p->first + n);
                 run_tile(rows, &tile);
-                finish_tile(t, sums, row, rows, first + n, add, last);
+                finish_tile(t, sums, row, rows, p->first + n, p->add, p->last);
             }
         }
     }
 }
 
+/* Pack the columns of a factor that lies by rows which fill no panel: tiles pack whole ones. */
+static void pack_rest(const float *in, ptrdiff_t row, int terms, int columns, float *out)
+{
+    const int whole = columns / PANEL_COLUMNS * PANEL_COLUMNS;
+    pack_rows(in + whole, row, terms, columns - whole, out + (ptrdiff_t)whole * terms);
+}
+
 INLINE void product(const LinearTask *t, const int by_columns)
 {
-    const int piece = piece_length(t->terms, LINEAR_TERMS);
+    const int length = piece_length(t->terms, LINEAR_TERMS);
     for (int first = 0; first < t->columns; first += LINEAR_COLUMNS) {
         const int columns = smaller(t->columns - first, LINEAR_COLUMNS);
-        for (int k = 0; k < t->terms; k += piece) {
-            const int terms = smaller(t->terms - k, piece);
+        for (int k = 0; k < t->terms; k += length) {
+            const int terms = smaller(t->terms - k, length);
             const ptrdiff_t n = by_columns ? t->b_row : 1, m = by_columns ? 1 : t->b_row;
-            (by_columns ? pack_columns : pack_rows)(t->b + first * n + k * m, t->b_row, terms, columns, t->scratch);
+            const float *b = t->b + first * n + k * m;
+            Piece piece = {.first = first,
+                           .columns = columns,
+                           .k = k,
+                           .terms = terms,
+                           .add = t->accumulate || k > 0,
+                           .last = k + terms == t->terms};
+            if (by_columns) {
+                pack_columns(b, t->b_row, terms, columns, t->scratch);
+            } else {
+                pack_rest(b, t->b_row, terms, columns, t->scratch);
+                piece.from = b;
+                piece.from_row = t->b_row;
+            }
             /* The next piece comes from memory while this one is used. */
-            Ahead ahead = {0};
-            int next = first, next_k = k + piece;
+            int next = first, next_k = k + length;
             if (next_k >= t->terms)
                 next += LINEAR_COLUMNS, next_k = 0;
             if (next < t->columns) {
                 const int next_columns = smaller(t->columns - next, LINEAR_COLUMNS);
-                const int next_terms = smaller(t->terms - next_k, piece);
-                const float *b = t->b + next * n + next_k * m;
-                ahead = by_columns ? fetch_ahead(b, t->b_row, next_columns, next_terms)
-                                   : fetch_ahead(b, t->b_row, next_terms, next_columns);
+                const int next_terms = smaller(t->terms - next_k, length);
+                b = t->b + next * n + next_k * m;
+                piece.ahead = by_columns ? fetch_ahead(b, t->b_row, next_columns, next_terms)
+                                         : fetch_ahead(b, t->b_row, next_terms, next_columns);
             }
-            product_piece(t, first, columns, k, terms, t->accumulate || k > 0, k + terms == t->terms, &ahead);
+            product_piece(t, &piece);
         }
     }
 }
@@ -174,12 +228,17 @@ static void backward_weights(const LinearGradientTask *t)
                                    .columns = inputs,
                                    .terms = terms,
                                    .scratch = packed};
-                pack_rows(input, t->input_row, terms, inputs, packed);
-                Ahead ahead = {0};
+                Piece part = {.from = input,
+                              .from_row = t->input_row,
+                              .columns = inputs,
+                              .terms = terms,
+                              .add = accumulate,
+                              .last = 1};
+                pack_rest(input, t->input_row, terms, inputs, packed);
                 if (i + LINEAR_COLUMNS < t->inputs)
-                    ahead = fetch_ahead(input + LINEAR_COLUMNS, t->input_row, terms,
-                                        smaller(t->inputs - i - LINEAR_COLUMNS, LINEAR_COLUMNS));
-                product_piece(&task, 0, inputs, 0, terms, accumulate, 1, &ahead);
+                    part.ahead = fetch_ahead(input + LINEAR_COLUMNS, t->input_row, terms,
+                                             smaller(t->inputs - i - LINEAR_COLUMNS, LINEAR_COLUMNS));
+                product_piece(&task, &part);
             }
         }
     }

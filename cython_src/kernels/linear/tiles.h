@@ -1,7 +1,8 @@
 /* Matrix products in tiles: C[m][n] (+)= sum over k of A[m][k] B[k][n], shared by linear layers and attention.
  *
  * B lies in panels of PANEL_COLUMNS columns, [k][PANEL_COLUMNS], zero past the last column; A is read where it lies, by
- * rows. A tile of TILE_ROWS x PANEL_COLUMNS sums stays in registers. An element's terms are summed in the order of k, one
+ * rows. A tile of TILE_ROWS x PANEL_COLUMNS sums stays in registers; the first one of a panel may pack it, while the
+ * multiply-adds run, from a B that lies by rows. An element's terms are summed in the order of k, one
  * fused multiply-add after the other, whichever tile the element is in: bits do not depend on how a matrix is cut.
  * Include after vectors.h. */
 #ifndef FORKTASK_LINEAR_TILES_H
@@ -73,12 +74,16 @@ typedef struct Tile {
     float *c;
     ptrdiff_t a_row, c_row;
     int terms, add; /* add: to what c holds */
-    int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m] */
+    int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m]; not with `packed` */
     Ahead *ahead;   /* or NULL */
+    float *packed;  /* or NULL: B lies by rows, b_row apart, and its panel is stored here */
+    ptrdiff_t b_row;
 } Tile;
 
-/* `rows` and `turned`, which is that of the tile, are constants. */
-INLINE void tile(const int rows, const int turned, const Tile *t)
+#define PACK_AHEAD 32 /* rows that are fetched before they are packed: the time of an access to memory */
+
+/* `rows`, `turned`, which is that of the tile, and `packing`, whether there is `packed`, are constants. */
+INLINE void tile(const int rows, const int turned, const int packing, const Tile *t)
 {
     Vec sum[TILE_ROWS * PANEL_VECTORS];
     const ptrdiff_t a_row = t->a_row;
@@ -87,6 +92,8 @@ INLINE void tile(const int rows, const int turned, const Tile *t)
     UNROLL for (int i = 0; i < rows * PANEL_VECTORS; i++) sum[i] = (Vec){0};
     /* Three pointers, four rows each: addresses of base plus multiples of one stride. */
     const float *a0 = t->a, *a4 = a0 + 4 * a_row, *a8 = a0 + 8 * a_row, *b = t->b;
+    const ptrdiff_t b_row = packing ? t->b_row : PANEL_COLUMNS;
+    float *packed = t->packed;
     for (int left = t->terms; left > 0; left -= AHEAD_TERMS) {
         const int terms = left < AHEAD_TERMS ? left : AHEAD_TERMS;
         if (t->ahead)
@@ -94,13 +101,19 @@ INLINE void tile(const int rows, const int turned, const Tile *t)
         for (int k = 0; k < terms; k++) {
             Vec w[PANEL_VECTORS];
             UNROLL for (int v = 0; v < PANEL_VECTORS; v++) w[v] = load(b + v * VL);
+            if (packing) {
+                UNROLL for (int n = 0; n < PANEL_COLUMNS; n += LINE)
+                    __builtin_prefetch(b + PACK_AHEAD * b_row + n, 0, 3);
+                UNROLL for (int v = 0; v < PANEL_VECTORS; v++) store(packed + v * VL, w[v]);
+                packed += PANEL_COLUMNS;
+            }
             UNROLL for (int i = 0; i < rows; i++)
             {
                 Vec x = splat(turned ? a0[i] : (i < 4 ? a0 : i < 8 ? a4 : a8)[(i & 3) * a_row]);
                 UNROLL for (int v = 0; v < PANEL_VECTORS; v++) sum[i * PANEL_VECTORS + v] += x * w[v];
             }
             a0 += turned ? a_row : 1, a4++, a8++;
-            b += PANEL_COLUMNS;
+            b += b_row;
         }
     }
     float *c = t->c;
@@ -114,10 +127,12 @@ INLINE void tile(const int rows, const int turned, const Tile *t)
 #define DEFINE_TILE(ROWS)                                            \
     static __attribute__((noinline)) void tile_##ROWS(const Tile *t) \
     {                                                                \
-        if (t->turned)                                               \
-            tile(ROWS, 1, t);                                        \
+        if (t->packed)                                               \
+            tile(ROWS, 0, 1, t);                                     \
+        else if (t->turned)                                          \
+            tile(ROWS, 1, 0, t);                                     \
         else                                                         \
-            tile(ROWS, 0, t);                                        \
+            tile(ROWS, 0, 0, t);                                     \
     }
 
 DEFINE_TILE(1)
