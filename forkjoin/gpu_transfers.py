@@ -129,6 +129,7 @@ class GpuHostLoadExecutor(GpuExecutor):
             self.bound.device.synchronize()
         while self._extra:
             self.bound.device.free(self._extra.popitem()[1])
+        self._copied, self._computed = [], []
 
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:

@@ -184,6 +184,9 @@ class GpuBothExecutor(GpuExecutor):
     def logged_parts(self):
         return [(task.loop, task.first, task.count) for task in self._tasks]
 
+    def _forget(self):
+        self._spare_events = []
+
     def _end(self):
         if self._host is not None:
             self._host.close()

@@ -82,6 +82,9 @@ class GpuTasksExecutor(_StreamExecutor):
         # Two sets that take turns: a node may wait for its own kind of the replay before after that was recorded anew.
         self._event_sets = (self._events(), self._events())
 
+    def _forget(self):
+        self._event_sets = ()
+
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
             wait = self.taskwait == "none" and replay > first_replay
@@ -116,13 +119,12 @@ class GpuTaskGraphExecutor(_StreamExecutor):
         device.record(fork, origin)
         for stream in self._streams:
             device.wait(stream, fork)
-        former = None
-        for replay in range(replays):
-            events = self._events()
-            self._issue(replay, events, former, captured=True)
-            former = events
-        for stream in self._streams:
-            join = device.event()
+        # No event is released before the capture ends.
+        sets = [self._events() for _ in range(replays)]
+        for replay, events in enumerate(sets):
+            self._issue(replay, events, sets[replay - 1] if replay else None, captured=True)
+        joins = [device.event() for _ in self._streams]
+        for stream, join in zip(self._streams, joins, strict=True):
             device.record(join, stream)
             device.wait(origin, join)
         self.bound.advance_counter(origin, replays)

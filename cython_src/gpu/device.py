@@ -60,7 +60,7 @@ class Device(ABC):
 
     @abstractmethod
     def event(self, timing: bool = False):
-        """A new event."""
+        """A new event, which is released with the last reference to it."""
 
     @abstractmethod
     def record(self, event, stream) -> None:
@@ -191,7 +191,7 @@ class CupyDevice(Device):
                 f"the GPU must be of architecture sm_{launches.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
                 f"{self.architecture}; use another GPU"
             )
-        self._compile = cupy.RawModule
+        self._compile, self._event = cupy.RawModule, cupy.cuda.Event
         self._modules: dict[str, object] = {}
         self._functions: dict[str, int] = {}
         self._blas: Blas | None = None
@@ -226,13 +226,13 @@ class CupyDevice(Device):
         return self._runtime.streamCreateWithFlags(1)  # cudaStreamNonBlocking: does not wait for the default stream
 
     def event(self, timing=False):
-        return self._runtime.eventCreateWithFlags(0 if timing else 2)  # cudaEventDisableTiming
+        return self._event(disable_timing=not timing)  # destroyed with the last reference
 
     def record(self, event, stream):
-        self._runtime.eventRecord(event, stream)
+        self._runtime.eventRecord(event.ptr, stream)
 
     def wait(self, stream, event):
-        self._runtime.streamWaitEvent(stream, event)
+        self._runtime.streamWaitEvent(stream, event.ptr)
 
     def launch(self, symbol, tiles, rows, shared_bytes, args, stream):
         self.prepare(symbol)
@@ -281,7 +281,7 @@ class CupyDevice(Device):
             self._runtime.streamSynchronize(stream)
 
     def elapsed_s(self, start, stop):
-        return self._runtime.eventElapsedTime(start, stop) * 1e-3
+        return self._runtime.eventElapsedTime(start.ptr, stop.ptr) * 1e-3
 
     def begin_capture(self, stream):
         self._runtime.streamBeginCapture(stream)

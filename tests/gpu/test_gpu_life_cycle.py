@@ -1,5 +1,7 @@
 """Misuse of the executors of a GPU, on the fake device: the answers of those of the processor."""
 
+import gc
+import weakref
 from functools import cache
 
 import numpy as np
@@ -97,3 +99,22 @@ def test_every_gpu_model_answers_a_misuse_alike(spec):
                 error.add_note(f"the misuse: {misuse}")
                 raise
     case.executor.close()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_event_is_released_at_close(spec):
+    """Check that neither an executor nor its event log holds an event of the device once it is closed."""
+    case = GpuCase(spec)
+    make_event, made = case.device.event, []
+
+    def event(timing=False):
+        new = make_event(timing)
+        made.append(weakref.ref(new))
+        return new
+
+    case.device.event = event
+    case.executor = case.make(event_capacity=256)
+    case.prepared().run(3)
+    case.executor.close()
+    gc.collect()
+    assert made and not [one for one in made if one() is not None]
