@@ -247,6 +247,11 @@ class Configuration:
                 f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
                 f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
             )
+        if self.measure.inject and all(spec.model.device == "gpu" for spec in specs):
+            raise UsageError(
+                f"causes of outliers are injected into models of the CPU, got inject with {', '.join(map(str, specs))} "
+                f"alone; add a model of the CPU, or leave inject out"
+            )
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
 
     def with_measure(self, **changes: Any) -> Configuration:

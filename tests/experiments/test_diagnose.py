@@ -316,5 +316,8 @@ def test_what_can_be_injected_is_said(tmp_path, capsys):
     (tmp_path / "wrong.toml").write_text('[measure]\ninject = ["first_touch"]\n')
     assert main(["run", str(tmp_path / "wrong.toml"), "--dry-run"]) == 2
     assert "inject must be some of first-touch, cold-cache, preemption" in capsys.readouterr().err
+    (tmp_path / "gpu.toml").write_text('[grid]\nmodels = ["gpu_stream"]\n[measure]\ninject = ["cold-cache"]\n')
+    assert main(["run", str(tmp_path / "gpu.toml"), "--dry-run"]) == 2
+    assert "injected into models of the CPU, got inject with gpu_stream alone" in capsys.readouterr().err
     assert main(["compare", "--network", "forktask.cython_src.graphs.walks:walks", "--batch", "4", "--out", "no"]) == 2
     assert "a plan that is no network has no options but batch 1, got batch 4" in capsys.readouterr().err
