@@ -211,8 +211,8 @@ def remarks(found: Sequence[Losses]) -> list[str]:
     return sentences
 
 
-def write_csv(path, found: Sequence[Losses]) -> None:
-    """Write all classes by model, phase and layer, in seconds of all threads an iteration."""
+def as_table(found: Sequence[Losses]) -> pd.DataFrame:
+    """Return all classes by model, phase and layer, in seconds of all threads an iteration."""
     parts = []
     for losses in found:
         part = losses.table.copy()
@@ -220,9 +220,7 @@ def write_csv(path, found: Sequence[Losses]) -> None:
         part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
         part.insert(0, "model", losses.log.about["model"])
         parts.append(part)
-    pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES}).to_csv(
-        path, index=False, float_format="%.9g", lineterminator="\n"
-    )
+    return pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES})
 
 
 def as_text(found: Sequence[Losses], format_time) -> str:

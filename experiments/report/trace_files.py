@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
-from ..analysis.losses import all_losses, as_rows, as_text, write_csv
+from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.windows import Window, typical
 from ..sampling.events import EventLog
-from ..sampling.files import write_atomically
+from ..sampling.files import write_atomically, write_table
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
@@ -49,7 +49,7 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
         zoomable = [largest_window(log, MAX_EVENTS // len(logs)) for log in logs]
         said.append(write_gantt_page(folder / "gantt.html", zoomable, page_caption(zoomable)))
         found = all_losses(logs)
-        write_csv(folder / "losses.csv", found)
+        write_table(folder / "losses.csv", as_table(found))
         said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")
         rows = as_rows(found)
         said.append(_save(draw_losses(rows), folder, "losses", " ".join(losses_caption(rows))))

@@ -7,9 +7,8 @@ import fcntl
 import io
 import os
 import re
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,52 @@ def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None
         The file cannot be written.
     """
     path = Path(path)
-    temporary = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(descriptor, "wb") as file:
-            for part in parts:
-                file.write(part.encode() if isinstance(part, str) else part)
+        with _part(path) as (file, part):
+            for content in parts:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-        temporary = None
+            os.replace(part, path)
     except OSError as error:
         remedy = "make room and give the same command again" if error.errno in NO_ROOM else "choose another folder"
         raise UsageError(f"{path} cannot be written ({error.strerror or error}); {remedy}") from None
+
+
+@contextmanager
+def _part(path: Path) -> Iterator[tuple[io.BufferedWriter, Path]]:
+    """Open the empty file beside a path that will replace it, and remove it unless it did.
+
+    Its name is fixed, so what a killed process left is written anew. Whoever writes it holds a lock on it, which others
+    wait for; the file may meanwhile have been moved to its place, or been removed: then they open another.
+    """
+    part = path.with_name(f".{path.name}.part")
+    while True:
+        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file, part):
+                break
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    try:
+        file.truncate()
+        yield file, part
     finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        if _is_at(file, part):
+            part.unlink()
+        with suppress(OSError):  # what could not be written when it was flushed
+            file.close()
+
+
+def _is_at(file: io.BufferedWriter, path: Path) -> bool:
+    """Return whether a path leads to this open file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def write_table(path: Path | str, table: Any) -> None:
@@ -82,9 +110,8 @@ def check_writable(path: Path | str) -> None:
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(descriptor)
-        Path(temporary).unlink()
+        with _part(path):
+            pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be written ({reason}); choose another folder") from None
@@ -109,9 +136,8 @@ def check_writable_folder(folder: Path | str) -> None:
         present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not present.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        descriptor, temporary = tempfile.mkstemp(prefix=".forktask.", dir=present)
-        os.close(descriptor)
-        Path(temporary).unlink()
+        with _part(present / "forktask"):
+            pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
@@ -133,8 +159,7 @@ def list_folder(folder: Path | str) -> list[Path]:
 
 def unfinished(folder: Path | str) -> list[Path]:
     """Return the temporary files that `write_atomically` left in a folder where the process was killed."""
-    name = re.compile(r"\.[^.]+\.(csv|json|pdf|png|safetensors|svg|txt)\.[a-z0-9_]{8}")
-    return [path for path in list_folder(folder) if name.fullmatch(path.name) and path.is_file()]
+    return [path for path in list_folder(folder) if re.fullmatch(r"\..+\.part", path.name) and path.is_file()]
 
 
 @contextmanager

@@ -140,7 +140,13 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
 
 
 def measure_trace(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Trace a job's model, write the log to the job's `path`, and return a row about it."""
-    log = trace_run(job)
-    write_events(job["path"], log)
+    """Trace a job's model, write the log to the job's `path`, and return a row about it, or why there is none: "usage"
+    or, where the log cannot be written, "unwritable"."""
+    reason = "usage"
+    try:
+        log = trace_run(job)
+        reason = "unwritable"
+        write_events(job["path"], log)
+    except UsageError as error:
+        return {"failure": reason, "message": str(error)}
     return {"kind": "trace", "path": job["path"], **log.about}

@@ -102,8 +102,11 @@ def collect_traces(
         }
         settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
         row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND)
+        if row.get("failure") == "unwritable":
+            raise UsageError(row["message"])
         if "failure" in row:
-            collection.failures.append(f"{spec}: {row['failure']}: {row['message'].splitlines()[0]}")
+            reason = "" if row["failure"] == "usage" else f"{row['failure']}: "
+            collection.failures.append(f"{spec}: {reason}{row['message'].splitlines()[0]}")
             continue
         log = read_events(path)
         collection.logs.append(log)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
+from ..sampling.files import write_atomically
 
 MAX_ARROWS = 100_000  # of a model
 # Event -> its number and fields with their types, in the order in which lines hold them.
@@ -76,14 +77,12 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
             said.append(f"links of {window.log.about['model']}: from each block's last predecessor only")
         events += _events(number, window, arrows)
     events.sort(key=lambda event: event[:2])
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in _header(windows))
-        file.writelines(line + "\n" for _, _, line in events)
-        for number, window in enumerate(windows):
-            end = _time(max(w.stop_ns - w.start_ns for w in windows))
-            for worker in range(len(window.log.lanes)):
-                file.write(_line("PajeDestroyContainer", end, "T", f"m{number}t{worker}") + "\n")
-            file.write(_line("PajeDestroyContainer", end, "M", f"m{number}") + "\n")
+    end = _time(max(window.stop_ns - window.start_ns for window in windows))
+    lines = [*_header(windows), *(line for _, _, line in events)]
+    for number, window in enumerate(windows):
+        threads = [_line("PajeDestroyContainer", end, "T", f"m{number}t{w}") for w in range(len(window.log.lanes))]
+        lines += [*threads, _line("PajeDestroyContainer", end, "M", f"m{number}")]
+    write_atomically(path, "\n".join([*lines, ""]))
     return "; ".join([f"{path}: {len(events)} events of {len(windows)} models", *said])
 
 

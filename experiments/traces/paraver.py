@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
+from ..sampling.files import write_atomically
 
 MAX_ARROWS = 100_000  # of a model
 BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
@@ -56,11 +57,10 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     length = max(window.stop_ns - window.start_ns for window in windows)
     date = datetime.now(UTC).strftime("%d/%m/%y at %H:%M")
     applications = ":".join(f"1({n}:1)" for n in threads)
-    with open(path, "w", encoding="ascii") as file:
-        file.write(f"#Paraver ({date}):{length}_ns:1({sum(threads)}):{len(windows)}:{applications}\n")
-        file.writelines(line + "\n" for _, _, line in records)
-    path.with_suffix(".pcf").write_text(_names(windows, layers), encoding="utf-8")
-    path.with_suffix(".row").write_text(_rows(windows), encoding="utf-8")
+    head = f"#Paraver ({date}):{length}_ns:1({sum(threads)}):{len(windows)}:{applications}"
+    write_atomically(path, "\n".join([head, *(line for _, _, line in records), ""]))
+    write_atomically(path.with_suffix(".pcf"), _names(windows, layers))
+    write_atomically(path.with_suffix(".row"), _rows(windows))
     return "; ".join([f"{path}: {len(records)} records of {len(windows)} models", *said])
 
 

@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
+from ..sampling.files import write_atomically
 
 MAX_ARROWS = 100_000  # of a model
 ITERATION_TRACKS = 1000  # number of the first track of iterations
@@ -29,9 +31,9 @@ ITERATION_TRACKS = 1000  # number of the first track of iterations
 def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     """Write a gzipped trace; return a sentence about what it holds."""
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
+    content = io.BytesIO()
     num_events, said = 0, []
-    with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as file:
+    with gzip.open(content, "wt", encoding="utf-8", compresslevel=6) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         for number, window in enumerate(windows, 1):
             arrows, complete = window.arrows(MAX_ARROWS)
@@ -41,7 +43,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
                 file.write(",\n" * (num_events > 0) + json.dumps(event, separators=(",", ":")))
                 num_events += 1
         file.write("\n]}\n")
-    os.replace(partial, path)
+    write_atomically(path, content.getvalue())
     return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *said])
 
 

@@ -5,11 +5,14 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.commands.main import main
+from forktask.experiments.sampling.files import unfinished, write_atomically
 from forktask.experiments.sampling.results import SAMPLES, ResultsWriter, read_results
 
 pytestmark = pytest.mark.timeout(240)
@@ -17,29 +20,30 @@ pytestmark = pytest.mark.timeout(240)
 # Makes one call of the command line after the other, each in a fork of a process that has loaded all modules, and
 # lets `fault` happen when the file `place` is written for the `number`th time.
 DRIVER = """
-import json, os, resource, signal, sys, tempfile
+import json, os, resource, signal, sys
 import forktask.experiments.report.files, forktask.experiments.metg.figure, forktask.experiments.training.train
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures
+from forktask.experiments.sampling import files
 
-make_temporary, replace = tempfile.mkstemp, os.replace
+open_part, replace = files._part, os.replace
 
 def inject(place, number, fault):
     times = 0
 
-    def make(prefix="", **options):
+    def make(path):
         nonlocal times
-        times += prefix == f".{place}."
-        if times == number and prefix == f".{place}." and fault == "full":
+        times += path.name == place
+        if times == number and path.name == place and fault == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))
-        return make_temporary(prefix=prefix, **options)
+        return open_part(path)
 
     def put(source, target):
         if times == number and os.path.basename(target) == place and fault in ("SIGKILL", "SIGINT"):
             os.kill(os.getpid(), signal.Signals[fault])
         return replace(source, target)
 
-    tempfile.mkstemp, os.replace = make, put
+    files._part, os.replace = make, put
 
 for words, *injected in json.loads(sys.argv[1]):
     read, write = os.pipe()
@@ -166,3 +170,30 @@ def test_faults_in_training(tmp_path):
         assert resumed[0] == 0, resumed
         assert weights(str(number)) == weights("whole")
         assert not [name for name in os.listdir(tmp_path / str(number)) if name.startswith(".")]
+
+
+def test_a_trace_on_a_full_disk_is_one_sentence(tmp_path, capsys):
+    """Check the command's exit code and only sentence where an event log does not fit."""
+    command = "trace --network lenet5 --batch 8 --models serial,forkjoin --threads 1 --iterations 3 --out"
+    with disk_with_room(1000):
+        assert main([*command.split(), str(tmp_path / "traces")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "serial-1.npz cannot be written (File too large); make room and give the same command again" in said
+    assert not list((tmp_path / "traces" / "events").iterdir())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_a_killed_process_left_is_written_anew(number, tmp_path):
+    """Check that nothing but the file stays after a later run, and that writers of one file wait for each other."""
+    path = tmp_path / "report.html"
+    program = (
+        "import os, sys\nfrom forktask.experiments.sampling import files\n"
+        "os.replace = lambda *_: os.kill(os.getpid(), 9)\nfiles.write_atomically(sys.argv[1], 'x' * 100_000)"
+    )
+    for _ in range(number):
+        done = subprocess.run([sys.executable, "-P", "-c", program, path], check=False)
+        assert done.returncode == -9 and [p.name for p in unfinished(tmp_path)] == [".report.html.part"]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: [write_atomically(path, f"{i}" * 50_000) for _ in range(20)], range(4)))
+    assert os.listdir(tmp_path) == [path.name] and len(set(path.read_text())) == 1
+    assert path.stat().st_size == 50_000
