@@ -18,46 +18,49 @@ INLINE int piece_length(int terms, int longest)
     return pieces ? smaller(((terms + pieces - 1) / pieces + 15) / 16 * 16, longest) : longest;
 }
 
-/* The epilogue of up to VL elements of a row; p: their offset in residual, before, gelu_of and relu_of. */
-INLINE void finish_vector(const LinearTask *t, Vec value, int n, int column, ptrdiff_t p, float *c, int add, int last)
-{
-    if (add)
-        value = load_some(c, n) + value;
-    if (last) {
-        if (t->bias)
-            value += load_some(t->bias + column, n);
-        if (t->before)
-            store_some(t->before + p, value, n);
-        if (t->activation == LINEAR_GELU)
-            value = gelu(value);
-        else if (t->activation == LINEAR_RELU)
-            value = choose_lanes((VecI)(value <= splat(0)), splat(0), value);
-        if (t->residual)
-            value += load_some(t->residual + p, n);
-        if (t->gelu_of)
-            value *= gelu_derivative(load_some(t->gelu_of + p, n));
-        if (t->relu_of)
-            value = choose_lanes((VecI)(load_some(t->relu_of + p, n) > splat(0)), value, splat(0));
-    }
-    store_some(c, value, n);
-}
+/* Run STATEMENT for each vector `*v` of a tile's sums: `lanes` of its columns, from `n` on, count, and lie at `p` in maps
+ * whose rows are `stride` apart. */
+#define EACH_OF_TILE(stride, STATEMENT)                        \
+    for (int i = 0; i < rows; i++)                             \
+    FOR_VECTORS(n, lanes, columns, {                           \
+        const ptrdiff_t p = (row + i) * (stride) + column + n; \
+        Vec *v = (Vec *)(sums + i * PANEL_COLUMNS + n);        \
+        STATEMENT;                                             \
+    })
 
-/* Sums of a tile to their places. */
-static __attribute__((noinline)) void finish_tile(const LinearTask *t, const float *sums, int row, int rows, int column,
+/* Sums of a tile to their places. One map after the other, each in a loop of its own: a loop over all of them waits at
+ * each vector for the map that comes from memory. */
+static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *sums, int row, int rows, int column,
                                                   int add, int last)
 {
-    const int columns = smaller(t->columns - column, PANEL_COLUMNS);
-    for (int i = 0; i < rows; i++) {
-        const ptrdiff_t p = (row + i) * t->residual_row + column;
-        float *c = t->c + (row + i) * t->c_row + column;
-        for (int n = 0; n < columns; n += VL) {
-            Vec value = load(sums + i * PANEL_COLUMNS + n);
-            if (columns - n >= VL)
-                finish_vector(t, value, VL, column + n, p + n, c + n, add, last);
-            else
-                finish_vector(t, value, columns - n, column + n, p + n, c + n, add, last);
-        }
+    const int columns = smaller(t->columns - column, PANEL_COLUMNS), activation = t->activation;
+    const ptrdiff_t map_row = t->residual_row, c_row = t->c_row;
+    float *c = t->c, *before = t->before;
+    const float *bias = t->bias, *residual = t->residual, *gelu_of = t->gelu_of, *relu_of = t->relu_of;
+    if (add)
+        EACH_OF_TILE(c_row, *v = load_some(c + p, lanes) + *v);
+    if (last) {
+        if (bias || before || activation)
+            EACH_OF_TILE(map_row, {
+                Vec value = *v;
+                if (bias)
+                    value += load_some(bias + column + n, lanes);
+                if (before)
+                    store_some(before + p, value, lanes);
+                if (activation == LINEAR_GELU)
+                    value = gelu(value);
+                else if (activation == LINEAR_RELU)
+                    value = choose_lanes((VecI)(value <= splat(0)), splat(0), value);
+                *v = value;
+            });
+        if (residual)
+            EACH_OF_TILE(map_row, *v += load_some(residual + p, lanes));
+        if (gelu_of)
+            EACH_OF_TILE(map_row, *v *= gelu_derivative(load_some(gelu_of + p, lanes)));
+        if (relu_of)
+            EACH_OF_TILE(map_row, *v = choose_lanes((VecI)(load_some(relu_of + p, lanes) > splat(0)), *v, splat(0)));
     }
+    EACH_OF_TILE(c_row, store_some(c + p, *v, lanes));
 }
 
 /* Fetch what the epilogue of a tile reads and writes, while its sums are computed. */
