@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import UsageError, did_you_mean
+from .typed_text import is_text
 
 MOST_TOML_BYTES = 1 << 14  # a key of ten thousand parts takes the reader of TOML seconds
 
@@ -166,3 +167,9 @@ def check_keys(table: Iterable[str], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
             raise UsageError(f"keys in {where} may be {', '.join(known)}; got {key!r}{did_you_mean(key, known)}")
+
+
+def check_title(title: Any, where: str) -> None:
+    """Raise `UsageError` for a title that is no text, or that would write control characters to a terminal."""
+    if not isinstance(title, str) or not is_text(title):
+        raise UsageError(f"title in {where} must be a text without control characters, got {title!r:.60}")

@@ -42,7 +42,7 @@ import msgspec
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
-from ...cython_src.reading import Text, check_keys, checked, read_toml
+from ...cython_src.reading import Text, check_keys, check_title, checked, read_toml
 from ...cython_src.records import Field, Record, about, fields
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
@@ -64,7 +64,7 @@ class StudyOptions(Record, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         for value in self.accuracy:
-            if not isinstance(value, float | int) or not 0 < value <= 1:
+            if type(value) not in (int, float) or not 0 < value <= 1:
                 raise UsageError(f"accuracy must be numbers in (0, 1], got {value!r}")
 
 
@@ -140,8 +140,9 @@ class Study:
 
     @property
     def axes(self) -> dict[str, tuple]:
-        """Fields with several values -> these."""
-        return {name: tuple(value) for name, value in self.train.items() if _several(name, value)}
+        """Fields with several values -> these, each once."""
+        several = {name: value for name, value in self.train.items() if _several(name, value)}
+        return {name: tuple(v for i, v in enumerate(value) if v not in value[:i]) for name, value in several.items()}
 
     def runs(self) -> list[Run]:
         """Return the runs in their order: all combinations of a seed before the next seed.
@@ -220,6 +221,7 @@ def read_study(path: Path | str) -> Study:
         tables = checked(content, StudyFile)
     except ValueError as error:
         raise UsageError(f"{path} must be a study, got: {error}; see forktask study --help") from None
+    check_title(tables.title, str(path))
     train, stages, quick = tables.train, tables.stages, tables.quick
     known = _fields()
     for place, table in (("[train]", train), ("[quick]", quick), *(("[[stages]]", stage) for stage in stages)):

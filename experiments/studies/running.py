@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_regular
+from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_json, read_regular
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..sampling.child import clean_environment, run_sample, sample_environment
@@ -27,6 +27,13 @@ from .one_run import COMMAND
 MARKER = "study.json"
 RESULT = "result.json"
 FORMAT_VERSION = 1
+
+
+class Marker(msgspec.Struct, kw_only=True):
+    """What says that a folder holds a study."""
+
+    title: Text
+    environment_id: Text
 
 
 class EpochResult(msgspec.Struct, kw_only=True):
@@ -139,10 +146,17 @@ def run_study(
     marker = out / MARKER
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not marker.exists())):
         raise UsageError(f"--out must be a new folder or one of an earlier study, got {out}; choose another")
+    environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
+    described = {
+        "format_version": FORMAT_VERSION,
+        "title": study.title,
+        "environment_id": environment_id(environment),
+        "environment": environment,
+    }
+    if marker.exists():
+        _check_same(described, marker)
     check_writable_folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
-    described = {"format_version": FORMAT_VERSION, "title": study.title, "environment": environment}
     found = []
     with locked_file(out):
         write_atomically(marker, json.dumps(described, indent=1) + "\n")
@@ -156,7 +170,18 @@ def run_study(
                     bar.clear()
                     report(f"{run.label}, seed {run.seed}: {_said(result)}")
                 found.append((run, result))
-    return Results(study, found, environment_id(environment))
+    return Results(study, found, described["environment_id"])
+
+
+def _check_same(described: Mapping[str, Any], marker: Path) -> None:
+    """Raise `UsageError` if going on would mix two studies, or two machines or installations, in one report."""
+    before = read_json(marker, "marker of a study", Marker, "choose another folder")
+    for field, said in (("title", "study"), ("environment_id", "environment")):
+        if getattr(before, field) != described[field]:
+            raise UsageError(
+                f"all runs in {marker.parent} must be of one {said}, {getattr(before, field)!r}, got "
+                f"{described[field]!r}; choose another folder"
+            )
 
 
 def _train(run: Run, folder: Path, time_limit_s: float, command: Sequence[str]) -> dict[str, Any]:

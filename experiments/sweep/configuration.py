@@ -35,7 +35,7 @@ from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, spelled
 from ...cython_src.networks.own import is_own, name_call
-from ...cython_src.reading import check_keys, read_toml
+from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
@@ -432,8 +432,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         grid["batch"] = default_batch(*networks)
     grid.pop(ARGUMENTS, None)
     title = values.get("title", Configuration.title)
-    if not isinstance(title, str):
-        raise UsageError(f"title in {where} must be a text, got {title!r}")
+    check_title(title, where)
     measure = measure_given(values.get("measure", {}), f"table [measure] of {where}")
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
     for granularity in axes.granularity:

@@ -141,7 +141,9 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
         (("threads = 1", "threads = 0"), "threads must be"),
         (("[0.05, 1.0]", "[5]"), "accuracy must be numbers"),
         (("batch = [32, 2048]", "batch = []"), "empty list"),
+        (("[0.05, 1.0]", "[true]"), "accuracy must be numbers"),
         (("title =", "title"), "must be TOML"),
+        (("A small", "A\\u001b[2Jsmall"), "title in .* without control characters"),
         (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
         (("threads = 1", "seeds = 0"), "seeds must be"),
     ],
@@ -153,12 +155,29 @@ def test_wrong_files_are_refused(file, change, message):
         read_study(file)
 
 
+def test_repeated_values_are_one_run(file):
+    """Check that a value named twice is trained and shown once, as in a sweep."""
+    file.write_text(FILE.replace('["serial", "taskiter"]', '["serial", "taskiter", "serial"]'))
+    study = read_study(file)
+    assert study.axes["model"] == ("serial", "taskiter") and len(study.runs()) == 4
+
+
 def test_folders_of_others_are_refused(file, tmp_path):
-    """Check a folder with other files, a file, and a study that does not exist."""
+    """Check a folder with other files, of another study, machine, or a broken one, and a study that does not exist."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(UsageError, match="--out must be a new folder"):
         run_study(read_study(file), tmp_path / "full")
+    marker = tmp_path / "full" / running.MARKER
+    for content, message in (
+        ({"title": "Another", "environment_id": "a"}, "one study, 'Another', got 'A small study'"),
+        ({"title": "A small study", "environment_id": "a"}, "one environment, 'a', got '[0-9a-f]{12}'"),
+        ({"title": "A small study"}, "must be a marker of a study, got: .*environment_id"),
+    ):
+        marker.write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=message):
+            run_study(read_study(file), tmp_path / "full")
+        assert json.loads(marker.read_text()) == content
     with pytest.raises(UsageError, match="name a TOML file or a shipped study"):
         find_study("none")
 
