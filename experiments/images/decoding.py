@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
 from pathlib import Path
 
@@ -63,6 +65,8 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
         The file cannot be decoded, with the reason.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError("it is no regular file")  # opening a pipe would wait for ever
         pixels = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
         if pixels is None:
             pixels = _decode_any(path, height, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import open_regular
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = ("train", "valid", "test")
@@ -83,8 +85,8 @@ def list_table(path: Path) -> Listing:
         A missing table, column or image, an unknown split, or splits with other classes than those of training.
     """
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+        with open_regular(path, "CSV file") as (file, _):
+            reader = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
             columns = set(reader.fieldnames or ())
             if not {"file", "label"} <= columns:
                 raise UsageError(

@@ -449,7 +449,7 @@ def check_threads(threads: int, available: int | None = None, oversubscribe: boo
     if threads > available and not oversubscribe:
         raise UsageError(
             f"no more threads than the {available} available cores may run, got {threads}; "
-            f"ask for fewer, or give --oversubscribe"
+            f"ask for fewer, or give --oversubscribe to a command that has it"
         )
     return threads
 

@@ -18,6 +18,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
+from ...cython_src.reading import open_regular
 from ..images.source import standardising_table
 from ..machine.disturbance import read_memory
 from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, stratified_split
@@ -287,7 +288,8 @@ def _read_file(path: Path) -> bytes:
     """Read all bytes of a file; unpack it if its name ends in .gz."""
     parts: list[bytes] = []
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with open_regular(path, "file of a data set") as (stored, _):
+            file = gzip.GzipFile(fileobj=stored) if path.suffix == ".gz" else stored
             while part := file.read(_CHUNK_BYTES):
                 parts.append(part)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

@@ -20,6 +20,7 @@ from ..machine.topology import available_cpus
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..sampling.memory import format_bytes
+from ..sampling.models import check_counts, check_threads, parse_models
 from .config import TrainingConfig
 from .data import load_data
 from .dataset import Dataset
@@ -165,12 +166,16 @@ def compare_loading(
     """
     if config.load == "memory":
         raise UsageError(f"--load must be one of {', '.join(LOADS[1:])} to be measured, got memory; use --load files")
+    check_threads(config.threads)
+    check_counts(parse_models(models), [config.threads])
     settings = sample_environment(config.threads, 0, len(available_cpus()))
     rows = []
     for way in ways(config.threads, models):
         report(way)
         job = {"way": way, "config": config.as_dict(), "cpus": None}
         rows.append({"way": way, **run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, COMMAND)})
+        if len(rows) == 1 and rows[0].get("failure") == "usage":
+            raise UsageError(rows[0]["message"])  # all ways need these data
     rates = {row["way"]: row["images_per_s"] for row in rows if "failure" not in row}
     alone = max(
         (rate for way, rate in rates.items() if ", " not in way or way.startswith(("joblib", "Data"))), default=0

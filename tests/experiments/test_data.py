@@ -1,6 +1,7 @@
 """Data sets: what is loaded, and what is said about files that cannot be."""
 
 import gzip
+import os
 import struct
 
 import numpy as np
@@ -164,6 +165,9 @@ def test_missing_files_are_named(tmp_path):
     write_cifar_folder(tmp_path)
     (tmp_path / "data_batch_4.bin").unlink()
     with pytest.raises(UsageError, match="data_batch_4.bin"):
+        load_data(f"cifar10:{tmp_path}")
+    os.mkfifo(tmp_path / "data_batch_4.bin")
+    with pytest.raises(UsageError, match="data_batch_4.bin must be a regular file"):
         load_data(f"cifar10:{tmp_path}")
 
 

@@ -69,3 +69,13 @@ def test_what_is_in_memory_has_no_way_to_load(config, capsys):
         loading.compare_loading(config.with_changes(load="memory"), ["serial"])
     assert main(["loading", "--load", "memory"]) == 2
     assert "use --load files" in capsys.readouterr().err
+
+
+def test_data_that_no_way_can_load_are_refused(config):
+    """Check one sentence, not a failure of each way, for data of no image files, and for threads that are not there."""
+    with pytest.raises(UsageError, match="are for image files .* got --data digits"):
+        loading.compare_loading(config.with_changes(data="digits"), ["taskiter"])
+    with pytest.raises(UsageError, match="available cores may run, got 4000"):
+        loading.compare_loading(config.with_changes(threads=4000), ["taskiter"])
+    with pytest.raises(UsageError, match="serial must run on one thread, got 2"):
+        loading.compare_loading(config, ["serial"])
