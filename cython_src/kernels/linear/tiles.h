@@ -74,7 +74,7 @@ typedef struct Tile {
     float *c;
     ptrdiff_t a_row, c_row;
     int terms, add; /* add: to what c holds */
-    int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m]; not with `packed` */
+    int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m] */
     Ahead *ahead;   /* or NULL */
     float *packed;  /* or NULL: B lies by rows, b_row apart, and its panel is stored here */
     ptrdiff_t b_row;
@@ -102,6 +102,8 @@ INLINE void tile(const int rows, const int turned, const int packing, const Tile
             Vec w[PANEL_VECTORS];
             UNROLL for (int v = 0; v < PANEL_VECTORS; v++) w[v] = load(b + v * VL);
             if (packing) {
+                if (turned)
+                    __builtin_prefetch(a0 + PACK_AHEAD * a_row, 0, 3);
                 UNROLL for (int n = 0; n < PANEL_COLUMNS; n += LINE)
                     __builtin_prefetch(b + PACK_AHEAD * b_row + n, 0, 3);
                 UNROLL for (int v = 0; v < PANEL_VECTORS; v++) store(packed + v * VL, w[v]);
@@ -127,7 +129,9 @@ INLINE void tile(const int rows, const int turned, const int packing, const Tile
 #define DEFINE_TILE(ROWS)                                            \
     static __attribute__((noinline)) void tile_##ROWS(const Tile *t) \
     {                                                                \
-        if (t->packed)                                               \
+        if (t->packed && t->turned)                                  \
+            tile(ROWS, 1, 1, t);                                     \
+        else if (t->packed)                                          \
             tile(ROWS, 0, 1, t);                                     \
         else if (t->turned)                                          \
             tile(ROWS, 1, 0, t);                                     \

@@ -242,6 +242,18 @@ def test_auto_has_blocks_for_eight_threads():
     assert max(loop.num_blocks for loop in lower("gpt2_tiny", batch=1, sequence=16).loops) <= 16
 
 
+def test_long_factors_are_read_for_wide_blocks():
+    """Check that the vocabulary's gradient, 51 MB for 256 tokens, is read for 96 features of its input at a time, and
+    that products whose gradient stays in a cache keep blocks of all these rows."""
+    shapes = {
+        loop.name: {(r1 - r0, c1 - c0) for r0, r1, c0, c1 in (block.bounds for block in loop.blocks)}
+        for loop in lower("gpt2", batch=4, sequence=64).loops
+        if loop.kernel == "linear_backward_data"
+    }
+    assert shapes.pop("lm_head.data_gradient") == {(128, 96)}
+    assert {rows for blocks in shapes.values() for rows, _ in blocks} == {256}
+
+
 def test_partial_gradients_of_queries_are_bounded():
     """Check that a sample's keys have 8 slices at most backward, however fine the cut is, and one where samples and
     heads are blocks enough."""

@@ -17,6 +17,8 @@ BLOCKS_WANTED = 16  # enough for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
 OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
+WIDE = 96  # columns of a block whose first factor comes from memory, at least, if its rows can be halved
+FACTOR_BYTES = 8 << 20  # of the rows of a first factor that comes from memory for each block
 KEY_SLICES = 8  # of a sample backward, at most
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 SHORTEST_BYTES = 16384  # of a map that is read or written once
@@ -59,8 +61,14 @@ def product_blocks(
     if not cut.is_auto:
         row_ranges = ranges(target.rows, _asked_rows(low, target.sequence))
         return row_ranges, ranges(columns, min(cut.channels or columns, columns))
-    row_ranges = ranges(target.rows, ROWS)
-    return row_ranges, _pieces(columns, _wanted(flops) / len(row_ranges))
+    rows = min(target.rows, ROWS)
+    row_ranges = ranges(target.rows, rows)
+    pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+    # Each range of columns reads all of the first factor: half as many, and twice as many of rows, read half as much.
+    if rows == ROWS and pieces[0][1] < WIDE and 2 * flops / columns / target.rows * rows > FACTOR_BYTES:
+        row_ranges = ranges(target.rows, ROWS // 2)
+        pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+    return row_ranges, pieces
 
 
 def weight_blocks(
