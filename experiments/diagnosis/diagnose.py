@@ -211,10 +211,12 @@ def _granularity(case: Case) -> Iterator[Finding]:
 def _bandwidth(case: Case) -> Iterator[Finding]:
     """Loops that several threads slow down at the memory's limit."""
     threads, serial = case.threads, case.loop_times("serial")
-    limit = continued(case.machine.bandwidth_bytes_per_s, np.array([threads]))[0] if serial else np.inf
+    if not serial or not case.machine.bandwidth_bytes_per_s or threads < 2:
+        return
+    limit = continued(case.machine.bandwidth_bytes_per_s, np.array([threads]))[0]
     for model in case.models:
         own = case.loop_times(model)
-        if not own or not case.machine.bandwidth_bytes_per_s or threads < 2:
+        if not own:
             continue
         num_bytes: dict[str, float] = {}
         for loop in case.plan.loops:

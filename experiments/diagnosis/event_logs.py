@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -111,49 +112,43 @@ def _losses(
     loops = zip(layer_of_loops(log), log.loops["phase"], log.loops["name"], strict=True)
     groups = [(layer, phase, kernels.get(name, "")) for layer, phase, name in loops]
     chains = {(c.layer, c.phase, c.kernel): c for c in case.chains} if case else {}
-    steps = {other.about["model"]: other.step_s for other in beside}
+    steps, model = {other.about["model"]: other.step_s for other in beside}, log.about["model"]
     for kind, by_loop in lost_by_loop(log, serial).items():
         seconds = float(by_loop.sum())
         if seconds < LEAST_PART * log.step_s:
             continue
-        places: dict[tuple[str, str, str], float] = {}
-        for group, time in zip(groups, by_loop, strict=False):
-            places[group] = places.get(group, 0.0) + float(time)
-        worst = sorted((place for place in places.items() if place[1] > 0), key=lambda place: -place[1])
-        named = ", ".join(f"{' '.join(filter(None, group))} ({ms(time)})" for group, time in worst[:MANY])
-        where = ", most while another thread runs " if kind in WAITING else ", most in "
+        places: Counter[tuple[str, str, str]] = Counter()
+        for group, time in zip(groups, by_loop.tolist(), strict=False):  # its last entry is of no loop
+            places[group] += time
+        worst = [place for place in places.most_common() if place[1] >= LEAST_PART * seconds]
         text = f"{_SAID[kind]} {ms(seconds)} of a step of {ms(log.step_s)} ({seconds / log.step_s:.0%})"
-        text += (where + named) * bool(named) + "."
-        bound = [chains[group] for group, _ in worst if group in chains] if kind in WAITING else []
-        chained = sum(time for group, time in worst if group in chains) > seconds / 2 if bound else False
+        if worst:
+            named = ", ".join(f"{' '.join(filter(None, group))} ({ms(time)})" for group, time in worst[:MANY])
+            text += f", most {'while another thread runs' if kind in WAITING else 'in'} {named}"
+        text += "."
+        bound = {group: time for group, time in worst if group in chains and kind in WAITING}
+        chained = sum(bound.values()) > seconds / 2
         if chained:
-            each = ", ".join(f"{c.buffer!r} ({c.links} blocks)" for c in bound[:MANY])
+            each = ", ".join(f"{chains[g].buffer!r} ({chains[g].links} blocks)" for g in list(bound)[:MANY])
             text += f" These are chains: blocks that update one buffer, one after the other: {each}."
-        if kind == "preemption" and "preempted" in slow:
-            count, longest = (
-                sum(one.count for one in slow["preempted"]),
-                max(one.longest_s for one in slow["preempted"]),
-            )
-            text += (
-                f" For that {count} runs of blocks took more than five times as long as others, up to {ms(longest)}."
-            )
-        attempt, model = _attempt(kind, log.about["model"], case, chained)
-        brings = case.gain_text(log.about["model"], model) if case and model else ""
-        if chained and not model:
-            brings = case.break_chains(log.about["model"])[1]
-        brings = brings or f"at most {ms(seconds)} a step"
-        if model in steps:
-            brings += f"; traced here: {ms(steps[model])}"
-        yield Finding(kind, seconds, text, attempt, brings)
+        if kind == "preemption" and (taken := slow.get("preempted")):
+            count, longest_s = sum(one.count for one in taken), max(one.longest_s for one in taken)
+            text += f" For that {count} run{'s' * (count > 1)} of blocks took more than five times as long as others, "
+            text += f"up to {ms(longest_s)}."
+        attempt, brings = case.break_chains(model) if case and chained else ("", "")
+        if not attempt:
+            attempt, other = _attempt(kind, model, case)
+            brings = case.gain_text(model, other) if case and other else ""
+            brings = brings or f"at most {ms(seconds)} a step"
+            brings += f"; traced here: {ms(steps[other])}" if other in steps else ""
+        yield Finding(kind, seconds, text, attempt, brings or f"at most {ms(seconds)} a step")
 
 
-def _attempt(kind: str, model: str, case: Case | None, chained: bool) -> tuple[str, str]:
+def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
     """Return what to try against a loss of a model, and the model that this is, if it is one."""
     base = base_model(model)
     joins = base in ("forkjoin", "joblib")
     tasks = min(case.task_models, key=case.time) if case else "taskiter"
-    if chained and case.break_chains(model)[0]:
-        return case.break_chains(model)[0], ""
     if kind == "preemption":
         return _ATTEMPTS["preempted"], ""
     if kind == "inflation":
@@ -164,12 +159,12 @@ def _attempt(kind: str, model: str, case: Case | None, chained: bool) -> tuple[s
         if base == "tasks":
             return "record the graph once and replay it: taskiter", "taskiter"
         return _COARSER, ""
+    if kind == "lock":
+        return "partial sums in place of commutative updates", ""
     if joins:
         return f"{model_label(tasks)}, in which blocks of the next layers run meanwhile", tasks
     if kind == "barrier":
         return "taskiter, which has no barrier between iterations", "taskiter" * (base != "taskiter")
-    if kind == "lock":
-        return "--weight-gradients partial: no locks", ""
     if kind == "imbalance" and "placement" not in model and base in ("taskgraph", "taskiter"):
         return "placement=stealing, or " + _FINER, f"{model}:placement=stealing"
     return _FINER, ""

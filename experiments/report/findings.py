@@ -11,7 +11,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..diagnosis.case import Case, case_of_logs, case_of_study
+from ..diagnosis.case import Case, case_of_logs, case_of_study, log_of_durations
 from ..diagnosis.diagnose import Finding, diagnose
 from ..diagnosis.event_logs import diagnose_log
 from ..sampling.events import EVENTS_FOLDER, EventLog, events_files, read_events
@@ -59,7 +59,8 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
         for logs in by_plan.values():
             case = swept.get(plan_id)
             if case is None and not all(log.of_gpu for log in logs):
-                title = f"{logs[0].about['plan_name']}, blocks as long as in the event log of serial"
+                durations = log_of_durations(logs)
+                title = f"{durations.about['plan_name']}, blocks as long as in the event log of {durations.title}"
                 try:
                     case = case_of_logs(logs, machine_of_traces(place))
                     cases.append(_row(title, diagnose(case)))

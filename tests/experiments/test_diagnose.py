@@ -130,17 +130,23 @@ def test_a_trace_folder_by_itself_names_the_chain(form, tmp_path, capsys):
     assert costs == sorted(costs, reverse=True)
 
 
-def test_a_trace_folder_without_serial_or_of_another_machine_is_diagnosed_from_its_logs(tmp_path, capsys):
-    """Check that losses are found without a simulation, and that the reason is said."""
-    here = traced_folder(tmp_path / "here", ("forkjoin",), weight_gradients="chain")
-    there = traced_folder(
-        tmp_path / "there", ("serial", "forkjoin"), environment={"cpu": "other"}, weight_gradients="chain"
-    )
-    for folder, reason in ((here, "trace `serial` too"), (there, "was measured on another machine")):
-        assert main(["diagnose", str(folder)]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert f"not diagnosed: {'a simulation' if folder == here else repr(str(there))}" in said and reason in said
-        assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
+def test_a_trace_folder_without_serial_takes_the_durations_of_another_log(tmp_path, capsys):
+    """Check that the chain is named as well, and that it is said which log tells the durations."""
+    folder = traced_folder(tmp_path, ("forkjoin", "taskiter"), weight_gradients="chain")
+    assert main(["diagnose", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "starpu_cnn train b4, blocks as long as in the event log of" in said
+    assert "1. Dependency chains bind. conv1 backward: 4 blocks update 'conv1.weight.partials'" in said
+    assert "1. Threads wait behind barriers for" in said and "These are chains" in said
+
+
+def test_a_trace_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
+    """Check that losses are found, and that the reason is said."""
+    folder = traced_folder(tmp_path, ("serial", "forkjoin"), environment={"cpu": "other"}, weight_gradients="chain")
+    assert main(["diagnose", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"not diagnosed: {str(folder)!r} was measured on another machine" in said
+    assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
 
 
 @pytest.mark.parametrize("model", ["forkjoin", "forkjoin:region=persistent:schedule=dynamic", "taskgraph", "taskiter"])

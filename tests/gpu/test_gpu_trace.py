@@ -160,7 +160,7 @@ def test_what_keeps_the_device_idle_is_found(logs):
         busy_s, idle_s = busy_and_idle(log)
         assert busy_s + sum(idle_s.values()) == pytest.approx(log.wall_ns * 1e-9 / ITERATIONS), model
         for finding in diagnose_log(log):
-            assert finding.text[0].isupper()
+            assert finding.cost_s >= 0 and finding.text.endswith(".")
     kinds = {model: {finding.kind for finding in diagnose_log(log)} for model, log in logs.items()}
     assert "launches" in kinds["gpu_forkjoin"] and "copies" in kinds["gpu_offload"]
 
