@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,8 +155,9 @@ def prompt_of(network: Network, tokenizer: Tokenizer | None, text: str | None, t
 
 
 def as_text(tokens: bytes) -> str:
-    """Bytes as text; what is no UTF-8 is shown as the replacement character."""
-    return tokens.decode(errors="replace")
+    """Bytes as text for a terminal: bytes that are no UTF-8, and control characters, are replacement characters."""
+    text = tokens.decode(errors="replace").replace("\r\n", "\n")
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
 
 
 def read_network(path: Path, name: str = "") -> tuple[Network, dict[str, np.ndarray]]:

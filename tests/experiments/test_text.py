@@ -14,7 +14,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.sweep.configuration import parse_configuration
 from forktask.experiments.sweep.tune import candidates
 from forktask.experiments.training import train as training
-from forktask.experiments.training.generate import generate
+from forktask.experiments.training.generate import as_text, generate
 from forktask.experiments.training.safetensors import read_safetensors
 from forktask.experiments.training.text import load_text
 
@@ -87,6 +87,11 @@ def test_training_resumes_bit_by_bit(tmp_path):
 
     run("parts", epochs=1, model="serial")
     assert run("parts", resume=True, epochs=2, model="taskiter") == run("whole", epochs=2, model="forkjoin")
+
+
+def test_control_characters_do_not_reach_a_terminal():
+    """Check that what a network writes after random bytes can neither move a cursor nor clear a screen."""
+    assert as_text(b"a\tb\r\nc\x1b[2Jd\x00\xff\xc2\x9b") == "a\tb\nc\ufffd[2Jd\ufffd\ufffd\ufffd"
 
 
 def test_the_default_text_is_long_enough():
