@@ -127,7 +127,8 @@ def view_of(
         else:
             if not rows or rows[-1].kind != "folded" or rows[-1].phase != loop.phase:
                 run = _run_of_folded(plan, shown, number)
-                text = f"{sum(part.num_blocks for part in run)} tasks of {len(run)} loop{'s' * (len(run) > 1)}"
+                tasks_of_run = sum(part.num_blocks for part in run)
+                text = f"{tasks_of_run} task{'s' * (tasks_of_run > 1)} of {len(run)} loop{'s' * (len(run) > 1)}"
                 add("folded", text, loop.layer, loop.phase, 1)
             node_of[tasks] = rows[-1].nodes[0]
         if ends[number]:
