@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 
 from .names import model_rank
-from .study import Study
+from .study import Study, capacities_of
 
 # A sample is disturbed if a runnable thread waited, or its CPU was stolen or throttled, for a larger share of time.
 DISTURBED_SHARE = 0.05
+# The capacity is the best of three takes; between quiet takes it changes by 2 %.
+CAPACITY_CHANGE = 0.1
 
 TICK_S = 0.01
 
@@ -42,6 +44,15 @@ def disturbance_warnings(study: Study) -> list[str]:
             "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
             "too low, so that floors and bounds are too weak."
         )
+    for threads in sorted({int(n) for row in study.capacities for n in row["capacity"]}):
+        takes = capacities_of((machine, *study.capacities), threads)
+        if max(takes) > (1 + CAPACITY_CHANGE) * min(takes):
+            sentences.append(
+                f"{threads} threads did the work of {min(takes):.2f} to {max(takes):.2f} single ones, depending on the "
+                f"repetition: CPUs shared a core, sank their clock or had other work for a while. Times of several "
+                f"threads, their bounds and simulations hold for the median of the repetitions; measure again on a "
+                f"machine that does not change."
+            )
     disturbed = sum(
         disturbed_share(
             record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,

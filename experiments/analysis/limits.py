@@ -27,6 +27,11 @@ BOUND_NAMES = {
     "taskiter": "max(area, cycle mean)",
     "brent": "Brent's bound",
 }
+BOUND_COLUMNS = ["plan_id", "threads"] + [
+    f"{name}{end}"
+    for name in ("capacity", *(f"{bound}_{kind}" for bound in BOUNDS for kind in ("s", "speedup")))
+    for end in ("", "_low", "_high")
+]
 
 
 @lru_cache(maxsize=4)
@@ -74,12 +79,26 @@ def serial_profiles(study: Study, plan_id: str, phase: str = "") -> list[Profile
     return found
 
 
-def bound_parts(profiles: Sequence[Profile], threads: int, capacity: float) -> dict[str, Estimate]:
+def bound_parts(profiles: Sequence[Profile], threads: int, capacity: Estimate) -> dict[str, Estimate]:
     """Return each of `BOUNDS` as a part of the work of the same blocks: the median over serial profiles.
 
     This is the one estimator of bounds. A bound is its part times a serial time, so that the work is that time itself;
-    the interval of the part is the spread of the profiles, NaN with a single one.
+    the interval of the part is as wide as the spread of the profiles and that of the capacity allow, NaN where neither
+    was measured twice.
     """
+    parts = _parts_at(profiles, threads, capacity.value)
+    if not math.isfinite(capacity.low):
+        return parts
+    # More capacity makes every bound lower, so the ends of its interval give those of the parts.
+    least, most = (_parts_at(profiles, threads, end) for end in (capacity.high, capacity.low))
+    found = {}
+    for name, part in parts.items():
+        low, high = np.fmin(least[name].low, least[name].value), np.fmax(most[name].high, most[name].value)
+        found[name] = replace(part, low=float(low), high=float(high))
+    return found
+
+
+def _parts_at(profiles: Sequence[Profile], threads: int, capacity: float) -> dict[str, Estimate]:
     parts = []
     for loops, graph in profiles:
         times, work = bounds.predicted_times(loops, threads, capacity, graph), sum(map(sum, loops))
@@ -90,7 +109,7 @@ def bound_parts(profiles: Sequence[Profile], threads: int, capacity: float) -> d
 
 
 def bound_rows(
-    study: Study, plan_id: str, threads: Iterable[int], capacity: Callable[[int], float], profiles: Sequence[Profile]
+    study: Study, plan_id: str, threads: Iterable[int], capacity: Callable[[int], Estimate], profiles: Sequence[Profile]
 ) -> list[dict]:
     """Return the rows of `bound_table` for a plan, from the durations of its blocks; none without a serial run."""
     own, serial = (plan_id, "serial", 1), best_serial(study, plan_id)
@@ -99,7 +118,7 @@ def bound_rows(
     work, advantage = study.typical_time(own), study.ratio(serial, own)
     rows = []
     for n in threads:
-        row = {"plan_id": plan_id, "threads": n, "capacity": capacity(n)}
+        row = {"plan_id": plan_id, "threads": n, **interval_columns("capacity", capacity(n))}
         for name, part in bound_parts(profiles, n, capacity(n)).items():
             row |= interval_columns(f"{name}_s", work.over(part.inverse()))
             row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
@@ -110,7 +129,7 @@ def bound_rows(
 def speedup_bound(advantage: Estimate, part: Estimate) -> Estimate:
     """Return a bound on the speedup over a run that takes `advantage` times as long as the serial run of the plan."""
     bound = advantage.over(part)
-    # The ratio of a run to itself has an interval, a bound from a single profile has none.
+    # The ratio of a run to itself has an interval, a bound from a single profile and capacity has none.
     return bound if math.isfinite(part.low) else replace(bound, low=math.nan, high=math.nan)
 
 
@@ -119,19 +138,19 @@ def bound_table(study: Study) -> pd.DataFrame:
     """Return bounds per plan and measured number of threads, from the block durations of the serial run.
 
     Every serial profile gives each bound as a part of its work; the median over the profiles times the plan's serial
-    time is the bound. So the work is the serial time itself, and an interval holds the spread of the profiles and that
-    of the serial samples. The capacity of the machine was measured once and has none.
+    time is the bound. So the work is the serial time itself, and an interval holds the spread of the profiles, that of
+    the serial samples and that of the capacity, which is measured before the first repetition and in each one.
 
-    Columns: plan_id, threads, capacity, and for each of `BOUNDS`: <name>_s, <name>_s_low, <name>_s_high and
-    <name>_speedup (_low, _high) against the best serial run; the last three bounds are NaN where the rows carry no span
-    or cycle mean.
+    Columns: plan_id, threads, capacity, and for each of `BOUNDS`: <name>_s and <name>_speedup against the best serial
+    run, each of them with its interval (_low, _high); the last three bounds are NaN where the rows carry no span or
+    cycle mean.
     """
     rows = []
     for plan_id in study.plan_ids():
         counts = study.samples.loc[study.samples["plan_id"] == plan_id, "threads"].unique()
         threads = sorted({1, *map(int, counts)})
         rows += bound_rows(study, plan_id, threads, study.capacity, serial_profiles(study, plan_id))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=BOUND_COLUMNS)
 
 
 def bound_of(model: str) -> str:

@@ -76,6 +76,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         failures=failures,
         traces=by_kind.get("trace", []),
         machine_model=dict(by_kind["machine_model"][-1]) if by_kind.get("machine_model") else {},
+        capacities=by_kind.get("capacity", []),
         partial=partial,
         warnings=warnings,
     )

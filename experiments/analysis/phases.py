@@ -149,7 +149,8 @@ def phase_bound_table(study: Study) -> pd.DataFrame:
                     if name in ("area", "forkjoin"):
                         row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
                 rows.append(row)
-    return pd.DataFrame(rows)
+    names = [f"{name}_speedup{end}" for name in ("area", "forkjoin") for end in ("", "_low", "_high")]
+    return pd.DataFrame(rows, columns=["plan_id", "phase", "threads", *names])
 
 
 def summary_table(study: Study) -> pd.DataFrame:

@@ -6,7 +6,8 @@ disagree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 
 from ..bounds import bounds
 from .names import is_graph, model_rank, problem_text, record_of
-from .statistics import Estimate
+from .statistics import Estimate, median_interval
 from .typical import TypicalTimes
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
@@ -26,10 +27,23 @@ DEFAULT_DATA = "synthetic"
 Point = tuple[str, str, int]
 
 
-def capacity_of(machine: Mapping[str, Any], threads: int) -> float:
+def capacities_of(machines: Iterable[Mapping[str, Any]], threads: int) -> list[float]:
+    """Return how many single threads' work P threads did each time that it was measured, in [1, P].
+
+    Parameters
+    ----------
+    machines : iterable of mapping
+        Rows with measured capacities: the "machine" row and the "capacity" rows of a folder.
+    threads : int
+    """
+    takes = [(row.get("capacity") or {}).get(str(threads)) for row in machines]
+    return [min(max(1.0, float(take)), float(threads)) for take in takes if take]
+
+
+def capacity_of(machines: Iterable[Mapping[str, Any]], threads: int) -> Estimate:
     """Return how many single threads' work P threads do on a machine, in [1, P]; P if not measured."""
-    measured = (machine.get("capacity") or {}).get(str(threads))
-    return min(max(1.0, float(measured)), float(threads)) if measured else float(threads)
+    takes = capacities_of(machines, threads)
+    return median_interval(takes) if takes and threads > 1 else Estimate(float(threads), math.nan, math.nan, 0)
 
 
 @dataclass(eq=False)
@@ -43,6 +57,8 @@ class Study:
     plans : dict of plan_id to "plan" row
     machine, machine_model : dict
         The latest "machine" and "machine_model" row, or empty.
+    capacities : list of dict
+        The "capacity" rows: the capacity measured again in each repetition.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     profiles, gpu_profiles, failures, traces : list of dict
@@ -61,6 +77,7 @@ class Study:
     failures: list[dict]
     traces: list[dict] = field(default_factory=list)
     machine_model: dict = field(default_factory=dict)
+    capacities: list[dict] = field(default_factory=list)
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
     gpu_profiles: list[dict] = field(default_factory=list)
@@ -97,9 +114,9 @@ class Study:
         """Runs of equally fast CPUs in the order in which threads get them; older folders do not tell."""
         return self.environment.get("core_kinds") or []
 
-    def capacity(self, threads: int) -> float:
+    def capacity(self, threads: int) -> Estimate:
         """Return how many single threads' work P threads do on this machine, in [1, P]; P if not measured."""
-        return capacity_of(self.machine, threads)
+        return capacity_of((self.machine, *self.capacities), threads)
 
     # --- plans, and the options in which they differ ---
 

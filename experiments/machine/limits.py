@@ -30,6 +30,19 @@ def measure_memory(threads, *, environment: dict, cpus=None, seconds: float = 0.
     }
 
 
+def measure_capacity(threads, *, cpus=None, seconds: float = 0.1) -> dict[str, float]:
+    """Return how many single threads' arithmetic so many threads do together, by thread count; see `measure_machine`.
+
+    Virtual machines and clocks move, so a sweep measures it before the first repetition and in each one.
+    """
+    return {
+        str(n): 1.0
+        if n == 1
+        else machine_peaks.measure_capacity(n, seconds, cpu_order(n, cpus or available_cpus(), oversubscribe=True))
+        for n in threads
+    }
+
+
 def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
@@ -65,14 +78,13 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     first = cpu_order(1, cpus)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
     working_set = _working_set(environment)
-    order = {n: cpu_order(n, cpus, oversubscribe=True) for n in threads}
     bandwidth = measure_memory(threads, environment=environment, cpus=cpus, seconds=seconds)
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]
         if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
     }
-    capacity = {str(n): 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, order[n]) for n in threads}
+    capacity = measure_capacity(threads, cpus=cpus, seconds=seconds)
     return {
         "kind": "machine",
         "instruction_set": peak["instruction_set"],

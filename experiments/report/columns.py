@@ -213,7 +213,7 @@ def _bound(name: str, heading: str) -> Column:
 
 BOUND = (
     THREADS,
-    _number("capacity", "capacity"),
+    *_ratio("capacity", "capacity"),
     _bound("area", "area"),
     _bound("forkjoin", "fork-join, placed at best"),
     _bound("forkjoin_static", "fork-join, static"),

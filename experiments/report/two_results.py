@@ -79,10 +79,13 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     tables, limits = [], []
     for study, plan_id in zip(studies, plans, strict=True):
         for found, table in ((tables, speed_table(study)), (limits, bound_table(study))):
-            found.append(table[table["plan_id"] == plan_id] if len(table) else table)
+            found.append(table[table["plan_id"] == plan_id])
     path = Path(out) if out else Path(first) / "figures" / "overlay-of-two.svg"
     most = [int(table["threads"].max()) for table in tables]
-    machines = [describe_machine(study.environment, study.machine, n) for study, n in zip(studies, most, strict=True)]
+    machines = [
+        describe_machine(study.environment, study.machine, n, study.capacity(n))
+        for study, n in zip(studies, most, strict=True)
+    ]
     with matplotlib.rc_context(style.style_parameters()):
         figure = _draw(tables, limits, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
         style.save_asked(figure, path)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.names import model_label
+from ..analysis.study import capacity_of
 from ..analysis.windows import typical
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
 from ..traces.collect import read_machine
@@ -43,10 +44,11 @@ def overlay_traces(first: str | os.PathLike, second: str | os.PathLike, out: str
         raise UsageError(
             f"both folders must hold traces of one model at least, got {', '.join(logs[0])} and {', '.join(logs[1])}"
         )
-    machines = [
-        describe_machine(*read_machine(folder)[:2], max(log.about["threads"] for log in found.values()))
-        for folder, found in zip(folders, logs, strict=True)
-    ]
+    machines = []
+    for folder, found in zip(folders, logs, strict=True):
+        environment, machine = read_machine(folder)[:2]
+        threads = max(log.about["threads"] for log in found.values())
+        machines.append(describe_machine(environment, machine, threads, capacity_of([machine], threads)))
     windows, names = [], []
     for model in shared:
         for folder, found in zip(folders, logs, strict=True):

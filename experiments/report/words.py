@@ -12,7 +12,8 @@ from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
 from ..analysis.names import GRANULARITY, is_graph, option_texts
 from ..analysis.speeds import best_serial
-from ..analysis.study import Study, capacity_of
+from ..analysis.statistics import Estimate
+from ..analysis.study import Study
 
 
 def format_time(seconds: float, unit: str = "s") -> str:
@@ -98,13 +99,15 @@ def machine_text(study: Study) -> str:
     capacity = study.machine.get("capacity") or {}
     if capacity:
         wide = max(capacity, key=int)
-        pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)):.2f}")
+        pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)).value:.2f}")
     if len(study.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in study.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
-def describe_machine(environment: Mapping[str, Any], machine: Mapping[str, Any], threads: int) -> str:
+def describe_machine(
+    environment: Mapping[str, Any], machine: Mapping[str, Any], threads: int, capacity: Estimate
+) -> str:
     """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
     pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
     if environment.get("gpus"):
@@ -113,7 +116,7 @@ def describe_machine(environment: Mapping[str, Any], machine: Mapping[str, Any],
         pieces.append(f"forktask {environment['forktask']}")
     if machine.get("peak_flops_per_s_1thread"):
         pieces.append(f"{machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s a thread")
-    pieces.append(f"{threads} threads do the work of {capacity_of(machine, threads):.2f}")
+    pieces.append(f"{threads} threads do the work of {capacity.value:.2f}")
     return ", ".join(pieces)
 
 

@@ -6,7 +6,8 @@ without its newline is such a row, recognised by the reader and moved aside to `
 the run goes on.
 
 Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan",
-"machine", "machine_model" (for simulations), "sample", "profile", "failure".
+"machine", "capacity" (of the machine, in each repetition), "machine_model" (for simulations), "sample", "profile",
+"failure".
 """
 
 from __future__ import annotations

@@ -86,6 +86,13 @@ class MachineRow(msgspec.Struct, kw_only=True):
     capacity_beside: dict[Digits, dict[Digits, Amount]] | UnsetType = UNSET
 
 
+class CapacityRow(msgspec.Struct, kw_only=True):
+    """Capacity of the machine, measured at the beginning of a repetition."""
+
+    repetition: Count
+    capacity: dict[Digits, Amount]
+
+
 class MachineModelRow(msgspec.Struct, kw_only=True):
     """What a simulation needs to know of a machine; `simulate.machine_model` reads it."""
 
@@ -266,6 +273,7 @@ ROWS: dict[str, Any] = {
     "run": RunRow,
     "plan": PlanRow,
     "machine": MachineRow,
+    "capacity": CapacityRow,
     "machine_model": MachineModelRow,
     "sample": SampleRow,
     "profile": ProfileRow,

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,9 @@ from ...cython_src.lowering.lower import lower
 from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial
+from ..analysis.statistics import Estimate
 from ..analysis.study import Study
+from ..analysis.typical import NOTHING
 from ..bounds.bounds import graph_bounds_of
 from ..sampling.models import parse_model
 from .machine_model import MachineModel, continued, machine_of
@@ -59,7 +62,8 @@ def machine_of_study(study: Study) -> MachineModel:
             "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
             "on the machine that measured it"
         )
-    return machine_of(study.machine_model["model"], "the row machine_model")
+    machine = machine_of(study.machine_model["model"], "the row machine_model")
+    return replace(machine, capacity={n: study.capacity(n).value for n in machine.capacity})
 
 
 def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapping[str, Any] | None) -> MachineModel:
@@ -218,11 +222,19 @@ def simulated_bounds(
     here = machine_of_study(study)
     target = machine or here
     most = dict(zip(threads, continued(target.capacity or {1: 1.0}, np.array(threads)), strict=True))
+    known = study.capacity(max(target.capacity, default=1)) if target is here else NOTHING
+
+    def capacity(n: int) -> Estimate:
+        """Return the capacity, beyond the measured threads in proportion, with the interval of the last one."""
+        value = min(float(most[n]), float(n))
+        low, high = (value * end / known.value if n > 1 else math.nan for end in (known.low, known.high))
+        return Estimate(value, low, min(high, float(n)), known.count)
+
     profiles = serial_profiles(study, plan_id)
     if target is not here or any(graph is None for _, graph in profiles):  # rows of older versions have no graph
         subject = subject_of(study, plan_id, here)
         profiles = [_profile_on(target, subject, loops) for loops, _ in profiles]
-    rows = bound_rows(study, plan_id, threads, lambda n: min(float(most[n]), float(n)), profiles)
+    rows = bound_rows(study, plan_id, threads, capacity, profiles)
     return pd.DataFrame(rows)
 
 

@@ -22,7 +22,7 @@ from ...cython_src.lowering.options import describe, plan_options
 from ...cython_src.networks.own import is_own
 from ...cython_src.plan.dependences import record_graph
 from ..machine.environment import collect, environment_id
-from ..machine.limits import measure_machine
+from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
 from ..sampling.hogs import hogs_running, measure_capacity_beside
@@ -93,7 +93,7 @@ class Sweep:
     environment : mapping, optional
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> dict, optional
-        By default the machine's limits are measured.
+        By default the machine's limits are measured, and its capacity again at the beginning of each repetition.
     undecided : callable (samples) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
         is no question, so that all are.
@@ -181,6 +181,12 @@ class Sweep:
                 found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, order_cpus(threads))
         return found
 
+    def _measure_capacity(self, writer: ResultsWriter, repetition: int) -> None:
+        """Write the capacity of the thread counts at the beginning of a repetition, so that its spread is known."""
+        threads = sorted({point.threads for point in self.configuration.points()} - {1})
+        if threads and self.machine_row is None:
+            writer.append({"kind": "capacity", "repetition": repetition, "capacity": measure_capacity(threads)})
+
     def _total(self) -> int:
         measure = self.configuration.measure
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
@@ -236,7 +242,7 @@ class Sweep:
             expected.setdefault((row["plan_id"], row["instruction_set"]), row)
         deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
         failed: set[str] = set()
-        start, last_said = time.monotonic(), None
+        start, last_said, measured_in = time.monotonic(), None, None
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
                 # With a budget the jobs are those of one repetition, and nobody knows which one is the last.
@@ -250,6 +256,9 @@ class Sweep:
                 bar.show(number, f"{stage}, {point}")
                 if point.config_id in failed:
                     continue
+                if repetition != measured_in:
+                    self._measure_capacity(writer, repetition)
+                    measured_in = repetition
                 cpus = order_cpus(point.threads) if measure.pin else None
                 settings = {
                     **sample_environment(point.threads, point.interference, cores, measure.wait_policy),

@@ -453,6 +453,47 @@ def test_bounds_have_intervals():
     assert other["area_speedup_low"] == pytest.approx(1.96)
 
 
+def made_up_machine(rng, takes: int) -> list[dict]:
+    """Rows of a machine on which two threads do the work of 1.8: serial runs, profiles and capacity, all with noise."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=7, noise=0.0, seed=int(rng.integers(1 << 30)))
+    first(rows, "machine")["capacity"]["2"] = 1.8 * rng.lognormal(0, 0.03)
+    for row in rows:
+        if row["kind"] == "sample":
+            row["step_time_s"] = step_time(first(rows, "plan"), "serial", 1) * rng.lognormal(0, 0.01)
+    return rows + [
+        {"kind": "capacity", "repetition": i, "capacity": {"2": 1.8 * rng.lognormal(0, 0.03)}} for i in range(takes)
+    ]
+
+
+def test_bounds_of_made_up_machines_are_in_their_intervals():
+    """Check that bounds' intervals hold the true bounds in 95 % of machines whose capacity is noisy, and that with a
+    capacity measured once they do not."""
+    rng = np.random.default_rng(3)
+    blocks = list(block_times(plan_row()).values())
+    truth = {"area": sum(map(sum, blocks)) / 1.8, "forkjoin": sum(max(sum(b) / 1.8, max(b)) for b in blocks)}
+    advantages = {name: sum(map(sum, blocks)) / time for name, time in truth.items()}
+    for takes, least, most in ((6, 0.95, 1.0), (0, 0.0, 0.5)):
+        held = []
+        for _ in range(60):
+            row = bound_table(load.study_from_rows(made_up_machine(rng, takes))).set_index("threads").loc[2]
+            held.append(
+                [row[f"{n}_s_low"] <= truth[n] <= row[f"{n}_s_high"] for n in truth]
+                + [row[f"{n}_speedup_low"] <= advantages[n] <= row[f"{n}_speedup_high"] for n in truth]
+            )
+        covered = np.mean(held, axis=0)
+        assert ((covered >= least) & (covered <= most)).all(), (takes, covered)
+
+
+def test_a_capacity_that_changes_is_told():
+    """Check the sentence on a machine whose CPUs shared a core in some repetitions, and none on one that stays."""
+    rows = synthetic_rows(repeats=3)
+    for seen, told in ((1.9, False), (1.02, True)):
+        changed = [*rows, {"kind": "capacity", "repetition": 1, "capacity": {"2": seen}}]
+        found = [w for w in load.study_from_rows(changed).warnings if "did the work of" in w]
+        assert bool(found) == told
+        assert not told or "2 threads did the work of 1.02 to 1.96 single ones" in found[0]
+
+
 @pytest.mark.parametrize(
     ("factor", "busy", "words"),
     [

@@ -37,7 +37,7 @@ class BoundLine(NamedTuple):
     x : float64, shape (n,)
         Numbers of threads, or what stands on the axis in their place.
     value, low, high : float64, shape (n,)
-        The interval is NaN where a single serial profile was measured.
+        The interval is NaN where neither serial profiles nor the capacity were measured twice.
     """
 
     names: tuple[str, ...]
@@ -126,9 +126,10 @@ def bound_sentence(lines: Sequence[BoundLine], drawn: str = "Thin grey lines") -
     meant = "; ".join(_MEANINGS[name] for name in dict.fromkeys(name for line in lines for name in line.names))
     known = any(np.isfinite(line.low).any() for line in lines)
     band = (
-        f"grey bands: {CONFIDENCE:.0%} intervals, from the spread of the serial runs and of their profiles"
+        f"grey bands: {CONFIDENCE:.0%} intervals, from the spread of the serial runs, of their profiles and of the "
+        "capacity"
         if known
-        else "without intervals, which need two serial profiles"
+        else "without intervals, which need two repetitions"
     )
     return (
         f"{drawn}: {meant}. All come from block durations of serial runs with the event log on, scaled to the serial "

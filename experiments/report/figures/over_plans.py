@@ -89,9 +89,9 @@ def _bounds(
 ) -> list[BoundLine]:
     """Return the bounds of the plans on most threads, as the values that are drawn."""
     table = bound_table(study)
-    table = table[table["plan_id"].isin(plan_ids)] if len(table) else table
+    table = table[table["plan_id"].isin(plan_ids)]
     rows = []
-    for row in table[table["threads"] == table["threads"].max()].to_dict("records") if len(table) else []:
+    for row in table[table["threads"] == table["threads"].max()].to_dict("records"):
         plan = study.plans[row["plan_id"]]
         found: dict[str, float] = {"x": x_of(plan)}
         for name in BOUNDS:

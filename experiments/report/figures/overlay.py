@@ -175,7 +175,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]:
     """Return the binding bound of a model: that of a plan on the speedup over any serial run."""
     table, name = bound_table(study), bound_of(model)
-    rows = table[table["plan_id"] == plan].to_dict("records") if len(table) else []
+    rows = table[table["plan_id"] == plan].to_dict("records")
     advantage = study.ratio(base, best_serial(study, plan))
     found = []
     for row in rows:

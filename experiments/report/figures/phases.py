@@ -63,8 +63,7 @@ def _shown(study: Study, plan_id: str) -> tuple[list[str], list[str]]:
 
 def _bounds(study: Study, plan_id: str, models: Iterable[str], phase: str) -> list[BoundLine]:
     table = phase_bound_table(study)
-    own = table[(table["plan_id"] == plan_id) & (table["phase"] == phase)] if len(table) else table
-    return bound_lines(own, models, merged=False)
+    return bound_lines(table[(table["plan_id"] == plan_id) & (table["phase"] == phase)], models, merged=False)
 
 
 def _points(rows: pd.DataFrame, phase: str) -> pd.DataFrame:

@@ -126,7 +126,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def _bounds(study: Study, plan_id: str) -> list[BoundLine]:
     limits = bound_table(study)
     models = study.samples.loc[study.samples["plan_id"] == plan_id, "model"].unique()
-    return bound_lines(limits[limits["plan_id"] == plan_id] if len(limits) else limits, set(models) - {"serial"})
+    return bound_lines(limits[limits["plan_id"] == plan_id], set(models) - {"serial"})
 
 
 def caption(study: Study, plan_id: str) -> list[str]:
