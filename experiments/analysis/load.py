@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
 from .speeds import speed_table
-from .study import Study
+from .study import Point, Study
 
 IMPLAUSIBLE_EFFICIENCY = 1.5
 
@@ -58,10 +59,12 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     _check_devices([row for row in samples if row.get("answer")])
     _check_profiles(by_kind.get("profile", []), plans)
     usable = []
+    left_out: Counter[Point] = Counter()
     for row in samples:
         if row.get("step_time_s") and row["step_time_s"] > 0:
             usable.append(row)
         else:
+            left_out[row["plan_id"], row["model"], row["threads"]] += 1
             warnings.append(
                 f"Repetition {row['repetition']} of {row['model']} on {row['threads']} threads has no positive step "
                 f"time (its two run lengths differ by less than the noise); it was left out."
@@ -85,7 +88,7 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
             "An older forktask wrote these profiles, without the floors of their own runs: the table of measured time "
             "against the floor is left out. Measure again for it."
         )
-    warnings.extend(_missing_points(study))
+    warnings.extend(_missing_points(study, left_out))
     warnings.extend(disturbance_warnings(study))
     warnings.extend(_check_efficiency(study))
     return study
@@ -225,7 +228,7 @@ def _has_one_thread(model: str) -> bool:
     return known is not None and known.max_threads == 1
 
 
-def _missing_points(study: Study) -> list[str]:
+def _missing_points(study: Study, left_out: Mapping[Point, int]) -> list[str]:
     """Return sentences about points of the grid that neither were measured nor failed."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
     if not (models and threads and repeats) or study.config.get("budget_s"):
@@ -240,7 +243,7 @@ def _missing_points(study: Study) -> list[str]:
             this = plan_beside(plan_id, hogs)
             for model in models:
                 for count in (1,) if _has_one_thread(model) else threads:
-                    done = len(study.step_times(this, model, count))
+                    done = len(study.step_times(this, model, count)) + left_out.get((this, model, count), 0)
                     if tuned and not done and (this, model, count) not in failed:
                         continue  # It is the best granularity of another model or number of threads.
                     asked += repeats

@@ -213,13 +213,13 @@ def _bound(name: str, heading: str) -> Column:
 
 BOUND = (
     THREADS,
-    *_ratio("capacity", "capacity"),
+    Column("capacity", lambda r: f"{r['capacity']:.2f} {interval(r['capacity_low'], r['capacity_high'], 2)}", True),
     _bound("area", "area"),
     _bound("forkjoin", "fork-join, placed at best"),
     _bound("forkjoin_static", "fork-join, static"),
     _bound("taskgraph", "max(area, span)"),
     _bound("taskiter", "max(area, cycle mean)"),
-    _bound("brent", "greedy tasks at most (Brent)"),
+    _bound("brent", "Brent, at most"),
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
 OVERHEAD = (

@@ -33,11 +33,11 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
         f"<h1>{escape(report.facts['title'] or 'Fork-join against tasks')}</h1>",
         f"<p>{escape(report.title)}</p>",
         f'<p class="soft">{escape(str(report.facts["created"]))} · <code>{escape(report.facts["command"])}</code></p>',
-        *(f'<p class="opening">{escape(text)}</p>' for text in report.opening),
+        *(f'<p class="opening">{_prose(text)}</p>' for text in report.opening),
     ]
     loud = report.facts["data"] != "synthetic"
-    out += [f'<p class="{"banner" if loud else "note"}">{escape(text)}</p>' for text in report.notes]
-    out += [f'<p class="banner">{escape(text)}</p>' for text in report.warnings]
+    out += [f'<p class="{"banner" if loud else "note"}">{_prose(text)}</p>' for text in report.notes]
+    out += [f'<p class="banner">{_prose(text)}</p>' for text in report.warnings]
     parts = []
     for section in report.sections:
         shown = [f for name in section.figures for f in figures if (f.plan_id, f.name) == (section.plan_id, name)]
@@ -55,9 +55,9 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
 
 def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: str, name: str) -> list[str]:
     out = [f'<h{section.level} id="{name}">{html.escape(section.title)}</h{section.level}>']
-    out += [f'<p class="lines">{html.escape(_unwrapped(text))}</p>' for text in section.sentences]
+    out += [f'<p class="lines">{_prose(_unwrapped(text))}</p>' for text in section.sentences]
     if section.answers:
-        out.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in section.answers) + "</ul>")
+        out.append("<ul>" + "".join(f"<li>{_prose(text)}</li>" for text in section.answers) + "</ul>")
     out += [_figure(figure) for figure in figures]
     tables = [table for table in section.tables if table.rows and table.columns]
     if section.folded:
@@ -70,7 +70,7 @@ def _section(section: Section, figures: Sequence[DrawnFigure], environment_id: s
         out += [html_table(table, section.title) for table in tables]
     if section.definitions:
         out.append("<dl>")
-        out += [f"<dt>{html.escape(word)}</dt><dd>{html.escape(text)}</dd>" for word, text in section.definitions]
+        out += [f"<dt>{html.escape(word)}</dt><dd>{_prose(text)}</dd>" for word, text in section.definitions]
         out.append("</dl>")
     return out
 
@@ -79,6 +79,11 @@ def _unwrapped(text: str) -> str:
     """Return a text without the ends of lines inside its paragraphs; indented lines, such as lists, keep theirs, and
     what stands in two columns there is joined by a colon."""
     return re.sub(r"(?m)^ +(\S.*?) {2,}(?=\S)", r"• \1: ", re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text))
+
+
+def _prose(text: str) -> str:
+    """Return a sentence as HTML; what stands in backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def html_table(table: Table, title: str) -> str:

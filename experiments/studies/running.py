@@ -21,6 +21,7 @@ from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.files import check_writable_folder, locked_file, write_atomically
 from ..sampling.models import check_threads
 from ..sampling.progress import ProgressBar
+from ..training.checkpoints import EpochMeasurements
 from .configuration import Run, Study
 from .one_run import COMMAND
 
@@ -36,7 +37,7 @@ class Marker(msgspec.Struct, kw_only=True):
     environment_id: Text
 
 
-class EpochResult(msgspec.Struct, kw_only=True):
+class EpochResult(EpochMeasurements, kw_only=True):
     """What reports read of an epoch."""
 
     epoch: Amount
@@ -44,14 +45,6 @@ class EpochResult(msgspec.Struct, kw_only=True):
     train_loss: Real
     valid_loss: Real
     error_rate: Real
-    resident_bytes: Amount | UnsetType = UNSET
-    load_s: Amount | UnsetType = UNSET
-    forward_s: Amount | UnsetType = UNSET
-    backward_s: Amount | UnsetType = UNSET
-    update_s: Amount | UnsetType = UNSET
-    other_s: Amount | UnsetType = UNSET
-    gpu_memory_bytes: Amount | UnsetType = UNSET
-    gpu_utilisation: Amount | UnsetType = UNSET
 
 
 class PeakMemory(msgspec.Struct, kw_only=True):

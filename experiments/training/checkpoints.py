@@ -23,10 +23,25 @@ FORMAT_VERSION = 1  # of a training folder's marker
 CHECKPOINT_VERSION = 2  # 1 had no checksum
 
 
-class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A row of the history. Rows of older checkpoints lack the resident memory of the process after the epoch and the
-    times of its phases, which a GPU has none of; the energy of the epoch is there only where the machine measures it,
-    and what is said of a GPU only if one was sampled."""
+class EpochMeasurements(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Columns of a history that not every row has, in the order in which `epochs.csv` has them after
+    `HISTORY_COLUMNS`. Rows of older checkpoints lack the resident memory of the process after the epoch and the times
+    of its phases, which a GPU has none of; the energy of the epoch is there only where the machine measures it, and
+    what is said of a GPU only if one was sampled."""
+
+    resident_bytes: Count | Amount | UnsetType | None = UNSET
+    joules: Amount | UnsetType = UNSET
+    load_s: Amount | UnsetType = UNSET
+    forward_s: Amount | UnsetType = UNSET
+    backward_s: Amount | UnsetType = UNSET
+    update_s: Amount | UnsetType = UNSET
+    other_s: Amount | UnsetType = UNSET
+    gpu_memory_bytes: Amount | UnsetType = UNSET
+    gpu_utilisation: Amount | UnsetType = UNSET
+
+
+class Epoch(EpochMeasurements, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A row of the history."""
 
     seed: Count
     epoch: Number
@@ -36,15 +51,6 @@ class Epoch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defau
     valid_loss: Real
     error_rate: Real
     learning_rate: Real
-    resident_bytes: Count | UnsetType | None = UNSET
-    joules: Amount | UnsetType = UNSET
-    load_s: Amount | UnsetType = UNSET
-    forward_s: Amount | UnsetType = UNSET
-    backward_s: Amount | UnsetType = UNSET
-    update_s: Amount | UnsetType = UNSET
-    other_s: Amount | UnsetType = UNSET
-    gpu_memory_bytes: Amount | UnsetType = UNSET
-    gpu_utilisation: Amount | UnsetType = UNSET
 
 
 class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +64,8 @@ class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     history: list[Epoch]
 
 
-HISTORY_COLUMNS, OPTIONAL_COLUMNS = Epoch.__struct_fields__[:8], Epoch.__struct_fields__[8:]
+OPTIONAL_COLUMNS = EpochMeasurements.__struct_fields__
+HISTORY_COLUMNS = tuple(name for name in Epoch.__struct_fields__ if name not in OPTIONAL_COLUMNS)
 
 
 def names_of_last_layer(parameters: Sequence[str]) -> set[str]:

@@ -308,6 +308,15 @@ def test_half_written_last_line_is_tolerated(tmp_path):
     assert "half-written" in s.warnings[0] and len(s.samples) == 13 * 9
 
 
+def test_a_sample_lost_in_noise_is_not_missing():
+    """Check that a sample that was measured and left out is told once, not as one that the same command would add."""
+    rows = synthetic_rows()
+    first(rows, "sample", model="taskiter", repetition=2)["step_time_s"] = -1e-6
+    told = load.study_from_rows(rows).warnings
+    assert any("was left out" in text for text in told)
+    assert not any("not complete" in text for text in told)
+
+
 def test_interrupted_run_says_how_much_is_there():
     """Check the sentence about missing samples."""
     rows = synthetic_rows(repeats=9)
