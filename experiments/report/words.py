@@ -10,7 +10,7 @@ from typing import Any
 from ...cython_src.typed_text import rounded
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
-from ..analysis.names import GRANULARITY, is_graph, option_texts
+from ..analysis.names import GRANULARITY, is_gpu, is_graph, option_texts
 from ..analysis.speeds import best_serial
 from ..analysis.statistics import Estimate
 from ..analysis.study import Study
@@ -30,7 +30,13 @@ def blocks_text(plan: Mapping[str, Any]) -> str:
     """Describe a plan's granularity in words."""
     granularity = "" if is_graph(plan) else str(plan.get(GRANULARITY, "") or "")
     match = re.fullmatch(r"images=(\d+)", granularity)
-    cut = f"{match[1]} images a block" if match else f"granularity {granularity}" if granularity else ""
+    cut = (
+        f"{match[1]} image{'s' * (match[1] != '1')} a block"
+        if match
+        else f"granularity {granularity}"
+        if granularity
+        else ""
+    )
     tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"
     return f"{cut}: {tasks}" if cut else tasks
 
@@ -156,7 +162,9 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
-    named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
+    # Models of a GPU name their device in the place of the instruction set; `gpu_both` names both.
+    own = samples[~samples["model"].map(is_gpu)]
+    named = own["instruction_set"].dropna() if "instruction_set" in own else ()
     sets = ", ".join(sorted({part for name in named for part in name.split(", ")}))
     return [
         f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "

@@ -90,7 +90,7 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         draw_bound(axis, line)
     assert len(axis.lines) == len(axis.collections) == 3
     alone = pd.DataFrame(rows).assign(area_speedup_low=np.nan, area_speedup_high=np.nan)
-    assert "two serial profiles" in bound_sentence(bound_lines(alone, ())) and bound_lines(pd.DataFrame(), ()) == []
+    assert "two repetitions" in bound_sentence(bound_lines(alone, ())) and bound_lines(pd.DataFrame(), ()) == []
 
 
 def test_a_model_far_too_slow_is_named_at_the_edge():

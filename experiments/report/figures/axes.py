@@ -20,13 +20,15 @@ SLOWEST_SPEEDUP = 0.4
 
 
 def power_ticks(low: float, high: float) -> list[float]:
-    """Return ticks for a logarithmic axis: powers of two, with values between them where there is room."""
+    """Return ticks for a logarithmic axis: powers of two, or short decimal numbers where fewer than three of them fit."""
     low, high = low * 0.999, high * 1.001
-    exponents = range(math.floor(math.log2(low)) - 1, math.ceil(math.log2(high)) + 1)
-    for mantissas in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
-        ticks = [m * 2.0**e for e in exponents for m in mantissas if low <= m * 2.0**e <= high]
+    for base, mantissas in ((2, (1,)), (10, (1, 1.5, 2, 3, 4, 6, 8))):
+        exponents = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1)
+        ticks = [m * float(base) ** e for e in exponents for m in mantissas if low <= m * float(base) ** e <= high]
         if len(ticks) >= 3:
             break
+    else:
+        ticks = [t for t in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= t <= high]
     while len(ticks) > 7:
         ticks = ticks[::-2][::-1]
     return ticks
