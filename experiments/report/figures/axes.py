@@ -20,7 +20,7 @@ SLOWEST_SPEEDUP = 0.4
 
 
 def power_ticks(low: float, high: float) -> list[float]:
-    """Return ticks for a logarithmic axis: powers of two, or short decimal numbers where fewer than three of them fit."""
+    """Return ticks for a logarithmic axis: powers of two, or short decimal ones where fewer than three fit."""
     low, high = low * 0.999, high * 1.001
     for base, mantissas in ((2, (1,)), (10, (1, 1.5, 2, 3, 4, 6, 8))):
         exponents = range(math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1)
