@@ -226,7 +226,9 @@ def read_events(path: str | os.PathLike) -> EventLog:
     except UsageError:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"an event log is what forktask trace wrote, got {os.fspath(path)!r}: {error}") from None
+        raise UsageError(
+            f"an event log is what forktask trace wrote, got {os.fspath(path)!r} ({error}); trace again"
+        ) from None
     if about.get("version") != EVENTS_VERSION or events.dtype != STATE_DTYPE:
         raise UsageError(
             f"event logs must have version {EVENTS_VERSION}, got {about.get('version')} in {os.fspath(path)!r}; trace "
