@@ -61,6 +61,24 @@ def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys)
     ]
 
 
+def test_a_slower_transfer_between_cores_lengthens_the_step(folder, tmp_path, capsys):
+    """Check `forktask simulate --machine FILE` with files that differ in the transfer rate: on two threads the step
+    grows, on one thread, where nothing moves, it stays."""
+    steps = {}
+    for rate in (0.0, 1e10, 1e8):
+        file = tmp_path / "m.toml"
+        file.write_text(
+            "cores = 2\npeak_flops_per_s = 235e9\nline_s = 1e-8\nbandwidth_bytes_per_s = { 1 = 2e10, 2 = 4e10 }\n"
+            f"last_level_cache_bytes = 3.2e7\ntransfer_bytes_per_s = {rate}\n"
+        )
+        arguments = ["--machine", str(file), "--models", "taskiter", "--threads", "1,2", "--json"]
+        assert main(["simulate", str(folder), *arguments, "--file", str(tmp_path / "f.svg")]) == 0
+        for row in json.loads(capsys.readouterr().out)["rows"]:
+            steps.setdefault(row["threads"], []).append(row["step_s"])
+    assert len(set(steps[1])) == 1
+    assert steps[2][0] < steps[2][1] < steps[2][2]
+
+
 def test_a_folder_without_the_machine_gets_it_where_it_was_measured(tmp_path):
     """Check that another machine's latencies are not measured in place of the folder's."""
     folder, _ = results_folder(tmp_path / "r", machine=None)
