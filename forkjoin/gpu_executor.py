@@ -5,25 +5,11 @@ from __future__ import annotations
 from ..cython_src.gpu.executor import GpuExecutor
 
 
-class GpuForkJoinExecutor(GpuExecutor):
-    """Launch a loop, wait for the device, launch the next: what a first port does, and the barrier of fork-join."""
-
-    model = "forkjoin"
-
-    def _record(self, bound):
-        self._stream = bound.device.stream()
-
-    def _run_on(self, bound, first_replay, num_replays):
-        for replay in range(first_replay, first_replay + num_replays):
-            for loop in range(bound.num_loops):
-                bound.launch(loop, self._stream, replay)
-                bound.device.synchronize(self._stream)
-
-
 class GpuStreamExecutor(GpuExecutor):
     """All launches on one stream, one wait at the end: the device keeps plan order by itself. The fair baseline."""
 
     model = "stream"
+    waits_after_loop = False
 
     def _record(self, bound):
         self._stream = bound.device.stream()
@@ -32,3 +18,12 @@ class GpuStreamExecutor(GpuExecutor):
         for replay in range(first_replay, first_replay + num_replays):
             for loop in range(bound.num_loops):
                 bound.launch(loop, self._stream, replay)
+                if self.waits_after_loop:
+                    bound.device.synchronize(self._stream)
+
+
+class GpuForkJoinExecutor(GpuStreamExecutor):
+    """Launch a loop, wait for the device, launch the next: what a first port does, and the barrier of fork-join."""
+
+    model = "forkjoin"
+    waits_after_loop = True

@@ -260,21 +260,6 @@ def fork_join_static_bound(loop_times: Sequence[Sequence[float]], threads: int) 
     return total
 
 
-def fork_join_list_bound(loop_times: Sequence[Sequence[float]], threads: int, longest_first: bool = False) -> float:
-    """Return the sum over loops of the time of list scheduling: the next block goes to the first free thread.
-
-    In plan order this is `schedule(dynamic)` with chunks of one block; `longest_first` is the LPT rule, at most 4/3
-    of the best placement.
-    """
-    total = 0.0
-    for blocks in loop_times:
-        free = np.zeros(threads)
-        for duration in sorted(blocks, reverse=True) if longest_first else blocks:
-            free[np.argmin(free)] += duration
-        total += float(free.max())
-    return total
-
-
 def predicted_times(
     loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None, graph: GraphBounds | None = None
 ) -> dict[str, float]:

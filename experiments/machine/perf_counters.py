@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from fcntl import ioctl
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
-_HARDWARE, _SOFTWARE = 0, 1
+_HARDWARE = 0
 # Type and number of each event, from linux/perf_event.h; cache misses are those of the last level on common processors.
 EVENTS = {"cycles": (_HARDWARE, 0), "instructions": (_HARDWARE, 1), "llc_misses": (_HARDWARE, 3)}
-SOFTWARE_EVENTS = {"task_clock_ns": (_SOFTWARE, 1)}
 _ATTRIBUTE_BYTES = 128
 _TIMES = 1 | 2  # read_format: the times enabled and running stand behind the count
 _FLAGS = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6  # disabled, inherited by new threads, without the kernel and hypervisor

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from experiments.simulate.graphs import list_schedule_s
 
 from forktask.cython_src.plan.dependences import TaskGraph
 from forktask.experiments.bounds import bounds
@@ -180,11 +181,11 @@ def test_fork_join_bounds_enclose_the_best_placement(seed):
         assert bounds.fork_join_bound(loops, threads) <= best + 1e-12
         for schedule in (
             bounds.fork_join_static_bound(loops, threads),
-            bounds.fork_join_list_bound(loops, threads),
-            bounds.fork_join_list_bound(loops, threads, longest_first=True),
+            list_schedule_s(loops, threads),
+            list_schedule_s(loops, threads, longest_first=True),
         ):
             assert schedule >= best - 1e-12
-        assert bounds.fork_join_list_bound(loops, threads, longest_first=True) <= best * 4 / 3 + 1e-12
+        assert list_schedule_s(loops, threads, longest_first=True) <= best * 4 / 3 + 1e-12
 
 
 def test_static_bound_gives_the_first_threads_one_block_more():

@@ -28,7 +28,6 @@ KERNEL(hash_chain)
     out[b[0]] = value;
 }
 
-#define WORK_EMPTY          0
 #define WORK_COMPUTE        1
 #define WORK_LOAD_IMBALANCE 3
 #define WORK_BUSY_WAIT      4

@@ -5,19 +5,14 @@ import time
 
 import numpy as np
 import pytest
-from experiments.simulate.graphs import chain, diamond, independent, plan_of, stencil, three_stages
+from experiments.simulate.graphs import chain, diamond, independent, list_schedule_s, plan_of, stencil, three_stages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.bounds.bounds import (
-    brent_bound,
-    fork_join_list_bound,
-    fork_join_static_bound,
-    graph_bounds_of,
-)
+from forktask.experiments.bounds.bounds import brent_bound, fork_join_static_bound, graph_bounds_of
 from forktask.experiments.sampling.models import make_executor
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
 from forktask.experiments.simulate.policies import Subject, simulate
@@ -92,7 +87,7 @@ def test_fork_join_equals_its_exact_bound(seed, threads, schedule):
     sizes = rng.integers(1, 12, rng.integers(1, 6))
     times = [rng.integers(1, 20, n).astype(float).tolist() for n in sizes]
     plan = plan_of(*[[((i,), ()) for i in range(n)] for n in sizes])
-    bound = fork_join_static_bound if schedule == "static" else fork_join_list_bound
+    bound = fork_join_static_bound if schedule == "static" else list_schedule_s
     assert step(plan, np.concatenate(times), f"forkjoin:schedule={schedule}", threads) == bound(times, threads)
 
 
