@@ -220,7 +220,7 @@ def _bandwidth(case: Case) -> Iterator[Finding]:
             continue
         num_bytes: dict[str, float] = {}
         for loop in case.plan.loops:
-            num_bytes[loop.name] = num_bytes.get(loop.name, 0.0) + loop.bytes
+            num_bytes[loop.name] = num_bytes.get(loop.name, 0.0) + case.plan.least_bytes(loop)
         slow = []
         for name, amount in num_bytes.items():
             alone = float(np.median([times[name] for times in serial]))
