@@ -47,6 +47,7 @@ summary { cursor: pointer; } dl { margin: .3rem 0; } dt { font-weight: 600; marg
   .wide { overflow: visible; } figure svg { min-width: 0; } table { font-size: 6.5pt; width: 100%; }
   th, td, th.n, td.n, td:not(:last-child), .verdict { white-space: normal; padding-right: .35rem;
     overflow-wrap: anywhere; min-width: 0; }
+  th, th.n { overflow-wrap: break-word; }
   details::details-content { content-visibility: visible; block-size: auto; }
 }
 """
