@@ -8,7 +8,8 @@ heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
 user's own function, see `subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
-("sample", "profile" or "trace"); a sample may have `slowdown`, the part by which each run is made longer.
+("sample", "profile" or "trace"); a sample may have `slowdown`, the part by which each run is made longer, and
+`pairs` or `least_pairs` of timed runs.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
@@ -40,7 +41,7 @@ from .measured_memory import peak_resident_bytes
 from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
-from .timing import Slowed, Stepper, time_runs, warm_up
+from .timing import LEAST_PAIRS, Slowed, Stepper, time_runs, warm_up
 from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
@@ -109,7 +110,8 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
         counters.start()
         with energy:
-            timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"))
+            least_pairs = job.get("least_pairs", LEAST_PAIRS)
+            timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"), least_pairs)
         counters.stop()
         wall = clock() - wall
         counted = {**counters.read(), "error": counters.error}

@@ -32,6 +32,7 @@ SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
 MOST_BYTES = 4 << 30
+ENLARGED = ("repeats", "budget_s")  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
 
@@ -225,7 +226,7 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `repeats` may differ: more are added), of another
+            The folder holds a run of another configuration (only `ENLARGED` may differ), of another
             environment, or of an older version: measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
@@ -235,7 +236,8 @@ class ResultsWriter:
         self.results.require_present_version()
         before = self.results.run
         asked, found = json.loads(canonical_json(run["config"])), before["config"]
-        differing = [key for key in sorted({*asked, *found}) if key != "repeats" and asked.get(key) != found.get(key)]
+        keys = sorted({*asked, *found} - {*ENLARGED})
+        differing = [key for key in keys if asked.get(key) != found.get(key)]
         if differing:
             key = differing[0]
             raise UsageError(

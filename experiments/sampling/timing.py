@@ -12,6 +12,7 @@ import numpy as np
 WARMUP_WINDOW = 8  # runs that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
+LEAST_PAIRS = 3  # of a short and a long run
 MAX_ROUNDS = 3  # rounds of timed runs at most, if the first gave no slope
 
 
@@ -184,26 +185,30 @@ class Timed:
         return float(np.median(times[lengths == short]) - short * self.step_time_s)
 
 
-def run_lengths_for(pass_time_s: float, target_s: float, pairs: int | None = None) -> tuple[int, int, int]:
+def run_lengths_for(
+    pass_time_s: float, target_s: float, pairs: int | None = None, least_pairs: int = LEAST_PAIRS
+) -> tuple[int, int, int]:
     """Return (short, long, pairs): run lengths in passes and how many of each, lasting about `target_s` together.
 
-    The long run is four times the short one where steps are short enough; at least three pairs, at most 15, unless
-    `pairs` says how many.
+    The long run is four times the short one where steps are short enough; at least `least_pairs`, at most 15,
+    unless `pairs` says how many.
     """
     budget = target_s / max(pass_time_s, 1e-9)  # in passes
-    pairs = int(min(max(budget / 15, 3), 15)) if pairs is None else pairs
+    pairs = int(min(max(budget / 15, least_pairs), 15)) if pairs is None else pairs
     short = max(1, int(budget / pairs / 5))
     long = max(short + 1, min(4 * short, int(budget / pairs) - short))
     return short, long, pairs
 
 
-def time_runs(stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None) -> Timed:
+def time_runs(
+    stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None, least_pairs: int = LEAST_PAIRS
+) -> Timed:
     """Alternate short and long runs as A B B A, so that a slow drift cancels.
 
     If long runs did not take longer than short ones, disturbances were larger than the measured difference: another
     round is measured and added, up to `MAX_ROUNDS` in all.
     """
-    short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs)
+    short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs, least_pairs)
     lengths: list[int] = []
     times: list[float] = []
     for _ in range(MAX_ROUNDS):

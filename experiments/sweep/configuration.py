@@ -8,7 +8,7 @@ A file has a title, a comment on how to read its curve, and two tables:
     network = "cifar10_cnn"
     batch = 64
     models = ["serial", "forkjoin", "taskiter"]
-    threads = "cores"          # 1, 2, 4, ... up to the cores of this process; or numbers
+    threads = "cores"          # 1, 2, 4, ... up to the cores of this process; "all": these alone; or numbers
 
     [measure]                  # how
     repeats = 11
@@ -52,11 +52,13 @@ from ..sampling.models import (
     process_environment,
 )
 from ..sampling.results import short_id
+from ..sampling.timing import LEAST_PAIRS
 from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_VALUES = 2
 MOST_SAMPLES = 1_000_000
+CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
 ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
 
 
@@ -101,6 +103,9 @@ class Measure(Record, frozen=True):
     target_s: Annotated[
         float, about("about how long the timed runs of one sample last together", above=0, below=1e7)
     ] = 0.2
+    least_pairs: Annotated[
+        int, about("pairs of a short and a long timed run that a sample has at least", least=1, below=16)
+    ] = LEAST_PAIRS
     warmup_s: Annotated[float, about("longest warm-up before them", above=0, below=1e7)] = 1.0
     time_limit_s: Annotated[
         float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
@@ -119,8 +124,9 @@ class Measure(Record, frozen=True):
     budget_s: Annotated[
         float,
         about(
-            "time after which no repetition is begun; repetitions go on until every verdict is decided, at most "
-            "`repeats`; 0: all repetitions",
+            "time after which no repetition is begun, and less of one than of all plans where it has room for the "
+            "quicker ones alone; repetitions go on until every verdict is decided, at most `repeats`; 0: all "
+            "repetitions",
             least=0,
             below=1e7,
         ),
@@ -371,8 +377,8 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
 
 def _axis(axis, value: Any, where: str) -> tuple:
     """Return the checked values of an axis, each once."""
-    if axis.name == "threads" and value == "cores":
-        return core_counts()
+    if axis.name == "threads" and isinstance(value, str) and value in CORES:
+        return core_counts()[CORES[value]]
     listed = value if isinstance(value, list) else [value]
     if axis.kind is tuple and listed and not isinstance(listed[0], list | tuple):
         listed = [value]
@@ -437,7 +443,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     axes = Grid(**{name: _axis(AXES[name], value, where) for name, value in grid.items()})
     for granularity in axes.granularity:
         check_images(granularity, max(axes.batch))
-    if grid.get("threads", "cores") != "cores":
+    if not isinstance(grid.get("threads", "cores"), str):
         check_counts(parse_models(axes.models), axes.threads)
     return Configuration(title, axes, measure)
 

@@ -7,6 +7,7 @@ The sweeping process only chooses the next sample and writes the row that came b
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -21,11 +22,13 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import describe, plan_options
 from ...cython_src.networks.own import is_own
 from ...cython_src.plan.dependences import record_graph
+from ..machine.disturbance import read_memory
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
 from ..sampling.hogs import hogs_running, measure_capacity_beside
+from ..sampling.memory import format_bytes, parse_bytes
 from ..sampling.models import parse_model, process_environment
 from ..sampling.progress import ProgressBar, format_seconds
 from ..sampling.results import Results, ResultsWriter
@@ -206,33 +209,38 @@ class Sweep:
         ]
 
     def _measure_within_budget(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
-        """Measure all jobs; with a budget by repetitions, until all is decided or the next one has no room."""
+        """Measure all jobs; with a budget by repetitions, until all is decided or no plan has room for another one.
+
+        The first repetition is measured whole. Later ones leave out the plans whose last repetition took longest, so
+        that a grid of small and large networks repeats the small ones, where times scatter most.
+        """
         measure = self.configuration.measure
         if not measure.budget_s or self.undecided is None:
             self._measure(writer, jobs, order_cpus, cores)
             return
         start = time.monotonic()
-        longest = 0.0
+        took: dict[str, float] = {}  # seconds of the last repetition of each plan
         rounds = sorted({repetition for _, repetition, _, _ in jobs})
         for repetition in rounds:
-            began = time.monotonic()
-            spent = began - start
+            spent = time.monotonic() - start
             wanted = self.undecided(writer.results.of_kind("sample")) if repetition else None
             if wanted is not None and not wanted:
                 self._say(f"every verdict is decided after {repetition} repetitions ({format_seconds(spent)})")
                 return
-            if spent + longest > measure.budget_s:
+            asked = [job for job in jobs if job[1] == repetition and (wanted is None or job[3].config_id in wanted)]
+            costs = {job[3].plan_id: took.get(job[3].plan_id, 0.0) for job in asked}
+            room = _plans_with_room(costs, measure.budget_s - spent)
+            if asked and not room:
                 self._say(
                     f"the budget of {format_seconds(measure.budget_s)} is spent after {repetition} repetitions; "
-                    f"{'no verdict is' if wanted is None else 'some verdicts are not'} decided: give a larger --budget "
+                    f"{'no verdict is' if wanted is None else 'some verdicts are not'} decided: give a larger budget "
                     f"and the same folder to go on"
                 )
                 return
-            own = [job for job in jobs if job[1] == repetition and (wanted is None or job[3].config_id in wanted)]
-            self._measure(writer, own, order_cpus, cores)
-            longest = time.monotonic() - began
+            took |= self._measure(writer, [job for job in asked if job[3].plan_id in room], order_cpus, cores)
 
-    def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
+    def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> dict[str, float]:
+        """Measure jobs and return how many seconds each plan took."""
         measure = self.configuration.measure
         # The first weights of each plan and instruction set; all others must equal them.
         expected: dict[tuple[str, str], dict] = {}
@@ -243,6 +251,7 @@ class Sweep:
         deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
         failed: set[str] = set()
         start, last_said, measured_in = time.monotonic(), None, None
+        took: dict[str, float] = {}
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
             for number, (kind, repetition, position, point) in enumerate(jobs):
                 # With a budget the jobs are those of one repetition, and nobody knows which one is the last.
@@ -273,13 +282,16 @@ class Sweep:
                     "seed": measure.seed,
                     "check_iterations": measure.check_iterations,
                     "target_s": measure.target_s,
+                    "least_pairs": measure.least_pairs,
                     "warmup_s": measure.warmup_s,
                     "memory_limit": measure.memory_limit,
                 }
+                began = time.monotonic()
                 with hogs_running(point.interference, order_cpus(point.threads)):
                     result = run_sample(
                         job, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
                     )
+                took[point.plan_id] = took.get(point.plan_id, 0.0) + time.monotonic() - began
                 row = {
                     "kind": kind,
                     "config_id": point.config_id,
@@ -310,9 +322,21 @@ class Sweep:
                     writer.append(row)
                     continue
                 writer.append({**result, **row})
+        return took
 
     def _say(self, message: str) -> None:
         print(f"forktask: {message}", file=self.stream, flush=True)
+
+
+def _plans_with_room(took: Mapping[str, float], room_s: float) -> set[str]:
+    """Return the plans whose next repetitions fit into a time together, the quicker ones first."""
+    found: set[str] = set()
+    for plan_id in sorted(took, key=took.__getitem__):
+        room_s -= took[plan_id]
+        if room_s < 0:
+            break
+        found.add(plan_id)
+    return found
 
 
 def _check_same_networks(results: Results, plan_rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -341,16 +365,25 @@ def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[
 
 
 def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Mapping[str, Any]]) -> float:
-    """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate."""
-    measure, total = configuration.measure, 3.0
+    """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate.
+
+    Plans that do not fit into memory take no time. With a budget, repetitions after the first end with it.
+    """
+    measure, first, later = configuration.measure, 3.0, 0.0
+    allowed = min(
+        parse_bytes(measure.memory_limit) if measure.memory_limit else math.inf,
+        read_memory()["available_bytes"] or math.inf,
+    )
     for point in configuration.points():
-        step_s = plan_rows[point.plan_id]["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
-        sample_s = STARTUP_S + step_s * (measure.check_iterations + 2) + max(measure.target_s, 10 * step_s)
-        sample_s += max(min(measure.warmup_s, 0.3), 2 * step_s)
-        profile_s = STARTUP_S + max(measure.target_s, 5 * step_s)
-        total += measure.repeats * min(sample_s, measure.time_limit_s)
-        total += measure.profiles * min(profile_s, measure.time_limit_s)
-    return total
+        plan = plan_rows[point.plan_id]
+        fits = sum(plan["memory_bytes"].values()) <= allowed
+        step_s = fits * plan["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
+        sample_s = STARTUP_S + step_s * measure.check_iterations + max(min(measure.warmup_s, 0.3), 2 * step_s)
+        sample_s = min(sample_s + max(measure.target_s, 3 * measure.least_pairs * step_s), measure.time_limit_s)
+        profile_s = min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
+        first += sample_s + (profile_s if measure.profiles else 0.0)
+        later += (measure.repeats - 1) * sample_s + max(measure.profiles - 1, 0) * profile_s
+    return first + (min(later, max(measure.budget_s - first, 0.0)) if measure.budget_s else later)
 
 
 def expected(configuration: Configuration) -> dict[str, Any]:
@@ -403,7 +436,8 @@ def expected_text(found: Mapping[str, Any]) -> str:
         others = describe(plan_options(row["options"]), leave_out=("batch",))
         lines.append(
             f"\nplan {plan_id}: {row['network']}, batch {row['batch']}{', ' + others if others else ''}; "
-            f"{row['num_tasks']} tasks, {row['num_edges']} edges, {row['flops'] / 1e9:.2f} GFLOP"
+            f"{row['num_tasks']} tasks, {row['num_edges']} edges, {row['flops'] / 1e9:.2f} GFLOP, "
+            f"{format_bytes(sum(row['memory_bytes'].values()))}"
         )
         for c in found["configurations"]:
             if c["plan_id"] == plan_id:

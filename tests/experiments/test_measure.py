@@ -58,6 +58,7 @@ def test_run_lengths_keep_to_the_budget():
         short, long, pairs = run_lengths_for(pass_time, 0.4)
         assert 1 <= short < long and pairs >= 3
         assert pairs * (short + long) * pass_time <= max(0.44, 9.01 * pass_time)
+    assert run_lengths_for(10.0, 0.4, least_pairs=1) == (1, 2, 1)
 
 
 def test_a_few_disturbed_runs_do_not_move_the_slope():

@@ -107,10 +107,12 @@ def test_two_writers_are_kept_apart(tmp_path):
 
 
 def test_a_run_goes_on_only_where_it_belongs(tmp_path):
-    """Check that more repeats continue a run; another configuration or environment is refused by name."""
+    """Check that more repeats or a larger budget continue a run; another configuration or environment is refused by
+    name.
+    """
     begun(tmp_path)
     with ResultsWriter(tmp_path) as writer:
-        assert writer.start({**RUN, "config": {"batch": [8], "repeats": 5}}) is True
+        assert writer.start({**RUN, "config": {"batch": [8], "repeats": 5, "budget_s": 60.0}}) is True
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=r"batch was \[8\], is now \[16\]"):
         writer.start({**RUN, "config": {"batch": [16], "repeats": 5}})
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="cpu was 'A', is now 'B'"):

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.sampling.child import clean_environment, run_sample, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sampling.results import read_results
+from forktask.experiments.sweep import sweep as sweep_module
 from forktask.experiments.sweep.configuration import (
     Configuration,
     Grid,
@@ -151,6 +153,39 @@ def test_a_finished_sweep_is_not_measured_again(sweep):
     jobs = len(sweep.jobs())
     assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
     assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+
+
+def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
+    """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
+    clock = SimpleNamespace(now=0.0)
+
+    def run_sample(job, *_):
+        clock.now += job["plan"]["batch"]
+        return {
+            "kind": "sample",
+            "weights_hash": "w",
+            "losses_hash": "l",
+            "step_time_s": 0.1,
+            "check_iterations": 20,
+        } | {"instruction_set": "avx2"}
+
+    monkeypatch.setattr(sweep_module, "run_sample", run_sample)
+    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
+
+    def run(budget_s):
+        measure = Measure(repeats=4, budget_s=budget_s, profile=False, oversubscribe=True)
+        started = sweep(measure, grid)
+        started.undecided = lambda samples: None
+        results = started.run()
+        batch_of = {row["plan_id"]: row["batch"] for row in results.of_kind("plan")}
+        return Counter(batch_of[row["plan_id"]] for row in results.of_kind("sample")), started.stream.getvalue()
+
+    # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
+    assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
+    found, said = run(1.0)
+    assert found == {100: 4, 10: 4, 1: 8}, "the cost of a plan is known once it was measured"
+    assert "the budget of 1.0 s is spent" in said
 
 
 def test_a_half_written_sample_is_measured_again(sweep):
