@@ -145,7 +145,7 @@ def _check_same_classes(classes: dict[str, set[str]], source: Path) -> None:
             other = sorted(names ^ classes["train"])
             raise UsageError(
                 f"all splits of {source} must have the same classes, got {len(classes['train'])} in train and "
-                f"{len(names)} in {split}; {other[0]!r} is in one alone"
+                f"{len(names)} in {split}; {other[0]!r} is in one alone, so give each split images of it or of none"
             )
 
 

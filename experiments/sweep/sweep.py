@@ -35,7 +35,7 @@ from ..sampling.results import Results, ResultsWriter
 from .configuration import Configuration, Point
 
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
-GUESSED_FLOPS_PER_S = 5e10  # rate of one thread; for the expected duration only
+GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
 
 def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
