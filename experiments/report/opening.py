@@ -35,8 +35,9 @@ def _question(study: Study, plan_id: str) -> list[str]:
     passes = "computes the network's answers, then how each weight should change, then changes the weights"
     step = f"{passes}; training repeats this many thousand times" if training else "computes the network's answers"
     of = "a neural network"
-    what = f"{record['batch']} {samples_word(study, plan_id)}"
-    if samples_word(study, plan_id) == "sequences":
+    samples = samples_word(study, plan_id)
+    what = "1 " + samples.removesuffix("s") if record["batch"] == 1 else f"{record['batch']} {samples}"
+    if samples == "sequences":
         what += f" of {record['sequence']} words or parts of words"
     about = f"A step takes {what} through the network {record[NETWORK]}: it {step}."
     if is_graph(plan):
