@@ -101,6 +101,12 @@ def floors_by_phase(study: Study, plan_id: str, threads: int) -> dict[str, tuple
     return {phase: (both[0], both[1]) for phase, both in floors.items() if sum(both)}
 
 
+def memory_share(study: Study, plan_id: str) -> float | None:
+    """Return the part of a plan's floor on one thread that memory bounds; None without a floor."""
+    floors = floors_by_phase(study, plan_id, 1).values()
+    return sum(memory for _, memory in floors) / sum(map(sum, floors)) if floors else None
+
+
 def bound_sentences(study: Study, plan_id: str) -> list[str]:
     """Say for each number of threads which phases arithmetic bounds and which memory, and how near the step comes."""
     sentences = []

@@ -150,7 +150,7 @@ def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
     joins = base in ("forkjoin", "joblib")
     tasks = min(case.task_models, key=case.time) if case else "taskiter"
     if kind == "preemption":
-        return _ATTEMPTS["preempted"], ""
+        return "a quiet machine" + ", or preemption=swap" * (base in ("tasks", "taskgraph", "taskiter")), ""
     if kind == "inflation":
         return "blocks whose data stay in a core's cache: smaller ones (--granularity), or placement=partitioned", ""
     if kind == "runtime":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.names import NETWORK, base_model, is_gpu, is_graph, model_label
+from ..analysis.names import NETWORK, axis_label, base_model, is_gpu, is_graph, model_label, value_text
+from ..analysis.roofline import memory_share
 from ..analysis.speeds import best_serial, main_plan, speed_table
 from ..analysis.statistics import FASTER, SAME, SLOWER
 from ..analysis.study import Study
@@ -26,7 +27,7 @@ def opening(study: Study) -> list[str]:
     if not len(study.samples):
         return []
     plan_id = main_plan(study)
-    return [" ".join(text) for text in (_question(study, plan_id), _answer(study, plan_id)) if text]
+    return [" ".join(text) for text in (_question(study, plan_id), _answer(study, plan_id), _limits(study)) if text]
 
 
 def _question(study: Study, plan_id: str) -> list[str]:
@@ -84,6 +85,27 @@ def _answer(study: Study, plan_id: str) -> list[str]:
         if which == "without it" and joins:
             told.append(_verdict(row, model_label(row["reference"])))
     return told
+
+
+def _limits(study: Study) -> list[str]:
+    """What limits steps of several sizes: arithmetic or memory."""
+    shares = {each: memory_share(study, each) for each in study.plan_ids()}
+    known = {each: share for each, share in shares.items() if share is not None}
+    if len(known) < 2 or not set(study.axes) <= {"batch", "sequence"}:
+        return []
+    least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+
+    def said(plan_id: str) -> str:
+        sizes = (f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
+        return f"{known[plan_id]:.0%} with {', '.join(sizes)}"
+
+    both = f"{said(most)}, and {said(least)}"
+    if f"{known[most]:.0%}" == f"{known[least]:.0%}":
+        both = f"{known[most]:.0%} in each of these sizes"
+    return [
+        "Some pieces can go no faster because the processor calculates, others because its memory delivers numbers. Of "
+        f"the least time that a step could take on one thread, memory limits {both}."
+    ]
 
 
 def _times(speedup: float) -> str:

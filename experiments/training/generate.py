@@ -175,9 +175,11 @@ def read_network(path: Path, name: str = "") -> tuple[Network, dict[str, np.ndar
         No such file, one that does not tell its network and `name` does not either, or one of another network.
     """
     if not path.is_file():
+        inside = sorted(path.glob("parameters-*.safetensors"))
+        remedy = f"name {inside[0]}" if inside else "`forktask train` leaves parameters-seed-N.safetensors"
         raise UsageError(
             f"--checkpoint must be a safetensors file, or a model file of llm.c (.bin), and there is no file "
-            f"{str(path)!r}; `forktask train` leaves parameters-seed-N.safetensors"
+            f"{str(path)!r}; {remedy}"
         )
     if name:
         network = get_network(name)

@@ -10,10 +10,17 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.typed_text import rounded
 from forktask.experiments.analysis.load import study_from_rows
-from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
+from forktask.experiments.analysis.roofline import (
+    bound_sentences,
+    floors_by_phase,
+    kernel_sentence,
+    memory_share,
+    roofline_table,
+)
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
+from forktask.experiments.report.opening import opening
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sweep.sweep import plan_row
@@ -160,6 +167,21 @@ def test_without_peak_nothing_is_said():
     assert kernel_sentence(study, plan_id) == ""
     assert "peak and bandwidth" in figures.FIGURES["roofline"].missing(study, plan_id)
     assert "got 0" in figures.FIGURES["bound"].missing(study, plan_id)
+
+
+def test_opening_says_which_size_memory_limits():
+    """Check the least and the greatest share of memory, along the batch only, and nothing of other axes or one size."""
+    rows = synthetic_rows(repeats=4, batches=(16, 64))
+    assert "memory limits 76% in each of these sizes." in opening(study_from_rows(rows))[-1]
+    for row in rows:
+        if row["kind"] == "plan" and row["batch"] == 64:
+            row["loops"] = [{**loop, "bytes": 0.01 * loop["bytes"]} for loop in row["loops"]]
+    study = study_from_rows(rows)
+    shares = {study.records[each]["batch"]: memory_share(study, each) for each in study.plan_ids()}
+    assert f"memory limits {shares[16]:.0%} with batch 16, and {shares[64]:.0%} with batch 64." in opening(study)[-1]
+    assert shares[16] > 2 * shares[64]
+    for other in (study_of(), study_of(granularities=(4, 16)), study_of(batches=(16, 64), granularities=(4, 16))):
+        assert not any("memory limits" in text for text in opening(other))
 
 
 @pytest.mark.parametrize("column", ["single", "double"])

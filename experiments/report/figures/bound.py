@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from ...analysis.names import axis_label, value_text
-from ...analysis.roofline import floors_by_phase
+from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.study import Study
 from ..words import conditions
 from .heading import header
@@ -91,11 +91,9 @@ def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences: the answers first."""
     said = []
     for each in _plans(study):
-        floors = floors_by_phase(study, each, 1)
-        total = sum(map(sum, floors.values()))
-        memory = sum(both[1] for both in floors.values()) / total
-        step = study.typical_time((each, "serial", 1)).value / total
-        said.append(f"{_label(study, each)}: {memory:.0%} of the floor, step {step:.2f} times the floor")
+        step = study.typical_time((each, "serial", 1)).value / sum(map(sum, floors_by_phase(study, each, 1).values()))
+        share = f"{memory_share(study, each):.0%} of the floor"
+        said.append(f"{_label(study, each)}: {share}, step {step:.2f} times the floor")
     return [
         f"Bound by memory on one thread: {'; '.join(said)}.",
         "(a) The roofline floor of the step, loop by loop the longer of operations at the measured peak and bytes, "
