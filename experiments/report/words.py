@@ -162,10 +162,9 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
     pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
-    # Models of a GPU name their device in the place of the instruction set; `gpu_both` names both.
-    own = samples[~samples["model"].map(is_gpu)]
-    named = own["instruction_set"].dropna() if "instruction_set" in own else ()
-    sets = ", ".join(sorted({part for name in named for part in name.split(", ")}))
+    named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
+    # Models of both devices name themselves too, since their bits depend on who computes which part.
+    sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
     return [
         f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "
         f"counted in their direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"

@@ -37,7 +37,14 @@ LOWERING = {
 }
 
 
-PLAN_ROW = {"network": "lenet5", "batch": 8, "num_tasks": 1, "num_edges": 0, "flops": 1.0}
+PLAN_ROW = {
+    "network": "lenet5",
+    "batch": 8,
+    "num_tasks": 1,
+    "num_edges": 0,
+    "flops": 1.0,
+    "memory_bytes": {"parameter": 1 << 20},
+}
 
 
 def parser_of(command):

@@ -341,7 +341,7 @@ def test_refused_options_leave_no_folder_behind(tmp_path, capsys, options):
 def test_a_run_killed_in_its_first_write_begins_anew(tmp_path):
     """Check that a part of the marker, or a marker alone, is no obstacle to the same command."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".training.json.abcdefgh").write_text("{")
+    (tmp_path / "run" / ".training.json.part").write_text("{")
     summary = run(SMALL.with_changes(epochs=1), tmp_path)
     assert not list((tmp_path / "run").glob(".*"))
     (tmp_path / "again").mkdir()
