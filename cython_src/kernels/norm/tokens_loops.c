@@ -1,5 +1,6 @@
 /* Layer normalisation and NoNorm; see kernels/norm/tokens_loops.h. A row is read from memory once and then lies in the L1 cache.
- * Sums run over four vectors side by side, in an order that depends on the number of features alone. */
+ * Sums run over four vectors side by side, in an order that depends on the number of features alone. Rows are worked on one after the
+ * other: several in turns would share weights, but stores to several rows in turns wait for memory longer than that saves. */
 #include "tokens_loops.h"
 
 #include <math.h>
@@ -8,9 +9,10 @@
 
 #include "cython_src/kernels/elementwise/functions.h"
 
-#define CHAINS        4
-#define LINE          16 /* floats */
-#define ROWS_TOGETHER 4  /* the next ones are fetched into the L2 cache while these are worked on */
+/* Floats from what is read, or written, to what is fetched then: measured, see docs/notes/tokens_kernels.md. */
+#define READ_AHEAD  32
+#define WRITE_AHEAD 64
+#define CHAINS      4
 
 /* STATEMENT adds to sum[chain] for each vector of a row; the row's sum is in sum[0] afterwards. */
 #define SUM_VECTORS(sum, i, n, length, STATEMENT)                     \
@@ -41,154 +43,105 @@ INLINE float chains_sum(const Vec *sum)
     return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* Rows [row, row + count) of the result. Weights and biases are loaded once for all of them. */
-INLINE void forward_rows(const int count, const LayerNormTask *t, int row)
+static void forward(const LayerNormTask *t)
 {
     const ptrdiff_t features = t->features;
-    const float *x[ROWS_TOGETHER];
-    float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER];
-    for (ptrdiff_t i = 0; i < count * features; i += LINE) /* fetched while the sums are made, to be written later */
-        __builtin_prefetch(t->out + row * features + i, 1, 3);
-    UNROLL for (int r = 0; r < count; r++)
-    {
-        const ptrdiff_t start = (row + r) * features;
-        Vec sum[CHAINS] = {{0}};
-        x[r] = t->in + start;
+    for (int row = 0; row < t->rows; row++) {
+        const ptrdiff_t start = row * features;
+        const float *x = t->in + start;
+        float *out = t->out + start;
+        Vec sum[CHAINS] = {{0}}, squares[CHAINS] = {{0}};
         if (t->residual) {
             const float *residual = t->residual + start;
-            float *both = t->sum ? t->sum + start : t->out + start;
+            float *both = t->sum ? t->sum + start : out;
             SUM_VECTORS(sum, i, n, features, {
-                Vec v = load_some(x[r] + i, n) + load_some(residual + i, n);
+                __builtin_prefetch(x + i + READ_AHEAD);
+                __builtin_prefetch(residual + i + READ_AHEAD);
+                __builtin_prefetch(both + i + WRITE_AHEAD, 1);
+                Vec v = load_some(x + i, n) + load_some(residual + i, n);
                 store_some(both + i, v, n);
                 sum[chain] += v;
             });
-            x[r] = both;
+            x = both;
         } else {
-            SUM_VECTORS(sum, i, n, features, sum[chain] += load_some(x[r] + i, n));
+            SUM_VECTORS(sum, i, n, features, {
+                __builtin_prefetch(x + i + READ_AHEAD);
+                sum[chain] += load_some(x + i, n);
+            });
         }
-        mean[r] = chains_sum(sum) / features;
-    }
-    UNROLL for (int r = 0; r < count; r++)
-    {
-        const ptrdiff_t ahead = (row + r + ROWS_TOGETHER < t->rows ? row + r + ROWS_TOGETHER : row + r) * features;
-        Vec squares[CHAINS] = {{0}};
+        const float mean = chains_sum(sum) / features;
         SUM_VECTORS(squares, i, n, features, {
-            Vec d = first_lanes(load_some(x[r] + i, n) - mean[r], n);
-            __builtin_prefetch(t->in + ahead + i, 0, 2);
-            if (t->residual)
-                __builtin_prefetch(t->residual + ahead + i, 0, 2);
+            Vec d = first_lanes(load_some(x + i, n) - mean, n);
             squares[chain] += d * d;
         });
-        inv_std[r] = 1 / sqrtf(chains_sum(squares) / features + t->eps);
+        const float inv_std = 1 / sqrtf(chains_sum(squares) / features + t->eps);
+        t->statistics[2 * row] = mean;
+        t->statistics[2 * row + 1] = inv_std;
+        FOR_VECTORS(i, n, features, {
+            __builtin_prefetch(out + i + WRITE_AHEAD, 1);
+            Vec normal = (load_some(x + i, n) - mean) * inv_std;
+            store_some(out + i, normal * load_some(t->weight + i, n) + load_some(t->bias + i, n), n);
+        });
     }
-    UNROLL for (int r = 0; r < count; r++)
-    {
-        t->statistics[2 * (row + r)] = mean[r];
-        t->statistics[2 * (row + r) + 1] = inv_std[r];
-    }
-    float *out = t->out + row * features;
-    FOR_VECTORS(i, n, features, {
-        Vec weight = load_some(t->weight + i, n);
-        Vec bias = load_some(t->bias + i, n);
-        UNROLL for (int r = 0; r < count; r++)
-        {
-            Vec normal = (load_some(x[r] + i, n) - mean[r]) * inv_std[r];
-            store_some(out + r * features + i, normal * weight + bias, n);
-        }
-    });
 }
 
-static void forward(const LayerNormTask *t)
-{
-    int row = 0;
-    for (; row + ROWS_TOGETHER <= t->rows; row += ROWS_TOGETHER)
-        forward_rows(ROWS_TOGETHER, t, row);
-    for (; row < t->rows; row++)
-        forward_rows(1, t, row);
-}
-
-/* Rows [row, row + count) of `backward`; is_first: nothing is stored yet. The gradients of weight and bias gain the rows one after the other, and are
- * loaded and stored once for all of them. */
-INLINE void backward_rows(const int count, const int is_first, const LayerNormGradientTask *t, int row)
+/* With g = gradient * weight and xhat = (in - mean) inv_std: out = inv_std (g - mean(g) - xhat mean(g xhat)). The gradients of weight
+ * and bias gain the rows one after the other; is_first: nothing is stored there yet.
+ * The flags are constants, so that the compiler joins multiplications and additions alike in all rows. */
+INLINE void backward_row(const int is_first, const int has_residual, const LayerNormGradientTask *t, int row)
 {
     const ptrdiff_t features = t->features, start = row * features;
     const float *x = t->in + start, *dy = t->gradient + start;
-    const float *residual = t->residual ? t->residual + start : NULL;
+    const float *residual = has_residual ? t->residual + start : NULL;
     float *out = t->out + start;
-    float mean[ROWS_TOGETHER], inv_std[ROWS_TOGETHER], mean_g[ROWS_TOGETHER], mean_product[ROWS_TOGETHER];
-    const ptrdiff_t ahead = row + 2 * count <= t->rows ? count * features : 0;
-    Vec sum[ROWS_TOGETHER][CHAINS] = {{{0}}}, product[ROWS_TOGETHER][CHAINS] = {{{0}}};
-    UNROLL for (int r = 0; r < count; r++)
-    {
-        mean[r] = t->statistics[2 * (row + r)];
-        inv_std[r] = t->statistics[2 * (row + r) + 1];
-    }
+    const float mean = t->statistics[2 * row], inv_std = t->statistics[2 * row + 1];
+    Vec sum[CHAINS] = {{0}}, product[CHAINS] = {{0}};
     SUM_VECTORS(sum, i, n, features, {
-        Vec weight = load_some(t->weight + i, n);
+        __builtin_prefetch(x + i + READ_AHEAD);
+        __builtin_prefetch(dy + i + READ_AHEAD);
+        Vec d = load_some(dy + i, n);
+        Vec normal = (load_some(x + i, n) - mean) * inv_std;
+        Vec g = d * load_some(t->weight + i, n);
         Vec dw = {0};
         Vec db = {0};
-        if (!is_first) {
-            dw = load_some(t->weight_gradient + i, n);
-            db = load_some(t->bias_gradient + i, n);
-        }
-        UNROLL for (int r = 0; r < count; r++)
-        {
-            Vec d = load_some(dy + r * features + i, n);
-            __builtin_prefetch(out + r * features + i, 1, 3);
-            if (residual)
-                __builtin_prefetch(residual + r * features + i, 0, 2);
-            Vec normal = (load_some(x + r * features + i, n) - mean[r]) * inv_std[r];
-            Vec g = d * weight;
-            if (is_first && r == 0) {
-                dw = d * normal;
-                db = d;
-            } else {
-                dw += d * normal;
-                db += d;
-            }
-            sum[r][chain] += g;
-            product[r][chain] += g * normal;
+        if (is_first) {
+            dw = d * normal;
+            db = d;
+        } else {
+            dw = load_some(t->weight_gradient + i, n) + d * normal;
+            db = load_some(t->bias_gradient + i, n) + d;
         }
         store_some(t->weight_gradient + i, dw, n);
         store_some(t->bias_gradient + i, db, n);
+        sum[chain] += g;
+        product[chain] += g * normal;
     });
-    UNROLL for (int r = 0; r < count; r++)
-    {
-        mean_g[r] = chains_sum(sum[r]) / features;
-        mean_product[r] = chains_sum(product[r]) / features;
-    }
+    const float mean_g = chains_sum(sum) / features, mean_product = chains_sum(product) / features;
     FOR_VECTORS(i, n, features, {
-        Vec weight = load_some(t->weight + i, n);
-        UNROLL for (int r = 0; r < count; r++)
-        {
-            const ptrdiff_t at = r * features + i;
-            __builtin_prefetch(x + ahead + at, 0, 2);
-            __builtin_prefetch(dy + ahead + at, 0, 2);
-            Vec normal = (load_some(x + at, n) - mean[r]) * inv_std[r];
-            Vec dx = inv_std[r] * (load_some(dy + at, n) * weight - mean_g[r] - normal * mean_product[r]);
-            if (residual)
-                dx += load_some(residual + at, n);
-            store_some(out + at, dx, n);
-        }
+        __builtin_prefetch(out + i + WRITE_AHEAD, 1);
+        if (has_residual)
+            __builtin_prefetch(residual + i + READ_AHEAD);
+        Vec normal = (load_some(x + i, n) - mean) * inv_std;
+        Vec dx = inv_std * (load_some(dy + i, n) * load_some(t->weight + i, n) - mean_g - normal * mean_product);
+        if (has_residual)
+            dx += load_some(residual + i, n);
+        store_some(out + i, dx, n);
     });
 }
 
-/* With g = gradient * weight and xhat = (in - mean) inv_std: out = inv_std (g - mean(g) - xhat mean(g xhat)). */
+INLINE void backward_rows(const int has_residual, const LayerNormGradientTask *t)
+{
+    backward_row(1, has_residual, t, 0);
+    for (int row = 1; row < t->rows; row++)
+        backward_row(0, has_residual, t, row);
+}
+
 static void backward(const LayerNormGradientTask *t)
 {
-    int row = 0;
-    if (t->rows >= ROWS_TOGETHER) {
-        backward_rows(ROWS_TOGETHER, 1, t, 0);
-        row = ROWS_TOGETHER;
-    }
-    for (; row + ROWS_TOGETHER <= t->rows; row += ROWS_TOGETHER)
-        backward_rows(ROWS_TOGETHER, 0, t, row);
-    for (; row < t->rows; row++) {
-        if (row)
-            backward_rows(1, 0, t, row);
-        else
-            backward_rows(1, 1, t, row);
-    }
+    if (t->residual)
+        backward_rows(1, t);
+    else
+        backward_rows(0, t);
 }
 
 static void no_norm_forward(const LayerNormTask *t)
