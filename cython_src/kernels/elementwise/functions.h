@@ -78,16 +78,16 @@ INLINE Vec minimum(Vec a, Vec b)
 #endif
 }
 
-#define EXPONENTIAL_MIN -87.3f /* below, the result would be denormal: it is zero */
+#define ROUND           12582912.0f /* 1.5 * 2^23: the last bits of a sum with it are the nearest integer */
+#define EXPONENTIAL_MIN -87.3f      /* below, the result would be denormal: it is zero */
 #define EXPONENTIAL_MAX 88.0f
 
 /* e^x for x <= EXPONENTIAL_MAX, relative error below 2e-7; a NaN stays one. x = n ln 2 + r, |r| <= ln 2 / 2, and a
  * polynomial of r fitted to the smallest relative error. */
 INLINE Vec exponential_down(Vec x)
 {
-    const float round = 12582912.0f; /* 1.5 * 2^23: the sum's last bits are the nearest integer */
-    Vec shifted = x * 1.44269504088896f + splat(round);
-    Vec n = shifted - round;
+    Vec shifted = x * 1.44269504088896f + splat(ROUND);
+    Vec n = shifted - ROUND;
     Vec r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     Vec p = r * 0.0013814540579915047f + 0.00836874544620514f;
@@ -108,10 +108,21 @@ INLINE Vec exponential(Vec x)
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
-/* e^(-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is 1 / (1 + e^(-2u)). */
+/* e^(-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is 1 / (1 + e^(-2u)). As a power of two, 2^n 2^r with |r| <= 1/2:
+ * r is exact, and n is added to the exponent of a polynomial of r (relative error below 1.1e-7). */
 INLINE Vec gelu_power(Vec x)
 {
-    return exponential(x * (x * x * (-2.0f * GELU_SCALE * GELU_CUBIC) + -2.0f * GELU_SCALE));
+    const float scale = -2.0f * GELU_SCALE * 1.44269504088896f; /* times log2(e) */
+    Vec y = x * (x * x * (scale * GELU_CUBIC) + scale);
+    y = minimum(splat(126.0f), maximum(splat(-125.0f), y));
+    Vec shifted = y + splat(ROUND);
+    Vec r = y - (shifted - ROUND);
+    Vec p = r * 0.001326472731307149f + 0.009671512991189957f;
+    p = p * r + 0.05550733581185341f;
+    p = p * r + 0.24022242426872253f;
+    p = p * r + 0.6931470036506653f;
+    p = p * r + 1.0f;
+    return (Vec)((VecI)p + ((VecI)shifted << 23));
 }
 
 /* GELU in its tanh form: x (1 + tanh(u)) / 2. */
