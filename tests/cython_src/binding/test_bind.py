@@ -1,7 +1,7 @@
 """Binding plans to memory and kernels."""
 
 import threading
-import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -217,26 +217,32 @@ def test_denormals_are_flushed_while_a_block_runs():
     assert np.array([small])[0] * np.float32(2) != 0
 
 
-@kernel("test.slow_increment", "x")
-def slow_increment(o, a, b, iteration):
+meetings = []  # the last one is where blocks of `meeting_increment` wait for one another
+
+
+@kernel("test.meeting_increment", "x")
+def meeting_increment(o, a, b, iteration):
     value = o["x"][0]
-    time.sleep(1e-4)
+    with suppress(threading.BrokenBarrierError):  # nobody came, now or before
+        meetings[-1].wait()
     o["x"][0] = value + 1
 
 
 @pytest.mark.parametrize("access", [commutative, concurrent])
 def test_commutative_blocks_run_one_at_a_time(access):
-    """Check that threads that run commutative blocks lose no increment; without the lock (concurrent) they do."""
+    """Check that threads that run commutative blocks lose no increment; without the lock (concurrent), where two blocks
+    meet between reading and writing, they do."""
     builder = PlanBuilder("test")
     builder.buffer("x", (1,), role="parameter")
-    builder.loop("f", "test.slow_increment", {"x": "x"}, [Block((), (access("x"),)) for _ in range(40)])
-    bound, workers = bind(builder.build(), target="numpy"), Workers(4)
+    builder.loop("f", "test.meeting_increment", {"x": "x"}, [Block((), (access("x"),)) for _ in range(40)])
+    bound, workers = bind(builder.build(), target="numpy"), Workers(2)
+    meetings.append(threading.Barrier(2, timeout=0.2 if access is commutative else 60))
 
     def work(worker):
-        for block in range(worker, 40, 4):
+        for block in range(worker, 40, 2):
             assert bound.run_task(0, block, 0, workers, worker) == 0
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
