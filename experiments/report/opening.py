@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.names import NETWORK, axis_label, base_model, is_gpu, is_graph, model_label, value_text
+from ..analysis.names import NETWORK, base_model, is_gpu, is_graph, model_label
 from ..analysis.roofline import memory_share
 from ..analysis.speeds import best_serial, main_plan, speed_table
 from ..analysis.statistics import FASTER, SAME, SLOWER
 from ..analysis.study import Study
 from .columns import interval
-from .words import find_text, format_time, samples_word
+from .words import axes_text, find_text, format_time, samples_word
 
 # What a model does, for those who do not know its name.
 WAYS = {
@@ -95,11 +95,7 @@ def _limits(study: Study) -> list[str]:
         return []
     least, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
 
-    def said(plan_id: str) -> str:
-        sizes = (f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
-        return f"{known[plan_id]:.0%} with {', '.join(sizes)}"
-
-    both = f"{said(most)}, and {said(least)}"
+    both = ", and ".join(f"{known[each]:.0%} with {axes_text(study, each)}" for each in (most, least))
     if f"{known[most]:.0%}" == f"{known[least]:.0%}":
         both = f"{known[most]:.0%} in each of these sizes"
     return [

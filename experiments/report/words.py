@@ -10,7 +10,7 @@ from typing import Any
 from ...cython_src.typed_text import rounded
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
-from ..analysis.names import GRANULARITY, is_gpu, is_graph, option_texts
+from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
 from ..analysis.statistics import Estimate
 from ..analysis.study import Study
@@ -89,6 +89,11 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
     ]
     where = "" if serial[0] == plan_id else f" at granularity {study.records[serial[0]][GRANULARITY]}"
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
+
+
+def axes_text(study: Study, plan_id: str) -> str:
+    """Return what tells a plan from the others of its study: each swept axis and its value; empty with one plan."""
+    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
 
 
 def machine_text(study: Study) -> str:

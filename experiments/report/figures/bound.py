@@ -6,10 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from ...analysis.names import axis_label, value_text
 from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.study import Study
-from ..words import conditions
+from ..words import axes_text, conditions
 from .heading import header
 from .roofline import BOUND_COLORS
 from .style import add_legend, new_figure, panel_title
@@ -40,9 +39,7 @@ def missing(study: Study, plan_id: str) -> str:
 
 
 def _label(study: Study, plan_id: str) -> str:
-    """What tells a plan from the others."""
-    record = study.records[plan_id]
-    return ", ".join(f"{axis_label(axis)} {value_text(record[axis])}" for axis in study.axes) or plan_id
+    return axes_text(study, plan_id) or plan_id
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
