@@ -13,6 +13,7 @@ from ..sampling.files import locked_file
 CLASSES = 10
 HEIGHT, WIDTH = 480, 640
 MOST = 1_000_000
+LONGEST = 4096  # pixels of a side
 _COMPLETE = "complete"
 
 
@@ -27,10 +28,15 @@ def write_thumbnails(
     Raises
     ------
     UsageError
-        Fewer images than classes, too many, or no room on the disk.
+        Fewer images than classes, too many, an empty or huge size, or no room on the disk.
     """
     if not classes <= count <= MOST:
         raise UsageError(f"the number of thumbnails must be in [{classes}, {MOST}], got {count}; use thumbnails:1000")
+    if not (1 <= height <= LONGEST and 1 <= width <= LONGEST):
+        raise UsageError(
+            f"height and width of thumbnails must be in [1, {LONGEST}], got {height}x{width}; use "
+            f"thumbnails:1000:300x400"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked_file(folder, wait=True):

@@ -49,8 +49,8 @@ class TrainingConfig(PlanOptions, frozen=True):
         str,
         about(
             "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR (a sub-folder of images for each class), "
-            "csv:FILE (columns file, label, split), thumbnails:N (generated photographs) or synthetic:N; of tokens "
-            "text, text:FILE, tokens:FILE (llm.c's token file) or synthetic:N"
+            "csv:FILE (columns file, label, split), thumbnails:N[:HxW] (generated photographs) or synthetic:N; of "
+            "tokens text, text:FILE, tokens:FILE (llm.c's token file) or synthetic:N"
         ),
     ] = "digits"
     image_size: Annotated[

@@ -26,7 +26,7 @@ from .folders import KINDS, ImageOptions, load_folder
 
 SIDE = 32
 CHANNELS = 3
-SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N, synthetic:N"
+SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
 MAX_SYNTHETIC = 1_000_000
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08
@@ -41,8 +41,8 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     spec : str
         "digits"; "cifar10:FOLDER" or "cifar100:FOLDER" with the binary files; "idx:FOLDER" with the four
         of the MNIST family, plain or gzip; "folder:DIR" with a sub-folder of images for each class; "csv:FILE", a
-        table of images and labels; "thumbnails:N" with N generated photographs; "synthetic:N" with N random training
-        images.
+        table of images and labels; "thumbnails:N" or "thumbnails:N:HEIGHTxWIDTH" with N generated photographs;
+        "synthetic:N" with N random training images.
     network : Network, optional
         Image files are scaled to its size, synthetic data take its shape of images and number of classes; default:
         3 x 32 x 32 and 10.

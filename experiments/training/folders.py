@@ -72,9 +72,7 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
     """
     path = Path(argument).expanduser()
     if kind == "thumbnails":
-        count = int(argument) if re.fullmatch("[0-9]{1,9}", argument) else 0
-        path = write_thumbnails((Path(options.cache or default_folder())).expanduser() / f"thumbnails-{count}", count)
-        path /= "images"
+        path = _thumbnails(argument, Path(options.cache or default_folder()).expanduser())
     listing = list_table(path) if kind == "csv" else list_classes(path)
     height, width = _size(options.image_size, network)
     if options.load == "files":
@@ -115,6 +113,19 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         None if options.load == "memory" else source,
         note=f"left out: {len(broken)} images that cannot be decoded, {broken[0]!r} first" if broken else "",
     )
+
+
+def _thumbnails(argument: str, folder: Path) -> Path:
+    """Generate the photographs of "N" or "N:HEIGHTxWIDTH" below a folder, and return the folder of their classes."""
+    parts = re.fullmatch("([0-9]{1,9})(?::([0-9]{1,5})x([0-9]{1,5}))?", argument)
+    if parts is None:
+        raise UsageError(
+            f"thumbnails must be followed by a number and, if wanted, a size, got {argument!r}; use thumbnails:1000 or "
+            f"thumbnails:1000:300x400"
+        )
+    count, *size = (int(part) for part in parts.groups() if part)
+    name = f"thumbnails-{count}" + ("-{}x{}".format(*size) if size else "")
+    return write_thumbnails(folder / name, count, *size) / "images"
 
 
 def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, decoder: str) -> Dataset:

@@ -409,6 +409,21 @@ def test_options_of_image_files_are_refused_elsewhere(tmp_path, capsys):
         load_data(f"folder:{tmp_path / 'p' / 'images'}", NETWORK, options(tmp_path, image_size="32"))
 
 
+def test_generated_photographs_have_the_size_that_is_asked_for(tmp_path):
+    """Check sizes of the files, a folder for each size, and one sentence for what is no number or no size."""
+    for spec, size in (("thumbnails:24", (640, 480)), ("thumbnails:24:30x40", (40, 30))):
+        data = load_data(spec, NETWORK, options(tmp_path))
+        assert data.num_samples == 24
+        folder = tmp_path / "cache" / spec.replace(":", "-")
+        assert {Image.open(file).size for file in folder.rglob("*.jpg")} == {size}
+    for spec in ("thumbnails:many", "thumbnails:12:30", "thumbnails:12:30x", "thumbnails:12:-3x4"):
+        with pytest.raises(UsageError, match="a number and, if wanted, a size, got"):
+            load_data(spec, NETWORK, options(tmp_path))
+    for spec in ("thumbnails:12:0x4", "thumbnails:12:4097x4"):
+        with pytest.raises(UsageError, match=r"must be in \[1, 4096\], got"):
+            load_data(spec, NETWORK, options(tmp_path))
+
+
 def test_reading_from_the_cache_holds_no_data(tmp_path):
     """Check that reading every image leaves less than a twentieth of the data resident."""
     images = write_thumbnails(tmp_path / "photos", 400, 96, 128) / "images"
