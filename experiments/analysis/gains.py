@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import pandas as pd
 
-from .limits import bound_table
+from ..bounds.bounds import predicted_times
+from .limits import Profile, bound_table, serial_profiles
 from .names import base_model
-from .speeds import better_forkjoin, estimate_of, interval_columns
+from .speeds import better_forkjoin, interval_columns
+from .statistics import Estimate, including, median_interval
 from .study import Study
 
 
@@ -29,15 +32,36 @@ def gain_table(study: Study) -> pd.DataFrame:
         if threads < 2 or not forms or join is None or not math.isfinite(bound["taskiter_s"]):
             continue
         model = min(forms, key=lambda m: study.typical_time((plan_id, m, threads)).value)
-        joined, cyclic = (estimate_of(bound, f"{name}_s") for name in ("forkjoin", "taskiter"))
+        promised = promise(serial_profiles(study, plan_id), threads, study.capacity(threads))
         rows.append(
             {
                 "plan_id": plan_id,
                 "threads": threads,
                 "model": model,
                 "reference": join,
-                **interval_columns("promised", joined.over(cyclic)),
+                **interval_columns("promised", including(promised, bound["forkjoin_s"] / bound["taskiter_s"])),
                 **interval_columns("gained", study.ratio((plan_id, join, threads), (plan_id, model, threads))),
             }
         )
     return pd.DataFrame(rows)
+
+
+def promise(profiles: Sequence[Profile], threads: int, capacity: Estimate) -> Estimate:
+    """Return the fork-join bound over max(area, cycle mean), of the same blocks on the same threads.
+
+    Both bounds hold at one capacity and are parts of one serial time, so the quotient is taken at each capacity and in
+    each profile: dividing the interval of one bound by that of the other would count the capacity's interval and the
+    serial time's twice. With the capacity the quotient rises while the area binds `taskiter`, and falls once the cycle
+    mean does: where that changes is looked at beside the ends of the capacity's interval.
+    """
+    capacities = [capacity.value]
+    if math.isfinite(capacity.low):
+        turns = [sum(map(sum, loops)) / graph.cycle_mean_s for loops, graph in profiles if graph and graph.cycle_mean_s]
+        capacities += [capacity.low, capacity.high, *(c for c in turns if capacity.low < c < capacity.high)]
+    found = []
+    for c in capacities:
+        times = [predicted_times(loops, threads, c, graph) for loops, graph in profiles]
+        found.append(median_interval([t["forkjoin"] / t["taskiter"] for t in times]))
+    known = [v for e in found for v in (e.value, e.low, e.high) if math.isfinite(v)]
+    low, high = (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
+    return Estimate(found[0].value, low, high, found[0].count)

@@ -50,8 +50,8 @@ def _sentence(study: Study, threads: int, what: str, point: Point, references: S
     }.get(answer, f"have no effect that could be told from noise (time ratio {ratio.value:.3f})")
     if ratio.count < MIN_PAIRS:
         said = (
-            f"have an effect that {ratio.count} repetition{'s' * (ratio.count != 1)} cannot tell from noise; "
-            f"it takes {MIN_PAIRS} (time ratio {ratio.value:.3f})"
+            f"have an effect that {ratio.count} repetition{'s' * (ratio.count != 1)} cannot tell from noise "
+            f"(time ratio {ratio.value:.3f}; a verdict needs at least {MIN_PAIRS} repetitions)"
         )
     if what.startswith("a graph"):
         said = said.replace("make a", "makes a").replace("change nothing", "changes nothing").replace("have ", "has ")

@@ -127,16 +127,23 @@ def write_machine(
 
 
 def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what `write_machine` wrote to a folder of traces, each part empty where it was not kept.
+    """Return what `write_machine` wrote to a folder of traces, all parts empty in a folder without its file.
 
     Raises
     ------
     UsageError
         A file that `write_machine` did not write.
     """
-    path, parts = Path(folder, MACHINE), ("environment", "machine", "model")
-    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again") if path.exists() else {}
-    return tuple(kept.get(part, {}) for part in parts)
+    path = Path(folder, MACHINE)
+    if not path.exists():
+        return {}, {}, {}
+    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again")
+    missing = [part for part in ("environment", "machine") if part not in kept]
+    if missing:
+        raise UsageError(
+            f"{os.fspath(path)!r} must hold environment and machine, got no {' and no '.join(missing)}; trace again"
+        )
+    return kept["environment"], kept["machine"], kept.get("model", {})
 
 
 def log_sentence(log: EventLog) -> str:

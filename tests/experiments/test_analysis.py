@@ -462,9 +462,9 @@ def test_bounds_have_intervals():
     assert other["area_speedup_low"] == pytest.approx(1.96)
 
 
-def made_up_machine(rng, takes: int) -> list[dict]:
+def made_up_machine(rng, takes: int, models=("serial", "forkjoin")) -> list[dict]:
     """Rows of a machine on which two threads do the work of 1.8: serial runs, profiles and capacity, all with noise."""
-    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=7, noise=0.0, seed=int(rng.integers(1 << 30)))
+    rows = synthetic_rows(models=models, repeats=7, noise=0.0, seed=int(rng.integers(1 << 30)))
     first(rows, "machine")["capacity"]["2"] = 1.8 * rng.lognormal(0, 0.03)
     for row in rows:
         if row["kind"] == "sample":

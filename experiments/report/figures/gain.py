@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -16,6 +19,9 @@ from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
 RANK, MAIN_PLAN_ONLY = 8, True
 _MARKERS = "osD^v<>Ph*X"
+# A point is left outside of the axes where it is further from the median than this factor and than so many times the
+# median distance: one such point would press all others into a corner.
+FAR, FAR_SPREADS = 2.0, 6.0
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -37,6 +43,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     figure, (axis,) = new_figure(column, 1, panel_height=3.0)
     networks = list(dict.fromkeys(study.records[p][NETWORK] for p in table["plan_id"]))
     batches = sorted({study.records[p]["batch"] for p in table["plan_id"]})
+    low, high = _limits(table)
     for row in table.to_dict("records"):
         record = study.records[row["plan_id"]]
         axis.errorbar(
@@ -51,8 +58,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             markeredgecolor="white",
             markeredgewidth=0.4,
         )
-    values = table[["promised", "gained"]].to_numpy().ravel()
-    low, high = min(0.95, values.min() / 1.05), max(1.1, values.max() * 1.05)
+        if not (low <= row["promised"] <= high and low <= row["gained"] <= high):
+            _point_to(axis, row, low, high)
     axis.plot([low, high], [low, high], color="0.2", linewidth=0.8, zorder=1)
     axis.axhline(1, color=GREY, linewidth=0.6, dashes=(1, 1.2), zorder=1)
     axis.set_xlim(low, high)
@@ -74,6 +81,32 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
+def _limits(table: pd.DataFrame) -> tuple[float, float]:
+    """Return the limits of both axes: all points but those far from the others, with room for the diagonal."""
+    low, high = 0.95, 1.1
+    for name in ("promised", "gained"):
+        logs = np.log(table[name].to_numpy(dtype=float))
+        distance = np.abs(logs - np.median(logs))
+        near = logs[distance <= max(math.log(FAR), FAR_SPREADS * np.median(distance))]
+        low, high = min(low, np.exp(near.min()) / 1.05), max(high, np.exp(near.max()) * 1.05)
+    return low, high
+
+
+def _point_to(axis, row: dict, low: float, high: float) -> None:
+    """Write the values of a point that lies outside of the axes where it leaves them, with an arrow."""
+    at = np.clip([row["promised"], row["gained"]], low, high)
+    inwards = 0.08 * (high - low) * np.sign(at - [row["promised"], row["gained"]])
+    axis.annotate(
+        f"{row['promised']:.2f}; {row['gained']:.2f}",
+        at,
+        at + inwards,
+        ha="left" if at[0] < (low + high) / 2 else "right",
+        va="center",
+        fontsize=6.5,
+        arrowprops={"arrowstyle": "->", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0},
+    )
+
+
 def _reach(row: dict, name: str) -> np.ndarray:
     """Return the distances of an interval's ends, shape (2, 1); zero without an interval."""
     value = row[name]
@@ -89,6 +122,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         "max(work / capacity, longest block), over max(work / capacity, maximum cycle mean), from block durations of "
         "serial runs. Gained: time of a step of the better fork-join form over that of the fastest taskiter.",
         f"Bars: {CONFIDENCE:.0%} intervals. Above the line fork-join loses more than its bound says (barriers "
-        "themselves, uneven shares); below it taskiter does not reach its own bound. Below 1 taskiter is slower.",
+        "themselves, uneven shares); below it taskiter does not reach its own bound. Below 1 taskiter is slower. "
+        "Arrows: points outside of the axes, far from all others, with promise and gain.",
         machine_text(study),
     ]
