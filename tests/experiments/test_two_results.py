@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
@@ -83,6 +84,16 @@ def test_traces_of_other_work_are_refused(traces, tmp_path, capsys):
         assert main(["overlay", str(traces[0]), str(second)]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["{}", '{"machine": {}}', "[]"])
+def test_a_machine_that_was_not_kept_by_trace_is_refused(traces, tmp_path, capsys, text):
+    """Check one sentence that names the file, for JSON without the parts that every trace keeps."""
+    shutil.copytree(traces[0], tmp_path / "broken")
+    (tmp_path / "broken" / "machine.json").write_text(text)
+    assert main(["overlay", str(traces[1]), str(tmp_path / "broken")]) == 2
+    error = capsys.readouterr().err
+    assert "machine.json" in error and "trace again" in error and error.count("\n") == 1
 
 
 def test_other_work_is_refused(tmp_path):
