@@ -8,11 +8,12 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.load import load, study_from_rows
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
+from forktask.experiments.report.in_short import in_short
 from forktask.experiments.report.render_html import _unwrapped
 from forktask.experiments.report.words import format_time
 
@@ -274,3 +275,13 @@ def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
     text = "Curves\nof it.\n\nEach takes\none away:\n  forkjoin        a region\n  taskiter:x=2    no\nLook\nthere."
     unwrapped = "Curves of it.\n\nEach takes one away:\n• forkjoin: a region\n• taskiter:x=2: no\nLook there."
     assert _unwrapped(text) == unwrapped
+
+
+def test_too_few_repetitions_are_said_as_such():
+    """Check that the number of repetitions that a verdict needs cannot be read as a time, for one and for several."""
+    for repeats, words in ((1, "1 repetition cannot tell"), (3, "3 repetitions cannot tell")):
+        study = study_from_rows(synthetic_rows(repeats=repeats))
+        sentences = in_short(study, study.plan_ids()[0])
+        assert len(sentences) == 3
+        assert all(words in s and "a verdict needs at least 5 repetitions)" in s for s in sentences)
+        assert not any("it takes" in s for s in sentences)
