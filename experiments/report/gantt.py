@@ -35,6 +35,7 @@ from .words import format_time
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
 MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an image inside it
+LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour.
@@ -71,6 +72,18 @@ def idle_kinds(events: np.ndarray) -> np.ndarray:
     return np.where((state == ASLEEP) & (cause == IN_BLOCK), "preempted", kinds)
 
 
+def axis_length_ns(windows: Sequence[Window]) -> int:
+    """Return the length of the axis that windows share: of the longest one but those above `LONGEST` medians."""
+    lengths = sorted(window.stop_ns - window.start_ns for window in windows)
+    return max(length for length in lengths if length <= LONGEST * lengths[(len(lengths) - 1) // 2])
+
+
+def _cut(windows: Sequence[Window]) -> list[Window]:
+    """Return the windows that go on beyond the axis."""
+    end = axis_length_ns(windows)
+    return [window for window in windows if window.stop_ns - window.start_ns > end]
+
+
 def shown_events(window: Window) -> np.ndarray:
     """Return the events of a window, without what lies between copies: nothing waits there."""
     events = window.events
@@ -78,8 +91,9 @@ def shown_events(window: Window) -> np.ndarray:
 
 
 def layer_colors(names: Sequence[str]) -> dict[str, tuple[float, float, float]]:
-    """Return a colour for each layer."""
-    palette = sns.color_palette("colorblind", len(names)) if len(names) <= 10 else sns.husl_palette(len(names), l=0.6)
+    """Return a colour for each layer; few of them have none that `IDLE_KINDS` has."""
+    few = [sns.color_palette("colorblind")[i] for i in (0, 2, 4, 9, 5, 6)]
+    palette = few[: len(names)] if len(names) <= len(few) else sns.husl_palette(len(names), l=0.6)
     return dict(zip(names, palette, strict=True))
 
 
@@ -105,14 +119,14 @@ def draw_gantt(
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=[n + 1.6 for n in lanes])[
             :, 0
         ]
-        left_out, kinds, means, unit = 0, set(), [], _unit(windows)
-        axes[-1].set_xlim(0, max(w.stop_ns - w.start_ns for w in windows) / unit[1])
+        left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
+        axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
         for axis, window, name in zip(axes, windows, names or [""] * len(windows), strict=True):
             left_out += _draw_lanes(axis, window, colors, kinds, unit)
             mean = _draw_critical(axis, window, unit) if critical else None
             means.append(mean)
             _draw_iterations(axis, window, unit)
-            _label(axis, window, mean, name)
+            _label(axis, window, mean, name, window in beyond)
         axes[-1].set_xlabel(f"time since the start of the first iteration shown ({unit[0]})")
         if head:
             figure.suptitle(head, x=0.008, ha="left", fontsize=7, linespacing=1.25)
@@ -123,8 +137,7 @@ def draw_gantt(
 
 
 def _unit(windows: Sequence[Window]) -> tuple[str, float]:
-    longest = max(window.stop_ns - window.start_ns for window in windows)
-    return ("us", 1e3) if longest < 2e6 else ("ms", 1e6)
+    return ("µs", 1e3) if axis_length_ns(windows) < 2e6 else ("ms", 1e6)
 
 
 def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
@@ -159,16 +172,20 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
 def _draw_iterations(axis, window: Window, unit) -> None:
     """Outline each iteration: a bracket above the threads, from its first block to the end of its last."""
     rows: list[int] = []  # end of the last bracket in each row
-    spans = window.spans()
-    for iteration, start, stop in spans:
+    end = axis.get_xlim()[1]
+    for iteration, start, stop in window.spans():
         row = next((r for r, end in enumerate(rows) if end <= start), len(rows))
         rows[row : row + 1] = [stop]
         y = -0.72 - 0.42 * row
         x0, x1 = ((t - window.start_ns) / unit[1] for t in (start, stop))
-        axis.plot([x0, x0, x1, x1], [y + 0.22, y, y, y + 0.22], color="0.25", linewidth=0.7, clip_on=False, zorder=3)
+        if x0 >= end:
+            break
+        # An iteration that goes on beyond the axis has an open bracket.
+        corners = [(x0, y + 0.22), (x0, y), (min(x1, end), y), *([(x1, y + 0.22)] if x1 <= end else [])]
+        axis.plot(*zip(*corners, strict=True), color="0.25", linewidth=0.7, clip_on=False, zorder=3)
         for x in (x0, x1):
             axis.plot([x, x], [y, len(window.log.lanes) - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
-        if x1 - x0 > 0.09 * axis.get_xlim()[1]:
+        if min(x1, end) - x0 > 0.09 * end:
             axis.text(x0, y - 0.06, f" iteration {iteration}", fontsize=5.5, color="0.25", va="bottom", ha="left")
     axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - 0.42 * len(rows))
 
@@ -188,13 +205,14 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _label(axis, window: Window, mean_s: float | None, name: str) -> None:
+def _label(axis, window: Window, mean_s: float | None, name: str, cut: bool) -> None:
     log = window.log
     names = [name for _, name in log.lanes]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
     text = (
         f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
     )
+    text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}" * cut
     axis.set_title(text, fontsize=7.5, pad=3)
     short = len(names) > 4 and not log.of_gpu
     axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])
@@ -233,6 +251,8 @@ def _caption(windows: Sequence[Window], left_out: int, critical: bool) -> str:
         f"is the median, all models on one time axis.",
         *_marks(windows, critical),
     ]
+    if _cut(windows):
+        sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
     if left_out:
         sentences.append(f"{left_out} of the shortest boxes are left out.")
     return " ".join([*sentences, _logging(windows)])
@@ -242,7 +262,12 @@ def page_caption(windows: Sequence[Window]) -> str:
     """Return the caption of the page that can be zoomed."""
     counts = [f"{len(w.passes) * w.log.about['stride']} of {model_label(w.log.about['model'])}" for w in windows]
     first = f"What each thread did during the first iterations of a logged run ({', '.join(counts)})."
-    return " ".join([first, *_marks(windows, True), _logging(windows)])
+    beyond = ", ".join(
+        f"{model_label(w.log.about['model'])} goes on to {format_time((w.stop_ns - w.start_ns) * 1e-9)}"
+        for w in _cut(windows)
+    )
+    cut = f"At first the axis ends at {format_time(axis_length_ns(windows) * 1e-9)}; {beyond}." if beyond else ""
+    return " ".join(filter(None, [first, *_marks(windows, True), cut, _logging(windows)]))
 
 
 def _marks(windows: Sequence[Window], critical: bool) -> list[str]:

@@ -17,7 +17,7 @@ from ..analysis.names import model_label
 from ..analysis.windows import Window, layer_names, layer_of_loops
 from ..sampling.events import EventLog
 from ..sampling.files import write_atomically
-from .gantt import IDLE_KINDS, idle_kinds, layer_colors, phase_color, shown_events
+from .gantt import IDLE_KINDS, axis_length_ns, idle_kinds, layer_colors, phase_color, shown_events
 from .words import format_time
 
 TEMPLATE = Path(__file__).with_name("gantt_page.html")
@@ -53,12 +53,13 @@ def write_gantt_page(path: str | os.PathLike, windows: Sequence[Window], caption
 
 
 def page_data(windows: Sequence[Window]) -> dict[str, Any]:
-    """Return what the page draws: loops, colours, dependences, and the events of each model, times in ns."""
+    """Return what the page draws, times in ns: loops, colours, dependences, the axis' first length, and events."""
     names = layer_names([window.log for window in windows])
     colors = layer_colors(names)
     return {
         "layers": [{"name": name, "color": matplotlib.colors.to_hex(colors[name])} for name in names],
         "kinds": [{"name": name, "color": color} for name, color in IDLE_KINDS.values()],
+        "shown": axis_length_ns(windows),
         "lost": list(IDLE_KINDS).index("preempted"),
         "models": [_model_data(window) for window in windows],
         **_plans_of([window.log for window in windows], names, colors),

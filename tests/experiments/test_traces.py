@@ -28,6 +28,7 @@ from forktask.experiments.analysis.losses import (
 )
 from forktask.experiments.analysis.windows import Window, layer_names, typical
 from forktask.experiments.report.figures.losses import compared, losses_caption
+from forktask.experiments.report.gantt import draw_gantt, page_caption
 from forktask.experiments.report.gantt_page import page_data, write_gantt_page
 from forktask.experiments.report.trace_files import largest_window, write_trace_files
 from forktask.experiments.report.words import format_time
@@ -319,6 +320,25 @@ def test_the_page_holds_all_that_it_draws(tmp_path, logs):
         script = tmp_path / "page.js"
         script.write_text(page.scripts[1])
         subprocess.run([node, "--check", script], check=True, timeout=60)
+
+
+def test_a_model_far_slower_than_the_others_leaves_the_axis_to_them():
+    """Check that the axes of picture and page end where the others do, and that title and caption say what goes on."""
+
+    def of_length(model, length):
+        rows = [(0, "running", 0, 0, 0, length // 2), (1, "running", 0, 1, length // 2, length)]
+        return Window(handmade(model, rows=rows, stop=length), range(1))
+
+    quick, slow = [of_length(model, 100) for model in ("forkjoin", "taskiter")], of_length("joblib", 5000)
+    windows = [quick[0], slow, quick[1]]
+    figure, caption = draw_gantt(windows, critical=False)
+    assert [axis.get_xlim()[1] for axis in figure.axes] == [0.1] * 3 and "beyond the axis" in caption
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert [title.endswith("goes on to 5.00 µs") for title in titles] == [False, True, False]
+    drawn = [x for axis in figure.axes for line in axis.lines if not line.get_clip_on() for x in line.get_xdata()]
+    assert max(drawn) == 0.1
+    assert page_data(windows)["shown"] == 100 and "joblib goes on to 5.00 µs" in page_caption(windows)
+    assert "beyond the axis" not in draw_gantt(quick, critical=False)[1] and "goes on" not in page_caption(quick)
 
 
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):

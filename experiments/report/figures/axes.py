@@ -117,6 +117,7 @@ def ratio_axis(axis, values: np.ndarray) -> None:
     low = min([0.97, *values]) / 1.015
     high = max([1.03, *values]) * 1.015
     if high / low > 2:
+        low, high = low / (high / low) ** 0.04, high * (high / low) ** 0.04  # room for the outermost markers
         log2_axis(axis, "y", power_ticks(low, high), low, high)
     else:
         axis.set_ylim(low, high)

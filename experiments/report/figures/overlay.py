@@ -118,7 +118,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     common = "" if all(bases[plan] == best_serial(study, plan) for plan in bases) else ", common $T_1$"
     everything = [s for points in found.values() for s in points.values()]
     known = [e for s in everything for e in (s.value, s.low, s.high) if np.isfinite(e)]
-    low, high = min([1.0, *known]) / 1.1, max([max(counts), *known]) * 1.1
+    low, high = min([1.0, *known]), max([max(counts), *known])
+    room = 1.1 * (high / low) ** 0.03  # for the outermost markers
+    low, high = low / room, high * room
     top = max(
         [1.0, *(e / t for points in found.values() for t, s in points.items() for e in (s.value, s.high) if e > 0)]
     )
