@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from .chains import cycle_parts
 
 SATURATED = 0.7  # part of the measured bandwidth
 INFLATED = 1.1
-MANY = 3  # loops or layers that a sentence names
+MANY = 3  # loops, layers or chains that a sentence names
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,14 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         blocks = case.seconds[loop.first_task : loop.first_task + loop.num_blocks].tolist()
         shares.append((fork_join_static_bound([blocks], case.threads) - sum(blocks) / case.threads, loop))
     waiting = sum(share for share, _ in shares)
-    by_layer: dict[str, list] = {}
+    seconds: Counter[str] = Counter()
+    loops: Counter[str] = Counter()
     for share, loop in shares:
-        own = by_layer.setdefault(f"{loop.layer or loop.name} {loop.phase}", [0.0, loop.num_blocks, 0])
-        own[0] += share
-        own[2] += 1
-    worst = sorted(by_layer.items(), key=lambda item: -item[1][0])[:MANY]
-    named = ", ".join(f"{name} {ms(own[0])} ({own[2]} loop{'s' * (own[2] > 1)})" for name, own in worst)
+        place = f"{loop.layer or loop.name} {loop.phase}"
+        seconds[place] += share
+        loops[place] += 1
+    worst = seconds.most_common(MANY)
+    named = ", ".join(f"{place} {ms(s)} ({loops[place]} loop{'s' * (loops[place] > 1)})" for place, s in worst)
     now = case.time(case.forkjoin)
     options = {"schedule=dynamic": f"{case.forkjoin}:schedule=dynamic"} if "schedule" not in case.forkjoin else {}
     model = min([*options.values(), *case.task_models], key=case.time)
@@ -216,20 +218,8 @@ def _bandwidth(case: Case) -> Iterator[Finding]:
     limit = continued(case.machine.bandwidth_bytes_per_s, np.array([threads]))[0]
     for model in case.models:
         own = case.loop_times(model)
-        if not own:
-            continue
-        num_bytes: dict[str, float] = {}
-        for loop in case.plan.loops:
-            num_bytes[loop.name] = num_bytes.get(loop.name, 0.0) + case.plan.least_bytes(loop)
-        slow = []
-        for name, amount in num_bytes.items():
-            alone = float(np.median([times[name] for times in serial]))
-            beside = float(np.median([times[name] for times in own]))
-            rate = amount / (beside / threads) if beside else 0.0
-            if alone and beside > INFLATED * alone and rate > SATURATED * limit:
-                slow.append(((beside - alone) / threads, name, beside / alone, rate))
+        slow = _loops_at_the_limit(case, serial, own, limit) if own else []
         if slow:
-            slow.sort(reverse=True)
             named = ", ".join(
                 f"{n} ({f:.2f} times its serial time, {rounded(r / 1e9)} GB/s)" for _, n, f, r in slow[:MANY]
             )
@@ -241,6 +231,34 @@ def _bandwidth(case: Case) -> Iterator[Finding]:
                 "fusion, or smaller blocks that stay in a core's cache; more threads do not help these loops",
             )
             return
+
+
+def _loops_at_the_limit(
+    case: Case, serial: list[Mapping[str, float]], own: list[Mapping[str, float]], limit: float
+) -> list[tuple[float, str, float, float]]:
+    """Return the loops that take longer than in serial runs while they move bytes at the memory's limit.
+
+    Parameters
+    ----------
+    serial, own : list of mapping
+        Seconds of each loop in serial runs and in a model's, see `Case`.
+    limit : float
+        Bytes a second.
+
+    Returns
+    -------
+    list of (seconds of a step that this costs, loop, times its serial time, bytes a second), the most costly first
+    """
+    num_bytes: Counter[str] = Counter()
+    for loop in case.plan.loops:
+        num_bytes[loop.name] += case.plan.least_bytes(loop)
+    slow = []
+    for name, amount in num_bytes.items():
+        alone, beside = (float(np.median([times[name] for times in runs])) for runs in (serial, own))
+        rate = amount / (beside / case.threads) if beside else 0.0
+        if alone and beside > INFLATED * alone and rate > SATURATED * limit:
+            slow.append(((beside - alone) / case.threads, name, beside / alone, rate))
+    return sorted(slow, reverse=True)
 
 
 LOOKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (

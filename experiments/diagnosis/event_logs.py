@@ -11,13 +11,12 @@ from ..analysis.losses import LOSSES, classes_of, time_by_loop
 from ..analysis.names import base_model, model_label
 from ..analysis.windows import layer_of_loops
 from ..sampling.event_states import LOCK
-from ..sampling.events import EventLog
+from ..sampling.events import EventLog, number_at
 from .case import LEAST_PART, Case, ms
-from .diagnose import Finding
+from .diagnose import MANY, Finding
 from .gpu_lanes import explain
 from .outliers import CAUSES, Outliers, find_outliers
 
-MANY = 3  # places that a sentence names
 OWN, WAITING = ("inflation", "runtime", "preemption"), ("imbalance", "barrier", "dependence", "lock")
 _SAID = {
     "inflation": "Blocks run longer than in the serial run by",
@@ -91,12 +90,8 @@ def meanwhile(log: EventLog, waits: np.ndarray) -> np.ndarray:
     if not len(moments):
         return np.zeros(len(log.loops["name"]) + 1)
 
-    def number_at(events: np.ndarray) -> np.ndarray:
-        begun = np.searchsorted(np.sort(events["start_ns"]), moments[:-1], "right")
-        return begun - np.searchsorted(np.sort(events["stop_ns"]), moments[:-1], "right")
-
-    waiting = number_at(waits) * np.diff(moments)
-    running = number_at(blocks)
+    waiting = number_at(waits, moments[:-1]) * np.diff(moments)
+    running = number_at(blocks, moments[:-1])
     of_each = np.divide(waiting, running, out=np.zeros(len(waiting)), where=running > 0)
     until = np.concatenate([[0.0], np.cumsum(of_each)])
     during = until[np.searchsorted(moments, blocks["stop_ns"])] - until[np.searchsorted(moments, blocks["start_ns"])]
@@ -171,7 +166,7 @@ def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
 
 
 def _lanes(log: EventLog) -> Iterator[Finding]:
-    for kind, seconds, text, attempt in explain(log, ms):
+    for kind, seconds, text, attempt in explain(log):
         yield Finding(
             kind, seconds, text[0].upper() + text[1:], attempt, f"at most {ms(seconds)} a step" * (seconds > 0)
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..sampling.event_states import COPYING, RUNNING, WAITING_DEVICE
-from ..sampling.events import HOST, STREAM, THREAD, EventLog
+from ..sampling.events import HOST, STREAM, THREAD, EventLog, number_at
+from .case import LEAST_PART, ms
 
 # Why no launch runs, in the order in which a moment is laid to one of them.
 REASONS = ("copies", "host blocks", "waits", "launches")
@@ -24,8 +25,7 @@ def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
     length, start = np.diff(moments), moments[:-1]
 
     def during(chosen: np.ndarray) -> np.ndarray:
-        begun = np.searchsorted(np.sort(events["start_ns"][chosen]), start, "right")
-        return begun > np.searchsorted(np.sort(events["stop_ns"][chosen]), start, "right")
+        return number_at(events[chosen], start) > 0
 
     found = {
         "busy": during(of[STREAM] & (states == RUNNING)),
@@ -41,7 +41,7 @@ def busy_and_idle(log: EventLog) -> tuple[float, dict[str, float]]:
     return seconds.pop("busy"), seconds
 
 
-def explain(log: EventLog, format_time) -> list[tuple[str, float, str, str]]:
+def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     """Return (kind, seconds of a step, sentence, what to try) for a GPU's log, the most costly first."""
     busy_s, idle_s = busy_and_idle(log)
     step_s = log.step_s
@@ -57,7 +57,7 @@ def explain(log: EventLog, format_time) -> list[tuple[str, float, str, str]]:
     said = {
         "launches": (
             f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
-            f"{format_time(mean_s)} on average",
+            f"{ms(mean_s)} on average",
             "more passes in a graph (gpu_taskiter:unroll=N)"
             if graphs
             else "gpu_taskgraph or gpu_taskiter, which launch a step at once; or larger launches (--batch)",
@@ -77,9 +77,9 @@ def explain(log: EventLog, format_time) -> list[tuple[str, float, str, str]]:
         ),
     }
     rows = [
-        (name, seconds, f"{said[name][0]}; {format_time(seconds)} of a step of {format_time(step_s)}.", said[name][1])
+        (name, seconds, f"{said[name][0]}; {ms(seconds)} of a step of {ms(step_s)}.", said[name][1])
         for name, seconds in idle_s.items()
-        if seconds >= 0.01 * step_s
+        if seconds >= LEAST_PART * step_s
     ]
     if busy_s >= BUSY * step_s:
         text = f"launches run for {busy_s / step_s:.0%} of a step: they bind, not the host, waits or copies."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,17 +33,14 @@ def relower(options: Mapping[str, Any], measured: Plan, seconds: np.ndarray, mac
         That measured them.
     """
     plan = lower(**options)
-    work: dict[tuple, list[float]] = {}
+    work: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(3))
     for loop in measured.loops:
-        own = work.setdefault((loop.layer, loop.phase, loop.kernel), [0.0, 0.0, 0.0])
-        for i, amount in enumerate(
-            (loop.flops, loop.bytes, seconds[loop.first_task : loop.first_task + loop.num_blocks].sum())
-        ):
-            own[i] += float(amount)
+        time = seconds[loop.first_task : loop.first_task + loop.num_blocks].sum()
+        work[loop.layer, loop.phase, loop.kernel] += (loop.flops, loop.bytes, time)
     bandwidth = machine.bandwidth_bytes_per_s.get(1, 1e10)
     estimated = []
     for loop in plan.loops:
-        flops, num_bytes, time = work.get((loop.layer, loop.phase, loop.kernel), (0.0, 0.0, 0.0))
+        flops, num_bytes, time = work[loop.layer, loop.phase, loop.kernel]
         for block in loop.blocks:
             if flops and block.flops:
                 each = block.flops * time / flops

@@ -169,6 +169,22 @@ class EventLog:
         return f"{self.loops['name'][loop]}[{task - self.loops['first_task'][loop]}]"
 
 
+def number_at(events: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Return how many of some events last at each moment, which counts for an event's start and not for its end.
+
+    Parameters
+    ----------
+    events : structured array with `start_ns` and `stop_ns`
+    moments : int64, shape (n,)
+
+    Returns
+    -------
+    int64, shape (n,)
+    """
+    begun = np.searchsorted(np.sort(events["start_ns"]), moments, "right")
+    return begun - np.searchsorted(np.sort(events["stop_ns"]), moments, "right")
+
+
 def graph_of_edges(num_tasks: int, edges: np.ndarray) -> TaskGraph:
     """Return the closed graph with these edges, see `EventLog.edges`; they are in order of predecessor, then token."""
     source, target, token = edges

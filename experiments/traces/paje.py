@@ -16,8 +16,8 @@ from pathlib import Path
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
 from ..sampling.files import write_atomically
+from .drawing import MAX_ARROWS, STATE_COLORS
 
-MAX_ARROWS = 100_000  # of a model
 # Event -> its number and fields with their types, in the order in which lines hold them.
 DEFINITIONS = {
     "PajeDefineContainerType": (0, (("Alias", "string"), ("Type", "string"), ("Name", "string"))),
@@ -62,8 +62,6 @@ DEFINITIONS = {
         ),
     ),
 }
-_COLORS = ("0.5 0.5 0.5", "0 0.5 0.5", "0.94 0.63 0", "0.95 0.86 0.55", "0.84 0.15 0.16", "0.55 0.31 0.75")
-_STATE_COLORS = ("0 0 1", *_COLORS, "0.46 0.76 1", "0 0 0", "0.82 0.82 0.82", "0 0.63 0.31")
 
 
 def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
@@ -107,9 +105,10 @@ def _header(windows: Sequence[Window]) -> Iterator[str]:
     yield _line("PajeDefineStateType", "S", "T", "State")
     yield _line("PajeDefineLinkType", "D", "M", "T", "T", "Dependence")
     yield _line("PajeDefineEntityValue", "dep", "D", "dependence", "0 0 0")
-    for number, (name, color) in enumerate(zip(STATES, _STATE_COLORS, strict=True)):
+    for number, (name, color) in enumerate(zip(STATES, STATE_COLORS, strict=True)):
         if number != RUNNING:
-            yield _line("PajeDefineEntityValue", f"s{number}", "S", name, color)
+            parts = " ".join(f"{part / 255:.2g}" for part in color)
+            yield _line("PajeDefineEntityValue", f"s{number}", "S", name, parts)
     layers = dict.fromkeys(name for window in windows for name in _block_names(window))
     for number, name in enumerate(layers):
         hue = number / len(layers)

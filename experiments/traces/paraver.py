@@ -19,23 +19,10 @@ from pathlib import Path
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..sampling.files import write_atomically
+from .drawing import MAX_ARROWS, STATE_COLORS
 
-MAX_ARROWS = 100_000  # of a model
+NO_STATE_COLOR = (255, 255, 255)
 BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
-STATE_COLORS = (
-    (255, 255, 255),
-    (0, 0, 255),
-    (128, 128, 128),
-    (0, 128, 128),
-    (240, 160, 0),
-    (242, 220, 140),
-    (214, 39, 40),
-    (140, 79, 191),
-    (117, 195, 255),
-    (0, 0, 0),
-    (210, 210, 210),
-    (0, 160, 80),
-)
 
 
 def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
@@ -108,7 +95,7 @@ def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
     ]
     lines += ["", "STATES", *(f"{i} {name}" for i, name in enumerate(("idle", *STATES)))]  # 1 is running in all traces
     lines += ["", "STATES_COLOR"]
-    lines += [f"{i} {{{r},{g},{b}}}" for i, (r, g, b) in enumerate(STATE_COLORS)]
+    lines += [f"{i} {{{r},{g},{b}}}" for i, (r, g, b) in enumerate((NO_STATE_COLOR, *STATE_COLORS))]
     tasks = windows[0].log
     for kind, name, values in (
         (BLOCK_TYPE, "Block", ["none", *(tasks.task_name(task) for task in range(tasks.num_tasks))]),

@@ -23,8 +23,8 @@ from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..sampling.files import write_atomically
+from .drawing import MAX_ARROWS
 
-MAX_ARROWS = 100_000  # of a model
 ITERATION_TRACKS = 1000  # number of the first track of iterations
 
 
