@@ -16,74 +16,88 @@ def statistic(low: Lowering, name: str) -> str:
 
 
 def norm(low: Lowering, unit: Unit, again: bool) -> None:
-    layer, b, o = unit.layer, low.builder, low.options
-    name = layer.name
     source = low.maps[unit.sources[0]]
-    scale, shift = (vector_buffer(low, f"{name}.{kind}", source) for kind in ("scale", "shift"))
+    scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
     if not again:
-        weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-        running = {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
-        all_channels = {"c0": 0, "c1": source.channels}
-        if o.training:
-            partials = f"{name}.partials"
-            if low.producer[unit.sources[0]].statistics != name:
-                count = len(pixel_blocks(low, source))
-                statistics_buffer(low, name, count, source)
-                pixelwise(
-                    low,
-                    f"{name}.statistics",
-                    "channels_norm_statistics",
-                    unit,
-                    "forward",
-                    source,
-                    {"input": source.name, "partials": partials},
-                    {"input": source},
-                    partials=partials,
-                    **source.attributes("in"),
-                )
-            count = b.shape(partials)[0]
-            operands = {
-                "partials": partials,
-                "weight": weight,
-                "bias": bias,
-                **running,
-                "scale": scale,
-                "shift": shift,
-                "mean": vector_buffer(low, f"{name}.mean", source),
-                "inv_std": vector_buffer(low, f"{name}.inv_std", source),
-            }
-            accesses = [read(partials), read(weight), read(bias)]
-            accesses += [update(buffer) for buffer in running.values()]
-            accesses += [write(operands[kind]) for kind in ("scale", "shift", "mean", "inv_std")]
-            low.loop(
-                f"{name}.finish",
-                "channels_norm_finish",
-                operands,
-                [(all_channels, accesses, 0.0, 8.0 * count * source.pitch)],
-                unit.layer.name,
-                "forward",
-                channels=source.channels,
-                num_partials=count,
-                count=low.batch * source.height * source.width,
-                eps=layer.eps,
-                momentum=layer.momentum,
-            )
+        if low.options.training:
+            _finish(low, unit, source, scale, shift)
         else:
-            operands = {"weight": weight, "bias": bias, **running, "scale": scale, "shift": shift}
-            accesses = [read(operands[kind]) for kind in ("weight", "bias", "running_mean", "running_var")]
-            accesses += [write(scale), write(shift)]
-            low.loop(
-                f"{name}.finish",
-                "channels_norm_evaluate",
-                operands,
-                [(all_channels, accesses, 0.0, 24.0 * source.pitch)],
-                unit.layer.name,
-                "forward",
-                channels=source.channels,
-                eps=layer.eps,
-            )
-    if not unit.applied:
-        return
+            _evaluate(low, unit, source, scale, shift)
+    if unit.applied:
+        _apply(low, unit, source, scale, shift, again)
+
+
+def _learned_and_running(low: Lowering, name: str) -> dict[str, str]:
+    """Declare a norm's weight, bias and running statistics: kind -> buffer."""
+    learned = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
+    return learned | {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+
+
+def _finish(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str) -> None:
+    """Append the loops that take the batch's statistics and, from them, scale and shift of each channel."""
+    layer, name = unit.layer, unit.layer.name
+    buffers = _learned_and_running(low, name)
+    partials = f"{name}.partials"
+    if low.producer[unit.sources[0]].statistics != name:
+        statistics_buffer(low, name, len(pixel_blocks(low, source)), source)
+        pixelwise(
+            low,
+            f"{name}.statistics",
+            "channels_norm_statistics",
+            unit,
+            "forward",
+            source,
+            {"input": source.name, "partials": partials},
+            {"input": source},
+            partials=partials,
+            **source.attributes("in"),
+        )
+    count = low.builder.shape(partials)[0]
+    operands = {
+        "partials": partials,
+        **buffers,
+        "scale": scale,
+        "shift": shift,
+        "mean": vector_buffer(low, f"{name}.mean", source),
+        "inv_std": vector_buffer(low, f"{name}.inv_std", source),
+    }
+    accesses = [read(operands[kind]) for kind in ("partials", "weight", "bias")]
+    accesses += [update(operands[kind]) for kind in ("running_mean", "running_var")]
+    accesses += [write(operands[kind]) for kind in ("scale", "shift", "mean", "inv_std")]
+    low.loop(
+        f"{name}.finish",
+        "channels_norm_finish",
+        operands,
+        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
+        name,
+        "forward",
+        channels=source.channels,
+        num_partials=count,
+        count=low.batch * source.height * source.width,
+        eps=layer.eps,
+        momentum=layer.momentum,
+    )
+
+
+def _evaluate(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str) -> None:
+    """Append the loop that takes scale and shift of each channel from the running statistics."""
+    layer, name = unit.layer, unit.layer.name
+    buffers = _learned_and_running(low, name)
+    accesses = [*map(read, buffers.values()), write(scale), write(shift)]
+    low.loop(
+        f"{name}.finish",
+        "channels_norm_evaluate",
+        {**buffers, "scale": scale, "shift": shift},
+        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 24.0 * source.pitch)],
+        name,
+        "forward",
+        channels=source.channels,
+        eps=layer.eps,
+    )
+
+
+def _apply(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str, again: bool) -> None:
+    """Append the loop that scales and shifts the map, adds the shortcut, and applies the activation."""
     target = low.output_map(unit, again)
     operands = {"input": source.name, "scale": scale, "shift": shift, "output": target.name}
     maps = {"input": source, "output": target}
@@ -113,14 +127,12 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
-    layer, b = unit.layer, low.builder
-    name = layer.name
+    name = unit.layer.name
     source = low.maps[unit.sources[0]]
     mean, inv_std = f"{name}.mean", f"{name}.inv_std"
-    partials = low.gradient_sums.get(name) or b.buffer(
+    partials = low.gradient_sums.get(name) or low.builder.buffer(
         f"{name}.gradient_partials", (len(pixel_blocks(low, source)), 2, source.pitch), role="temporary"
     )
-    count = b.shape(partials)[0]
     common = {"gradient": gradient.name, "input": source.name, "mean": mean}
     maps = {"gradient": gradient, "input": source}
     constant = [read(mean)]
@@ -151,47 +163,16 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
             partials=partials,
             **shapes,
         )
-    weight = f"{name}.weight"
-    coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
-    results = {
-        kind: b.buffer(f"{name}.{kind}.partials", (1, source.channels), role="gradient", carried=True)
-        for kind in ("weight", "bias")
-    }
-    operands = {
-        "partials": partials,
-        "weight": weight,
-        "inv_std": inv_std,
-        "gradient_weight": results["weight"],
-        "gradient_bias": results["bias"],
-        "coefficients": coefficients,
-    }
-    accesses = [read(operands[kind]) for kind in ("partials", "weight", "inv_std")]
-    accesses += [write(buffer) for buffer in (*results.values(), coefficients)]
-    low.loop(
-        f"{name}.gradient_finish",
-        "channels_norm_backward_finish",
-        operands,
-        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
-        unit.layer.name,
-        "backward",
-        channels=source.channels,
-        num_partials=count,
-        count=low.batch * source.height * source.width,
-        evaluation=0,
-    )
-    if low.trained(unit):
-        for kind, buffer in results.items():
-            low.partials[f"{name}.{kind}"] = buffer, 1
-    if (
-        unit.sources[0] in low.producer and low.producer[unit.sources[0]].joins_backward
-    ):  # which does the rest, from the gradient as it is
+    coefficients = _gradient_finish(low, unit, source, partials)
+    before = low.producer.get(unit.sources[0])
+    if before and before.joins_backward:  # its own kernel does the rest, from the gradient as it is
         set_gradient(low, unit.sources[0], gradient)
         return
     shortcut = unit.shortcut_norm or unit.shortcut
-    learns = low.learns[unit.sources[0]], bool(shortcut) and low.learns[shortcut]
+    shortcut_learns = bool(shortcut) and low.learns[shortcut]
     if shortcut and not unit.activation:
         pass_on(low, unit, shortcut, gradient)
-    if not any(learns):
+    if not (low.learns[unit.sources[0]] or shortcut_learns):
         return
     with sent_to(low, unit, unit.sources[0], gradient) as (target, present):
         common |= {"coefficients": coefficients, "output": target.name}
@@ -199,7 +180,7 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
         if present:
             common["previous"] = target.name
         branch, added = target, False
-        if learns[1] and unit.activation:
+        if shortcut_learns and unit.activation:
             branch, added = gradient_map(low, shortcut)
             common["branch"], maps["branch"] = branch.name, branch
         accumulated = [operand for operand, yes in (("output", present), ("branch", added)) if yes]
@@ -219,3 +200,41 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
             branch_halo=branch.halo,
             accumulate_branch=int(added),
         )
+
+
+def _gradient_finish(low: Lowering, unit: Unit, source: FeatureMap, partials: str) -> str:
+    """Append the loop that sums the gradients of weight and bias; return the buffer of the input gradient's
+    coefficients, which it computes too."""
+    b, name = low.builder, unit.layer.name
+    count = b.shape(partials)[0]
+    coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
+    results = {
+        kind: b.buffer(f"{name}.{kind}.partials", (1, source.channels), role="gradient", carried=True)
+        for kind in ("weight", "bias")
+    }
+    operands = {
+        "partials": partials,
+        "weight": f"{name}.weight",
+        "inv_std": f"{name}.inv_std",
+        "gradient_weight": results["weight"],
+        "gradient_bias": results["bias"],
+        "coefficients": coefficients,
+    }
+    accesses = [read(operands[kind]) for kind in ("partials", "weight", "inv_std")]
+    accesses += [write(buffer) for buffer in (*results.values(), coefficients)]
+    low.loop(
+        f"{name}.gradient_finish",
+        "channels_norm_backward_finish",
+        operands,
+        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
+        name,
+        "backward",
+        channels=source.channels,
+        num_partials=count,
+        count=low.batch * source.height * source.width,
+        evaluation=0,
+    )
+    if low.trained(unit):
+        for kind, buffer in results.items():
+            low.partials[f"{name}.{kind}"] = buffer, 1
+    return coefficients
