@@ -34,6 +34,7 @@ from .modes import check_modes, modes_of
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
 LLMC_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.llmc_worker")
+TORCH = "torch "  # beginning of the names of PyTorch's modes among the contestants
 LLMC = "llm.c"
 INTERRUPTED = "interrupted"
 WARMUP_S = 1.0  # longest warm-up of forktask's models before they are timed
@@ -109,7 +110,7 @@ def compare_with_torch(
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    contestants = [(f"torch {mode}", count) for count in threads for mode in modes]
+    contestants = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
     contestants += [(LLMC, count) for count in threads if llmc]
     contestants += [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
     threads = sorted({count for _, count in contestants})
@@ -133,26 +134,19 @@ def compare_with_torch(
     samples, failures, stopped = _measure(contestants, job, repeats, budget_s, seed, order, len(cpus))
     if stopped == INTERRUPTED and not samples:
         raise KeyboardInterrupt
-    peak = machine["peak_flops_per_s_1thread"]
-    if gpu:
-        peak = next(
-            (row["gpu"]["peak_flops_per_s"] for rows in samples.values() for row in rows.values() if row.get("gpu")),
-            math.nan,
-        )
     for (name, count), message in wrong_modes(samples).items():
         failures[f"{name} @ {count}"] = message
         del samples[name, count]
+    peak = _gpu_peak(samples) if gpu else machine["peak_flops_per_s_1thread"]
     floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
+        machine |= _bandwidths(machine, measure_memory(threads, environment=environment))
         loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
-        before, after = machine["bandwidth_bytes_per_s"], measure_memory(threads, environment=environment)
-        machine["lowest_bandwidth_bytes_per_s"] = {n: min(before[n], after[n]) for n in before}
-        machine["bandwidth_bytes_per_s"] = {n: max(before[n], after[n]) for n in before}
-        floors["roofline"] = {n: roofline_floor(loops, *machine_rates(machine, n)) for n in threads}
         slower = {**machine, "bandwidth_bytes_per_s": machine["lowest_bandwidth_bytes_per_s"]}
-        machine["roofline_floor_s"] = {
-            str(n): [floors["roofline"][n], roofline_floor(loops, *machine_rates(slower, n))] for n in threads
-        }
+        floors["roofline"], by_lowest = (
+            {n: roofline_floor(loops, *machine_rates(rates, n)) for n in threads} for rates in (machine, slower)
+        )
+        machine["roofline_floor_s"] = {str(n): [floors["roofline"][n], by_lowest[n]] for n in threads}
     return {
         **summarise(samples, floors),
         "convolutions": convolution_forms(plan, device),
@@ -164,6 +158,21 @@ def compare_with_torch(
         "stopped": stopped,
         "repeats": repeats,
         "samples": {f"{name} @ {count}": values for (name, count), values in samples.items()},
+    }
+
+
+def _gpu_peak(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> float:
+    """Return the GPU's peak in FLOP/s, as a process of ours has found it; NaN where none has run."""
+    rows = (row for rows in samples.values() for row in rows.values())
+    return next((row["gpu"]["peak_flops_per_s"] for row in rows if row.get("gpu")), math.nan)
+
+
+def _bandwidths(machine: Mapping[str, Any], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return the machine's highest and lowest bandwidths, measured before and after the contestants."""
+    before = machine["bandwidth_bytes_per_s"]
+    return {
+        "bandwidth_bytes_per_s": {n: max(before[n], after[n]) for n in before},
+        "lowest_bandwidth_bytes_per_s": {n: min(before[n], after[n]) for n in before},
     }
 
 
@@ -201,9 +210,19 @@ def _check_llmc(program: str, network: Network, options: PlanOptions, device: st
     return os.path.abspath(path)
 
 
+def _is_torch(name: str) -> bool:
+    """Whether a contestant is a mode of PyTorch."""
+    return name.startswith(TORCH)
+
+
 def _is_peer(name: str) -> bool:
     """Whether a contestant is none of forktask's models."""
-    return name.startswith("torch ") or name == LLMC
+    return _is_torch(name) or name == LLMC
+
+
+def _command_of(name: str) -> tuple[str, ...]:
+    """Return the measuring process of a contestant."""
+    return TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
 
 
 def _measure(
@@ -227,6 +246,7 @@ def _measure(
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
     failures: dict[str, str] = {}
     longest: dict[tuple[str, int], float] = {}  # processes of each contestant
+    budget_spent = f"the budget of {format_seconds(budget_s)} is spent" if budget_s is not None else ""
     start, stopped = time.monotonic(), ""
     with ProgressBar(len(order), "measuring", sys.stderr) as bar:
         for number, (repetition, (name, count)) in enumerate(order):
@@ -237,22 +257,21 @@ def _measure(
             began = time.monotonic()
             limit_s = TIME_LIMIT_S if budget_s is None else budget_s - (began - start)
             if limit_s <= 0 or limit_s < longest.get((name, count), 0.0):
-                stopped = f"the budget of {format_seconds(budget_s)} is spent"
+                stopped = budget_spent
                 continue  # There may be time for a shorter one.
-            mode = name.removeprefix("torch ") if name.startswith("torch ") else None
             variables = clean_environment(os.environ, sample_environment(count, 0, cores))
-            command = TORCH_COMMAND if mode else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
+            mode = name.removeprefix(TORCH) if _is_torch(name) else None
             whole_job = {**job, "model": name, "mode": mode, "threads": count, "cpus": cpus[count]}
             try:
-                row = run_sample(whole_job, variables, limit_s, command)
+                row = run_sample(whole_job, variables, limit_s, _command_of(name))
             except KeyboardInterrupt:
                 stopped = INTERRUPTED
                 break
             longest[name, count] = max(longest.get((name, count), 0.0), time.monotonic() - began)
             if "failure" not in row:
                 samples[name, count][repetition] = row
-            elif row["failure"] == "timeout" and budget_s is not None:
-                stopped = f"the budget of {format_seconds(budget_s)} is spent"
+            elif row["failure"] == "timeout" and budget_spent:
+                stopped = budget_spent
             else:
                 failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
     if stopped:
@@ -262,7 +281,7 @@ def _measure(
     return {c: rows for c, rows in samples.items() if rows}, failures, stopped
 
 
-def convolution_forms(plan, device: str = "cpu") -> dict[str, int]:
+def convolution_forms(plan, device: str) -> dict[str, int]:
     """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
     forms: dict[str, int] = {}
     for loop in plan.loops:
@@ -285,9 +304,7 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
 
     torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.
     """
-    of_torch = {
-        key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if key[0].startswith("torch ")
-    }
+    of_torch = {key: next(iter(rows.values()))["answer"] for key, rows in samples.items() if _is_torch(key[0])}
     if not of_torch:
         return {}
     (first, _), answer = next(iter(of_torch.items()))
@@ -338,7 +355,7 @@ def summarise(
             "samples": len(values),
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
-        modes = [key for key in measured if key[0].startswith("torch ") and key[1] == count]
+        modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
         if not _is_peer(name) and modes:
             ratio = times.ratio_to_fastest((name, count), modes).inverse()
             row.update(peer=times.fastest(modes)[0])
@@ -368,6 +385,31 @@ def _said_convolutions(forms: Mapping[str, int]) -> list[str]:
     return [f"our convolutions: {passes}"] if forms else []
 
 
+def _table_line(row: Mapping[str, Any]) -> str:
+    line = (
+        f"{row['threads']:>7}  {row['name']:32} {row['samples']:>4} {row['step_time_s'] * 1e3:10.3f} "
+        f"{row['iqr_s'] * 1e3:8.3f}" + "".join(f" {row['step_time_s'] / s:10.2f}" for s in row["floors_s"].values())
+    )
+    peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
+    said = [_said_ratio(row, name, peer) for name, peer in peers.items() if name in row]
+    return line + "   " * bool(said) + "; ".join(said)
+
+
+def _roofline_lines(machine: Mapping[str, Any]) -> list[str]:
+    """Say what the roofline floor is, and by which bandwidths, for each number of threads."""
+    lines = [
+        "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that stay "
+        "in caches from loop to loop may pass it"
+    ]
+    for n, (by_highest, by_lowest) in machine["roofline_floor_s"].items():
+        highest, lowest = (machine[f"{end}bandwidth_bytes_per_s"][n] / 1e9 for end in ("", "lowest_"))
+        lines.append(
+            f"memory of {n} thread{'s' * (n != '1')}: {highest:.0f} and {lowest:.0f} GB/s, before or after; roofline "
+            f"floor {by_highest * 1e3:.1f} ms by the higher rate, {by_lowest * 1e3:.1f} ms by the lower"
+        )
+    return lines
+
+
 def as_text(result: Mapping[str, Any]) -> str:
     """Format the result of `compare_with_torch` for a terminal."""
     environment, machine = result["environment"], result["machine"]
@@ -384,18 +426,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         + "".join(f" {'x ' + floor:>10}" for floor in floors)
         + "   faster than PyTorch's best mode",
     ]
-    for row in result["rows"]:
-        line = (
-            f"{row['threads']:>7}  {row['name']:32} {row['samples']:>4} {row['step_time_s'] * 1e3:10.3f} "
-            f"{row['iqr_s'] * 1e3:8.3f}"
-            + "".join(f" {row['step_time_s'] / floor_s:10.2f}" for floor_s in row["floors_s"].values())
-        )
-        said = [
-            _said_ratio(row, key, peer)
-            for key, peer in (("speedup", row.get("peer")), ("llmc_speedup", LLMC))
-            if key in row
-        ]
-        lines.append(line + "   " * bool(said) + "; ".join(said))
+    lines += [_table_line(row) for row in result["rows"]]
     lines.append("")
     direct = "direct convolutions' operations" if result["convolutions"] else "operations"
     fewer = "; Winograd's form needs fewer and may pass it" if result["convolutions"] else ""
@@ -406,18 +437,7 @@ def as_text(result: Mapping[str, Any]) -> str:
             "the same steps"
         )
     if "roofline" in floors:
-        lines.append(
-            "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that "
-            "stay in caches from loop to loop may pass it"
-        )
-        for n, (by_highest, by_lowest) in machine["roofline_floor_s"].items():
-            rates = (machine[f"{end}bandwidth_bytes_per_s"][n] / 1e9 for end in ("", "lowest_"))
-            lines.append(
-                "memory of {} thread{}: {:.0f} and {:.0f} GB/s, before or after; roofline floor {:.1f} ms by the "
-                "higher rate, {:.1f} ms by the lower".format(
-                    n, "s" * (n != "1"), *rates, by_highest * 1e3, by_lowest * 1e3
-                )
-            )
+        lines += _roofline_lines(machine)
     lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
     if result["stopped"]:
         lines.append(f"{result['stopped']}: each contestant was to have {result['repeats']} runs")
