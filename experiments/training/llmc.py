@@ -1,4 +1,4 @@
-"""The binary files of llm.c: models, token files and tokenizers.
+"""The binary files of llm.c: models, debug states, token files and tokenizers.
 
 Each file begins with 256 integers of 4 bytes, little-endian: a number that names the format, its version, and sizes;
 those not used are 0. llm.c pads the vocabulary with rows of zeros. The rows have no meaning: they are dropped when a
@@ -41,9 +41,10 @@ class _Format:
 
 
 MODEL = _Format("model file", 20240326, 3)
+DEBUG_STATE = _Format("debug state", 20240327, 2)
 TOKENIZER = _Format("tokenizer file", 20240328, 2)
 TOKENS = _Format("token file", 20240520, 1)
-_TITLES = {20240327: "debug state", **{form.magic: form.title for form in (MODEL, TOKENIZER, TOKENS)}}
+_TITLES = {form.magic: form.title for form in (MODEL, DEBUG_STATE, TOKENIZER, TOKENS)}
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,26 @@ class ModelConfig:
         """The network of these sizes, with the name of a shipped one where there is one."""
         names = [name for name, sizes in gpt2.SIZES.items() if sizes == self.sizes]
         return gpt2.network(names[0] if names else "gpt2 of other sizes", **self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class DebugState:
+    """One step of a model, with which llm.c compares its own.
+
+    Attributes
+    ----------
+    tokens, targets : int32, shape (batch, sequence)
+    logits : float32, shape (batch, sequence, vocabulary)
+    loss : float32
+    gradients : dict of str to float32 ndarray
+        By the names of `networks.gpt2`, in its shapes.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    logits: np.ndarray
+    loss: np.float32
+    gradients: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -210,6 +231,64 @@ def write_model(path: Path | str, parameters: Mapping[str, np.ndarray], config: 
     write_atomically(path, header, *_parameter_parts(parameters, config))
 
 
+def read_debug_state(path: Path | str, config: ModelConfig) -> DebugState:
+    """Read a debug state.
+
+    Parameters
+    ----------
+    path : path
+    config : ModelConfig
+        Sizes of the model that it belongs to, which the file does not tell.
+
+    Raises
+    ------
+    UsageError
+        As `read_model`, a state of another model, or a token outside the vocabulary.
+    """
+    with _opened(path, DEBUG_STATE) as (file, size, header):
+        batch, sequence = map(int, header[2:4])
+        if not (batch >= 1 and 1 <= sequence <= config.positions):
+            raise UsageError(
+                f"the debug state {path} must have a batch of at least 1 and a sequence in [1, {config.positions}], "
+                f"got {batch} and {sequence}; give the sizes of its model"
+            )
+        rows, vocabulary = batch * sequence, config.vocabulary
+        _check_size(path, size, HEADER_BYTES + 4 * (rows * (2 + vocabulary) + 1 + config.num_values))
+        tokens, targets = (
+            _read_array(path, file, "<i4", rows).reshape(batch, sequence).astype(np.int32, copy=False) for _ in range(2)
+        )
+        _check_tokens(tokens, targets, vocabulary, f"the debug state {path}")
+        logits = _read_array(path, file, "<f4", rows * vocabulary).reshape(batch, sequence, vocabulary)
+        loss = np.float32(_read_array(path, file, "<f4", 1)[0])
+        return DebugState(tokens, targets, logits, loss, _read_parameters(path, file, config))
+
+
+def write_debug_state(path: Path | str, state: DebugState, config: ModelConfig) -> None:
+    """Write a debug state, as a whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        Shapes or types that do not belong to the model, or a file that cannot be written.
+    """
+    shape = state.tokens.shape
+    if len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= config.positions or state.targets.shape != shape:
+        raise UsageError(
+            f"tokens and targets of a debug state must have one shape (batch, sequence up to {config.positions}), got "
+            f"{shape} and {state.targets.shape}; give those of one step"
+        )
+    _check_tokens(state.tokens, state.targets, config.vocabulary, "a debug state")
+    if state.logits.shape != (*shape, config.vocabulary) or state.logits.dtype != np.float32:
+        raise UsageError(
+            f"logits of a debug state must be float32 of shape {(*shape, config.vocabulary)}, got {state.logits.dtype} "
+            f"of shape {state.logits.shape}; leave out the padding"
+        )
+    integers = [np.ascontiguousarray(array, "<i4") for array in (state.tokens, state.targets)]
+    numbers = [np.ascontiguousarray(state.logits, "<f4"), np.array([state.loss], "<f4")]
+    parts = _parameter_parts(state.gradients, config)
+    write_atomically(path, _header(DEBUG_STATE, *shape), *integers, *numbers, *parts)
+
+
 def read_tokens(path: Path | str) -> np.ndarray:
     """Read a token file: uint16, one dimension.
 
@@ -285,6 +364,29 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
     return Tokenizer(tuple(tokens), end_of_text)
 
 
+def write_tokenizer(path: Path | str, tokenizer: Tokenizer) -> None:
+    """Write a tokenizer file, as a whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        A token without bytes or of more than 255, or a token at the end of texts that is none of them.
+    """
+    wrong = [token for token in tokenizer.tokens if not 1 <= len(token) <= MAX_TOKEN_BYTES]
+    if wrong:
+        raise UsageError(
+            f"tokens of a tokenizer file must have 1 to {MAX_TOKEN_BYTES} bytes, got one of {len(wrong[0])}; leave it "
+            f"out"
+        )
+    count = len(tokenizer.tokens)
+    if not 0 <= tokenizer.end_of_text < count:
+        raise UsageError(
+            f"the token at the end of texts must be in [0, {count}), got {tokenizer.end_of_text}; give one of them"
+        )
+    parts = b"".join(bytes([len(token)]) + token for token in tokenizer.tokens)
+    write_atomically(path, _header(TOKENIZER, count, tokenizer.end_of_text), parts)
+
+
 def _check_config(config: ModelConfig) -> None:
     """Raise `UsageError` for sizes that no model has."""
     for name, value in vars(config).items():
@@ -348,6 +450,15 @@ def _check_memory(path: Path | str, needed: int) -> None:
         )
 
 
+def _check_tokens(tokens: np.ndarray, targets: np.ndarray, vocabulary: int, what: str) -> None:
+    for array in (tokens, targets):
+        if array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= vocabulary:
+            raise UsageError(
+                f"tokens and targets of {what} must be integers in [0, {vocabulary}), got {array.min()} to "
+                f"{array.max()}; give the sizes of its model"
+            )
+
+
 def _read_array(path: Path | str, file: BinaryIO, dtype: str, count: int) -> np.ndarray:
     array = np.fromfile(file, dtype, count)
     if len(array) != count:
@@ -356,7 +467,7 @@ def _read_array(path: Path | str, file: BinaryIO, dtype: str, count: int) -> np.
 
 
 def _read_parameters(path: Path | str, file: BinaryIO, config: ModelConfig) -> dict[str, np.ndarray]:
-    """Read the parameters of a whole model."""
+    """Read the parameters, or their gradients, of a whole model."""
     values = _read_array(path, file, "<f4", config.num_values)
     parameters, at = {}, 0
     for name, shape in config.tensors():

@@ -2,7 +2,6 @@
 
 import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,18 +36,23 @@ def change(path, offset, form, *values):
     path.write_bytes(content)
 
 
-def write_tokenizer(path, tokens, end_of_text):
-    """Write a tokenizer file."""
-    header = struct.pack("<4I", 20240328, 2, len(tokens), end_of_text) + bytes(1008)
-    Path(path).write_bytes(header + b"".join(bytes([len(token)]) + token for token in tokens))
-
-
 @pytest.fixture
 def model(tmp_path):
     """A small model in a file, and its parameters."""
     parameters = parameters_of(CONFIG.network)
     llmc.write_model(tmp_path / "model.bin", parameters, CONFIG)
     return tmp_path / "model.bin", parameters
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A debug state in a file, and itself."""
+    random = np.random.default_rng(1)
+    tokens, targets = random.integers(0, 5, (2, 2, 3), dtype=np.int32)
+    logits = random.standard_normal((2, 3, 5), dtype=np.float32)
+    made = llmc.DebugState(tokens, targets, logits, np.float32(1.5), parameters_of(CONFIG.network, 2))
+    llmc.write_debug_state(tmp_path / "state.bin", made, CONFIG)
+    return tmp_path / "state.bin", made
 
 
 def test_a_model_file_field_by_field(model):
@@ -64,7 +68,7 @@ def test_a_model_file_field_by_field(model):
     assert path.read_bytes() == header + padded + b"".join(parameters[name].tobytes() for name in names)
 
 
-def test_files_survive_reading_and_writing(model, tmp_path):
+def test_files_survive_reading_and_writing(model, state, tmp_path):
     """Check that what is read is what was written, and that writing it again gives the same bytes."""
     path, parameters = model
     found, config = llmc.read_model(path)
@@ -74,6 +78,12 @@ def test_files_survive_reading_and_writing(model, tmp_path):
     llmc.write_model(tmp_path / "again", found, config)
     assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
+    path, made = state
+    read = llmc.read_debug_state(path, CONFIG)
+    llmc.write_debug_state(tmp_path / "again", read, CONFIG)
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+    assert np.array_equal(read.targets, made.targets) and read.loss == 1.5
+
     tokens = np.array([0, 65535, 7], np.uint16)
     llmc.write_tokens(tmp_path / "tokens", tokens)
     llmc.write_tokens(tmp_path / "again", llmc.read_tokens(tmp_path / "tokens"))
@@ -81,10 +91,22 @@ def test_files_survive_reading_and_writing(model, tmp_path):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "tokens").read_bytes() == content
 
     tokenizer = llmc.Tokenizer((b"a", b"\xff\x00", b"x" * 255, b"<end>"), 3)
-    content = struct.pack("<4I", 20240328, 2, 4, 3) + bytes(1008) + b"\x01a\x02\xff\x00\xff" + b"x" * 255 + b"\x05<end>"
-    (tmp_path / "tokenizer").write_bytes(content)
+    llmc.write_tokenizer(tmp_path / "tokenizer", tokenizer)
     assert llmc.read_tokenizer(tmp_path / "tokenizer") == tokenizer
+    content = struct.pack("<4I", 20240328, 2, 4, 3) + bytes(1008) + b"\x01a\x02\xff\x00\xff" + b"x" * 255 + b"\x05<end>"
+    assert (tmp_path / "tokenizer").read_bytes() == content
     assert tokenizer.decode([1, 0, 3]) == b"\xff\x00a<end>"
+
+
+def test_a_debug_state_field_by_field(state):
+    """Check the file against one put together by hand; logits have no padding, gradients have."""
+    path, made = state
+    head = struct.pack("<4i", 20240327, 2, 2, 3) + bytes(1008)
+    head += made.tokens.tobytes() + made.targets.tobytes() + made.logits.tobytes() + struct.pack("<f", 1.5)
+    content = path.read_bytes()
+    assert content.startswith(head + made.gradients["wte.weight"].tobytes() + bytes((128 - 5) * 4 * 4))
+    assert content.endswith(made.gradients["ln_f.bias"].tobytes())
+    assert len(content) == len(head) + 4 * CONFIG.num_values
 
 
 def test_the_size_of_gpt2_is_that_of_llmc():
@@ -98,7 +120,6 @@ def test_the_size_of_gpt2_is_that_of_llmc():
 
 MODEL_SENTENCES = [
     (0, "i", (20240520,), "must begin with 20240326.* got 20240520, token file; name a model file"),
-    (0, "i", (20240327,), "got 20240327, debug state; name a model file"),
     (0, "i", (7,), "got 7, no file of llm.c"),
     (4, "i", (5,), "must be a model file of version 3, got 5 at byte 4"),
     (8, "i", (4,), r"must have \d+ bytes by its header, got \d+: it is truncated"),
@@ -125,7 +146,7 @@ def test_headers_of_models_that_are_refused(model, offset, form, values, sentenc
 def test_files_of_the_wrong_kind_or_length_are_refused(model, tmp_path):
     """Check missing, empty and cut files, one byte too many, a folder, a pipe, and one beyond the free memory."""
     path, content = model[0], model[0].read_bytes()
-    readers = {llmc.read_model, llmc.read_tokens, llmc.read_tokenizer}
+    readers = {llmc.read_model, llmc.read_tokens, llmc.read_tokenizer, lambda path: llmc.read_debug_state(path, CONFIG)}
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     for read in (*readers, read_safetensors):
@@ -145,6 +166,30 @@ def test_files_of_the_wrong_kind_or_length_are_refused(model, tmp_path):
     os.truncate(path, 1024 + 4 * huge.num_values)  # 3 TiB without a block on the disk
     with pytest.raises(UsageError, match="must fit in the free memory"):
         llmc.read_model(path)
+
+
+def test_debug_states_that_are_refused(state):
+    """Check sizes and tokens that do not belong to the model."""
+    path, made = state
+    for offset, values, sentence in (
+        (4, (1,), "version 2, got 1"),
+        (8, (-1,), "batch of at least 1"),
+        (12, (4,), r"sequence in \[1, 3\]"),
+        (8, (3,), "truncated"),
+        (1024, (5,), r"must be integers in \[0, 5\), got 0 to 5"),
+    ):
+        content = path.read_bytes()
+        change(path, offset, "i", *values)
+        with pytest.raises(UsageError, match=sentence):
+            llmc.read_debug_state(path, CONFIG)
+        path.write_bytes(content)
+    wrong = llmc.DebugState(made.tokens, made.targets, made.logits[..., :4], made.loss, made.gradients)
+    with pytest.raises(UsageError, match=r"logits .* must be float32 of shape \(2, 3, 5\)"):
+        llmc.write_debug_state(path, wrong, CONFIG)
+    wrong = llmc.DebugState(made.tokens, made.targets[:1], made.logits, made.loss, made.gradients)
+    with pytest.raises(UsageError, match="one shape"):
+        llmc.write_debug_state(path, wrong, CONFIG)
+    assert path.read_bytes() == content
 
 
 def test_tokens_and_tokenizers_that_are_refused(tmp_path):
@@ -168,13 +213,16 @@ def test_tokens_and_tokenizers_that_are_refused(tmp_path):
         (1024, "B", 0, "token 0 at byte 1024 .* length of at least 1"),
         (1026, "B", 9, "token 1 at byte 1026 .* got length 9 and 4 bytes to the end"),
     ):
-        write_tokenizer(tokenizer, (b"a", b"bc", b"d"), 0)
+        llmc.write_tokenizer(tokenizer, llmc.Tokenizer((b"a", b"bc", b"d"), 0))
         change(tokenizer, offset, form, value)
         with pytest.raises(UsageError, match=sentence):
             llmc.read_tokenizer(tokenizer)
     for wrong, sentence in (([70000], r"in \[0, 65536\)"), ([-1], r"in \[0, 65536\)"), ([], "1 to"), ([0.5], "integ")):
         with pytest.raises(UsageError, match=sentence):
             llmc.write_tokens(tokens, wrong)
+    for wrong, end, sentence in (((b"",), 0, "1 to 255"), ((b"x" * 256,), 0, "1 to 255"), ((b"a",), 1, r"in \[0, 1\)")):
+        with pytest.raises(UsageError, match=sentence):
+            llmc.write_tokenizer(tokenizer, llmc.Tokenizer(wrong, end))
     with pytest.raises(UsageError, match=r"tokens must be in \[0, 1\), got 1"):
         llmc.Tokenizer((b"a",), 0).decode([0, 1])
 
@@ -291,7 +339,7 @@ def test_what_does_not_fit_a_network_is_one_sentence(start, monkeypatch, capsys)
     monkeypatch.chdir(start)
     llmc.write_tokens("large.bin", np.full(1000, 256))
     llmc.write_model("small.bin", parameters_of(CONFIG.network), CONFIG)
-    write_tokenizer("tokenizer.bin", tuple(bytes([97 + i]) for i in range(5)), 4)
+    llmc.write_tokenizer("tokenizer.bin", llmc.Tokenizer(tuple(bytes([97 + i]) for i in range(5)), 4))
     train = ["train", "--network", "gpt2_tiny", "--threads", "1", "--epochs", "1", "--sequence", "8", "--data"]
     generate = ["generate", "--tokens", "2", "--checkpoint"]
     for number, (arguments, sentence) in enumerate(
@@ -334,7 +382,7 @@ def test_generate_from_models(start, monkeypatch, capsys):
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] and texts[0].startswith("ab")
     llmc.write_model("small.bin", parameters_of(CONFIG.network), CONFIG)
-    write_tokenizer("tokenizer.bin", (b"0-", b"1-", b"2-", b"3-", b"<end>"), 4)
+    llmc.write_tokenizer("tokenizer.bin", llmc.Tokenizer((b"0-", b"1-", b"2-", b"3-", b"<end>"), 4))
     command = ["generate", "--checkpoint", "small.bin", "--tokenizer", "tokenizer.bin", "--tokens", "2"]
     for further, beginning in (([], "<end>"), (["--prompt-tokens", "2,1"], "2-1-")):
         assert main([*command, *further]) == 0
