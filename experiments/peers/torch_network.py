@@ -45,7 +45,6 @@ def torch_network(spec: Network, fused_attention: bool = True):
     fused_attention : bool
         Attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a product.
     """
-    import torch
     from torch import nn
 
     inputs = spec.inputs()
@@ -58,77 +57,10 @@ def torch_network(spec: Network, fused_attention: bool = True):
             # that no later layer reads
             self.steps = []
             for position, (layer, before, after) in enumerate(spec.shapes()):
-                module: nn.Module | None = None
-                function: Callable | None = None
-                match layer:
-                    case Convolution():
-                        module = nn.Conv2d(
-                            before[0],
-                            layer.out_channels,
-                            layer.kernel,
-                            layer.stride,
-                            layer.padding,
-                            layer.dilation,
-                            layer.groups,
-                            layer.bias,
-                        )
-                    case BatchNorm():
-                        module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
-                    case ReLU():
-                        module = nn.ReLU(inplace=readers.count(inputs[layer.name][0]) == 1)
-                    case ReLU6():
-                        module = nn.ReLU6(inplace=readers.count(inputs[layer.name][0]) == 1)
-                    case MaxPool():
-                        module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
-                    case AveragePool():
-                        module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
-                    case GlobalPool():
-                        module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-                    case FullyConnected():
-                        module = nn.Linear(math.prod(before), layer.out_features)
-                    case Dropout():
-                        module = nn.Dropout(layer.rate)
-                    case Embedding():
-                        module = nn.Embedding(spec.token_input.vocabulary, layer.features)
-                        if layer.positions:
-                            places = nn.Embedding(spec.token_input.positions, layer.features)
-                            _place(self, layer.positions, places)
-                            function = partial(_embedded, module, places)
-                    case Positions():
-                        module = nn.Embedding(spec.token_input.positions, before[-1])
-                        types = nn.Embedding(TYPES, before[-1]) if layer.types else None
-                        if types is not None:
-                            _place(self, layer.types, types)
-                        function = partial(_with_positions, module, types)
-                    case Trigram():
-                        function = _trigrams
-                    case FirstToken():
-                        function = _first_token
-                    case NoNorm():
-                        module = _affine(before[-1])
-                    case LayerNorm():
-                        module = nn.LayerNorm(before[-1], layer.eps)
-                    case Linear():
-                        module = nn.Linear(before[-1], layer.out_features, layer.bias)
-                    case Attention():
-                        function = partial(attention, heads=layer.heads, causal=layer.causal, fused=fused_attention)
-                    case GELU():
-                        function = partial(nn.functional.gelu, approximate="tanh")
-                    case TiedHead():
-                        table, own = self.get_submodule(layer.embedding), None
-                        if further := before[-1] - table.embedding_dim:
-                            own = nn.Linear(further, after[-1], bias=False)
-                            _place(self, f"{layer.name}.dense", own)
-                        bias = nn.Parameter(torch.zeros(after[-1])) if layer.bias else None
-                        if bias is not None:
-                            _container(self, layer.name.split(".")).register_parameter("bias", bias)
-                        function = partial(_tied_product, table, own, bias)
-                    case Add():
-                        module = None
-                    case Softmax():
-                        continue  # The loss computes the softmax.
-                    case _:
-                        raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
+                if isinstance(layer, Softmax):
+                    continue  # The loss computes the softmax.
+                in_place = readers.count(inputs[layer.name][0]) == 1
+                module, function = _parts_of(self, spec, layer, before, after, in_place, fused_attention)
                 later = {name for other in spec.layers[position + 1 :] for name in inputs[other.name]}
                 flatten = isinstance(layer, FullyConnected) and len(before) > 1
                 unread = [name for name in (*inputs[layer.name], layer.name) if name not in later]
@@ -155,6 +87,93 @@ def torch_network(spec: Network, fused_attention: bool = True):
             return tensors[self.last]
 
     return Module()
+
+
+def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_attention: bool):
+    """Return a layer's module and the function that runs in its place, None where there is no such thing.
+
+    Parameters
+    ----------
+    root : torch.nn.Module
+        The network, which gets the layer's further modules.
+    before, after : tuple of int
+        Shapes of a sample, see `Network.shapes`.
+    in_place : bool
+        Whether an activation may overwrite its input.
+    """
+    import torch
+    from torch import nn
+
+    module: nn.Module | None = None
+    function: Callable | None = None
+    match layer:
+        case Convolution():
+            module = nn.Conv2d(
+                before[0],
+                layer.out_channels,
+                layer.kernel,
+                layer.stride,
+                layer.padding,
+                layer.dilation,
+                layer.groups,
+                layer.bias,
+            )
+        case BatchNorm():
+            module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
+        case ReLU():
+            module = nn.ReLU(inplace=in_place)
+        case ReLU6():
+            module = nn.ReLU6(inplace=in_place)
+        case MaxPool():
+            module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
+        case AveragePool():
+            module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
+        case GlobalPool():
+            module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        case FullyConnected():
+            module = nn.Linear(math.prod(before), layer.out_features)
+        case Dropout():
+            module = nn.Dropout(layer.rate)
+        case Embedding():
+            module = nn.Embedding(spec.token_input.vocabulary, layer.features)
+            if layer.positions:
+                places = nn.Embedding(spec.token_input.positions, layer.features)
+                _place(root, layer.positions, places)
+                function = partial(_embedded, module, places)
+        case Positions():
+            module = nn.Embedding(spec.token_input.positions, before[-1])
+            types = nn.Embedding(TYPES, before[-1]) if layer.types else None
+            if types is not None:
+                _place(root, layer.types, types)
+            function = partial(_with_positions, module, types)
+        case Trigram():
+            function = _trigrams
+        case FirstToken():
+            function = _first_token
+        case NoNorm():
+            module = _affine(before[-1])
+        case LayerNorm():
+            module = nn.LayerNorm(before[-1], layer.eps)
+        case Linear():
+            module = nn.Linear(before[-1], layer.out_features, layer.bias)
+        case Attention():
+            function = partial(attention, heads=layer.heads, causal=layer.causal, fused=fused_attention)
+        case GELU():
+            function = partial(nn.functional.gelu, approximate="tanh")
+        case TiedHead():
+            table, own = root.get_submodule(layer.embedding), None
+            if further := before[-1] - table.embedding_dim:
+                own = nn.Linear(further, after[-1], bias=False)
+                _place(root, f"{layer.name}.dense", own)
+            bias = nn.Parameter(torch.zeros(after[-1])) if layer.bias else None
+            if bias is not None:
+                _container(root, layer.name.split(".")).register_parameter("bias", bias)
+            function = partial(_tied_product, table, own, bias)
+        case Add():
+            pass
+        case _:
+            raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
+    return module, function
 
 
 def _place(root, name: str, module) -> None:
