@@ -11,12 +11,14 @@ import math
 import re
 import typing
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import forktask as ft
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.networks import describe_input
 from forktask.experiments.sampling.models import MODELS, Option
+from forktask.experiments.sweep.configuration import Measure
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -32,16 +34,16 @@ def values_of(field: Field) -> str:
     """Which values a field of a record takes."""
     if field.choices:
         return ", ".join(f"`{choice}`" for choice in field.choices)
-    return {bool: "`true`, `false`", str: "text", tuple: "numbers"}.get(
+    return {bool: "`true`, `false`", str: "text", tuple: "numbers" if field.default else "texts"}.get(
         field.kind, field.rule(math.inf).removeprefix("must be ").removeprefix("a ")
     )
 
 
-def plan_options() -> str:
-    """All fields of `PlanOptions`."""
+def options_of(record: type) -> str:
+    """All fields of a record."""
     return rows(
         "| option | default | values | meaning |",
-        ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(ft.PlanOptions)),
+        ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(record)),
     )
 
 
@@ -112,7 +114,8 @@ def model_options(device: str) -> Callable[[], str]:
 
 # Page -> mark -> what stands there.
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
-    "plan_options.md": {"plan options": plan_options},
+    "plan_options.md": {"plan options": partial(options_of, ft.PlanOptions)},
+    "measuring.md": {"options of measuring": partial(options_of, Measure)},
     "layers.md": {"layers": layer_signatures, "networks": networks},
     "models.md": {"options of models": model_options("cpu")},
     "gpu.md": {"options of models": model_options("gpu")},

@@ -106,7 +106,7 @@ class Measure(Record, frozen=True):
     least_pairs: Annotated[
         int, about("pairs of a short and a long timed run that a sample has at least", least=1, below=16)
     ] = LEAST_PAIRS
-    warmup_s: Annotated[float, about("longest warm-up before them", above=0, below=1e7)] = 1.0
+    warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=1e7)] = 1.0
     time_limit_s: Annotated[
         float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
     ] = TIME_LIMIT_S
@@ -124,9 +124,8 @@ class Measure(Record, frozen=True):
     budget_s: Annotated[
         float,
         about(
-            "time after which no repetition is begun, and less of one than of all plans where it has room for the "
-            "quicker ones alone; repetitions go on until every verdict is decided, at most `repeats`; 0: all "
-            "repetitions",
+            "time after which no repetition begins; where the rest has room for some plans alone, the quicker ones are "
+            "repeated; repetitions end when every verdict is decided, and after `repeats` at the latest; 0: no budget",
             least=0,
             below=1e7,
         ),
