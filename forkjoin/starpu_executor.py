@@ -68,7 +68,7 @@ class StarPUExecutor(LoopExecutor):
                 )
         super()._prepare(bound)
         wait_after = waits_after_loops(bound.plan, self.taskwait)
-        # StarPU reads these once; its own messages are not for whoever measures.
+        # StarPU reads these variables once. Its own messages would stand among those of the measurement.
         os.environ.setdefault("STARPU_SILENT", "1")
         # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.
         os.environ["STARPU_WORKERS_NOBIND"] = "1"

@@ -213,14 +213,14 @@ class GpuBothExecutor(GpuExecutor):
 
 
 class _Run:
-    """What a run of `GpuBothExecutor` keeps from task to task.
+    """State of a run of `GpuBothExecutor`.
 
     Attributes
     ----------
     free_s : dict of place to list of float
-        When each worker of the host, and the device, is expected to have done what it was given.
+        Expected end of the work that each worker of the host, and the device, was given.
     on_device : list
-        Launches whose length was not read yet: task, events before and after it, whether it came with a copy.
+        Launches whose duration was not read yet: task, events before and after it, whether it came with a copy.
     """
 
     def __init__(self, executor: GpuBothExecutor, bound):

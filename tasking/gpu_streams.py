@@ -8,7 +8,7 @@ clocks decide: a node waits for another's event only if nothing it already waits
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +79,7 @@ class StreamProgram:
 
 
 def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
-    """What launches run, in plan order: loop, first block, number of blocks.
+    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks.
 
     Raises
     ------
@@ -191,29 +191,34 @@ def map_to_streams(graph: LaunchGraph, max_streams: int = 8) -> StreamProgram:
         done[stream_of[node]] += 1
         place[node] = done[stream_of[node]]
     rank = {node: k for k, node in enumerate(order)}
+
+    def wait_for(others: Iterable[int], clock: np.ndarray, after: Mapping[int, np.ndarray]):
+        """Return those of some nodes that a stream with this clock must wait for, the last first, and its clock then;
+        `after` has the clock after each node."""
+        missing = []
+        for other in sorted(others, key=rank.__getitem__, reverse=True):
+            if clock[stream_of[other]] < place[other]:
+                missing.append(other)
+                clock = np.maximum(clock, after[other])
+        return missing, clock
+
     # clocks[s][r]: how many nodes of stream r are known to be done when stream s goes on.
     clocks = np.zeros((num_streams, num_streams), np.int64)
-    known: list[dict[int, np.ndarray]] = []
     waits: list[list[int]] = [[] for _ in order]
     waits_next: list[list[int]] = [[] for _ in order]
+    before: dict[int, np.ndarray] = {}  # clocks after the nodes of the replay before
     for replay in (0, 1):
         after: dict[int, np.ndarray] = {}
         for node in order:
-            clock = clocks[stream_of[node]].copy()
+            stream = stream_of[node]
+            clock = clocks[stream].copy()
             if replay == 0:
-                for other in sorted(graph.before[node], key=rank.__getitem__, reverse=True):
-                    if clock[stream_of[other]] < place[other]:
-                        waits[node].append(other)
-                        clock = np.maximum(clock, after[other])
+                waits[node], clock = wait_for(graph.before[node], clock, after)
             else:
-                for other in waits[node]:
-                    clock = np.maximum(clock, after[other])
-                for other in sorted(graph.before_next[node], key=rank.__getitem__, reverse=True):
-                    if clock[stream_of[other]] < place[other]:
-                        waits_next[node].append(other)
-                        clock = np.maximum(clock, known[0][other])
-            clock[stream_of[node]] = place[node] + replay * count[stream_of[node]]
-            clocks[stream_of[node]] = after[node] = clock
-        known.append(after)
+                clock = np.maximum.reduce([clock, *(after[other] for other in waits[node])])
+                waits_next[node], clock = wait_for(graph.before_next[node], clock, before)
+            clock[stream] = place[node] + replay * count[stream]
+            clocks[stream] = after[node] = clock
+        before = after
     steps = [Step(node, stream_of[node], waits[node], waits_next[node]) for node in order]
     return StreamProgram(num_streams, steps, frozenset(k for step in steps for k in (*step.waits, *step.waits_next)))

@@ -1,4 +1,5 @@
-"""How long tasks take where: histories by kernel, size and place, kept in a file, with their outliers by name."""
+"""Durations of tasks on the host and on the device: histories by kernel, size and place, kept in a file, with their
+outliers by name."""
 
 from __future__ import annotations
 

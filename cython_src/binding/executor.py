@@ -52,7 +52,7 @@ def check_cpus(cpus: Sequence[int] | None, num_threads: int) -> list[int] | None
 
 
 class _Use:
-    """What a caller does with an executor."""
+    """A call of an executor that is under way: its name, plan and thread, for messages about calls that collide."""
 
     def __init__(self, name: str):
         self.name, self.plan_name = name, ""

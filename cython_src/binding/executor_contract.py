@@ -1,4 +1,4 @@
-"""What every executor keeps to: the numbers that a run may have, and a record of its conduct.
+"""The contract of all executors: the numbers that a run may have, and a record of its conduct.
 
 Models are compared for who runs a block and when. All else that differs between two executors is in the record that
 each of them gives, which is stored with every sample.
@@ -62,7 +62,7 @@ class Conduct:
     caller_executes : bool
         The thread that calls `run` is one of `num_threads`; if not, it waits.
     caller_wakes_ns : int
-        How often a waiting caller wakes during a run; 0: it does not wait.
+        Time between two wake-ups of a waiting caller during a run; 0: it does not wait.
     threads_start : {"never", "executor", "prepare", "first run", "each run"}
         When threads besides the caller are started.
     pinned : {"no", "at start", "each run"}

@@ -100,6 +100,24 @@ def _period(pattern: str, width: int) -> int:
     return 1
 
 
+def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int, imbalance: float) -> None:
+    """Raise `UsageError` for an unknown pattern or kernel, or sizes out of range."""
+    if pattern not in PATTERNS:
+        raise UsageError(
+            f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}{did_you_mean(pattern, PATTERNS)}"
+        )
+    if kernel not in TASK_BENCH_KERNELS:
+        raise UsageError(f"kernel must be one of {', '.join(TASK_BENCH_KERNELS)}; got {kernel!r}")
+    if width < 1 or steps < 2 or width * steps > 2**27:
+        raise UsageError(
+            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
+        )
+    if not 1 <= radix <= width and pattern in ("nearest", "spread", "random_nearest"):
+        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
+    if work < 0 or not 0.0 <= imbalance <= 1.0:
+        raise UsageError(f"work must not be negative and imbalance be in [0, 1]; got {work} and {imbalance}")
+
+
 def task_bench(
     pattern: str,
     width: int = 16,
@@ -142,40 +160,23 @@ def task_bench(
     UsageError
         An unknown pattern or kernel, or sizes out of range.
     """
-    if pattern not in PATTERNS:
-        raise UsageError(
-            f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}{did_you_mean(pattern, PATTERNS)}"
-        )
-    if kernel not in TASK_BENCH_KERNELS:
-        raise UsageError(f"kernel must be one of {', '.join(TASK_BENCH_KERNELS)}; got {kernel!r}")
-    if width < 1 or steps < 2 or width * steps > 2**27:
-        raise UsageError(
-            f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
-        )
-    if not 1 <= radix <= width and pattern in ("nearest", "spread", "random_nearest"):
-        raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
-    if work < 0 or not 0.0 <= imbalance <= 1.0:
-        raise UsageError(f"work must not be negative and imbalance be in [0, 1]; got {work} and {imbalance}")
+    _check(pattern, width, steps, radix, kernel, work, imbalance)
     period = _period(pattern, width)
     varying = pattern in ("tree", "dom")
-    shared: dict[int, tuple] = {}
+    shapes: dict[int, tuple] = {}
     loops, task_counts, kinds, lists, list_sizes, list_cells = [], [], [], [], [], []
     first_task = num_lists = 0
     for step in range(steps):
         before = (step - 1) % steps
-        if varying or step % period not in shared:
+        if varying or step % period not in shapes:
             alive = points(pattern, width, steps, before)
             start, stop = points(pattern, width, steps, step)
             ranges = [
                 _ranges([q for q in predecessors(pattern, width, radix, step % period, p) if alive[0] <= q < alive[1]])
                 for p in range(start, stop)
             ]
-            step_shape = _step_arrays(np.arange(start, stop), ranges)
-            if not varying:
-                shared[step % period] = step_shape
-        else:
-            step_shape = shared[step % period]
-        bounds, counts, kind, number, own, sizes, reads = step_shape
+            shapes[step % period] = _step_arrays(np.arange(start, stop), ranges)
+        bounds, counts, kind, number, own, sizes, reads = shapes[step % period]
         loops.append(
             BlockLoop(
                 name=f"step{step}",

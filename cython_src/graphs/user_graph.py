@@ -214,7 +214,7 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 
 
 def _make_kernel(given: Any) -> _Kernel:
-    """What the user gave as kernel, in one of its four forms, or a `UsageError`."""
+    """Return the kernel that the user gave in one of its forms; raise `UsageError` for anything else."""
     name = getattr(given, "__name__", None)
     if isinstance(given, numbers.Integral) and not isinstance(given, bool):
         address = int(given)
@@ -463,7 +463,9 @@ class TaskRecorder(Shown):
     # --- the plan -------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """What was recorded, as a plan. Consecutive independent tasks of one kernel on the same arrays are one loop.
+        """Return the plan of the recorded tasks.
+
+        Consecutive independent tasks of one kernel on the same arrays are one loop.
 
         Raises
         ------
@@ -598,7 +600,8 @@ def _loop_key(task: _Task | None) -> tuple | None:
 
 
 def _conflict(cells: dict[int, int], touched: dict[int, int]) -> bool:
-    """Whether tasks must be ordered: they share a cell, and do not both read it or both touch it in any order."""
+    """Return whether tasks must be ordered: they share a cell, and do not both read it or both touch it in any
+    order."""
     smaller, larger = sorted((cells, touched), key=len)
     return any(
         cell in larger and not (kind == larger[cell] and kind in (READ, CONCURRENT, COMMUTATIVE, REDUCTION))

@@ -178,7 +178,7 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
 
 
 def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
-    """Whether a layout has kernels for a network with these options."""
+    """Return whether a layout has kernels for a network with these options."""
     try:
         layout.check(spec, options)
     except UsageError:

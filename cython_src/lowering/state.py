@@ -57,14 +57,14 @@ class ImageMap(TensorMap, Protocol):
 
 @dataclass(frozen=True)
 class Loops:
-    """How a kind of layer is computed.
+    """The functions that append the loops of a kind of layer.
 
     Attributes
     ----------
     forward : callable
-        Of lowering, unit, and whether this is a recomputation, into buffers of its own.
+        Takes lowering, unit, and whether this is a recomputation, into buffers of its own.
     backward : callable
-        Of lowering, unit, and the gradient of its result.
+        Takes lowering, unit, and the gradient of its result.
     """
 
     forward: Callable[[Lowering, Unit, bool], None]
@@ -73,18 +73,18 @@ class Loops:
 
 @dataclass(frozen=True)
 class Ends:
-    """How samples come in and answers go out.
+    """The functions that append the first and the last loops of a step: samples come in, answers go out.
 
     Attributes
     ----------
     images : bool
         Samples are images, else sequences of tokens.
     load : callable
-        Of the lowering: appends the loop that gathers a batch; returns the buffer of its labels.
+        Takes the lowering; appends the loop that gathers a batch; returns the buffer of its labels.
     answer : callable
-        Of lowering and head: appends what inference gives.
+        Takes lowering and head; appends the loops of what inference answers.
     loss : callable
-        Of lowering, labels, head and phase: appends loss and number of right answers; returns the gradient of the
+        Takes lowering, labels, head and phase; appends loss and number of right answers; returns the gradient of the
         logits, which it computes in phase "backward".
     """
 
@@ -152,7 +152,7 @@ class Layout(ABC):
 
     @abstractmethod
     def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
-        """Whether one loop computes these layers, one after the other; `consumers`: name -> layers that read it."""
+        """Return whether one loop computes these layers in turn; `consumers`: name -> layers that read it."""
 
     @abstractmethod
     def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
@@ -229,7 +229,7 @@ class ImageLayout(Layout):
 
     @abstractmethod
     def features(self, low: Lowering, unit: Unit) -> ImageMap:
-        """What a fully connected layer reads: the features of a sample in PyTorch's order."""
+        """Return the map that a fully connected layer reads: the features of a sample in PyTorch's order."""
 
     @abstractmethod
     def send_features(self, low: Lowering, unit: Unit, gradient: ImageMap) -> None:
@@ -314,7 +314,7 @@ class Lowering:
             before.applied = not unit.normalises
 
     def is_depthwise(self, layer: Layer) -> bool:
-        """Whether a convolution has one channel in each group, which depthwise kernels compute."""
+        """Return whether a convolution has one channel in each group, which depthwise kernels compute."""
         shape = self.parameter_shapes[f"{layer.name}.weight"]
         return shape[0] == layer.groups > 1 and shape[1] == 1 and layer.dilation == 1
 
@@ -338,12 +338,12 @@ class Lowering:
         return groups[0] * self.layout.lanes, min(groups[1] * self.layout.lanes, self.batch)
 
     def trained(self, unit: Unit) -> bool:
-        """Whether a unit has parameters that are not frozen."""
+        """Return whether a unit has parameters that are not frozen."""
         names = self.layer_parameters[unit.layer.name]
         return any(map(self.trains, (*names, *tied_parameters(unit.layer))))
 
     def trains(self, parameter: str) -> bool:
-        """Whether a parameter is not frozen."""
+        """Return whether a parameter is not frozen."""
         return not any(parameter.startswith(f"{name}.") for name in self.options.frozen_layers)
 
     def parameter(self, name: str) -> str:

@@ -150,7 +150,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether an exception came of Ctrl-C: a library whose import is interrupted may raise another one."""
+    """Return whether an exception came of Ctrl-C: a library whose import is interrupted may raise another one."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

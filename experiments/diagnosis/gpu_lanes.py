@@ -1,4 +1,4 @@
-"""What keeps a GPU from running launches in a logged run: the host that launches, copies, waits; or nothing does."""
+"""Reasons for which a GPU runs no launch in a logged run: the host that launches, copies, blocks of the host, waits."""
 
 from __future__ import annotations
 

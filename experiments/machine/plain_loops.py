@@ -85,7 +85,8 @@ def _loop_streams(plan: Plan, loop: BlockLoop) -> tuple[list[str], list[list[tup
 
 
 def _block_streams(plan: Plan, block: Block, index: dict[str, int]) -> list[tuple[int, ...]]:
-    """What is written is copied from what is read as far as their rows are alike, else filled; the rest is read."""
+    """Return a block's streams: each written region is copied from a read one with rows alike, or filled where there is
+    none; regions that are updated, or read and not copied, follow."""
     regions: dict[str, list[tuple[Access, Run]]] = {"read": [], "write": [], "update": []}
     for access in dict.fromkeys(block.accesses):
         way = {READ: "read", WRITE: "write"}.get(access.kind, "update")
@@ -109,7 +110,7 @@ def _block_streams(plan: Plan, block: Block, index: dict[str, int]) -> list[tupl
 
 
 def _runs(buffer: Buffer, box: tuple[tuple[int, int], ...]) -> Iterator[Run]:
-    """Rows of equal distance that make up a region, in four-byte elements."""
+    """Yield the rows of equal distance that make up a region, in four-byte elements."""
     words = np.dtype(buffer.dtype).itemsize // 4
     ranges = [*box, *((0, n) for n in buffer.shape[len(box) :])] or [(0, 1)]
     shape = buffer.shape or (1,)

@@ -211,12 +211,12 @@ def _check_llmc(program: str, network: Network, options: PlanOptions, device: st
 
 
 def _is_torch(name: str) -> bool:
-    """Whether a contestant is a mode of PyTorch."""
+    """Return whether a contestant is a mode of PyTorch."""
     return name.startswith(TORCH)
 
 
 def _is_peer(name: str) -> bool:
-    """Whether a contestant is none of forktask's models."""
+    """Return whether a contestant is none of forktask's models."""
     return _is_torch(name) or name == LLMC
 
 

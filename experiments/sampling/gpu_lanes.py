@@ -22,7 +22,7 @@ from .events import COPIES, HOST, STREAM, THREAD, graph_of_edges
 
 @dataclass(frozen=True)
 class Lanes:
-    """What the lanes of a run have logged.
+    """Logs of the lanes of a run.
 
     Attributes
     ----------

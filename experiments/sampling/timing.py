@@ -86,7 +86,7 @@ class Slowed:
 
 
 def still_falling(times: Sequence[float]) -> bool:
-    """Whether a series is still getting faster, by Mann and Kendall's test for a trend.
+    """Return whether a series is still getting faster, by Mann and Kendall's test for a trend.
 
     S counts, over all pairs, those that rise minus those that fall. Without a trend S has mean 0 and variance
     n (n - 1) (2 n + 5) / 18, whatever the distribution; the series is falling if S lies below -1.645 standard

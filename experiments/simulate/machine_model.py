@@ -90,7 +90,7 @@ class MachineModel:
 
     @property
     def shares_anything(self) -> bool:
-        """Whether what runs at once slows each other down."""
+        """Whether blocks that run at once slow each other down."""
         return bool(self.bandwidth_bytes_per_s or self.capacity)
 
     def sharing(self, threads: int) -> tuple[np.ndarray, np.ndarray] | None:

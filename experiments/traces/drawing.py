@@ -1,4 +1,4 @@
-"""How all written traces show states and dependences."""
+"""Colours of states and number of dependence arrows in all formats of traces."""
 
 MAX_ARROWS = 100_000  # of a model
 # Red, green and blue of each of STATES.

@@ -122,7 +122,7 @@ class Channels(ImageLayout):
 
 
 def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:
-    """Whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
+    """Return whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
     shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
     readers = [*consumers[shortcut], *consumers.get(add.name, ())]
     for reader in consumers.get(add.name, ()):

@@ -104,9 +104,9 @@ def geometry(low: Lowering, layer: Convolution) -> dict[str, int]:
 def halo(low: Lowering, tensor: str) -> int:
     """Return the widest padding that a reader of a tensor needs."""
     readers = [unit for unit in low.readers.get(tensor, ()) if tensor in unit.sources]
-    if not low.options.training:  # dropout hands on what it gets
-        for unit in [unit for unit in readers if isinstance(unit.layer, Dropout)]:
-            return max(halo(low, unit.target), *(_padding(low, [other]) for other in readers), 0)
+    dropout = next((unit for unit in readers if isinstance(unit.layer, Dropout)), None)
+    if dropout and not low.options.training:  # it returns its input as it is, so its readers' padding counts too
+        return max(halo(low, dropout.target), *(_padding(low, [unit]) for unit in readers), 0)
     return _padding(low, readers)
 
 

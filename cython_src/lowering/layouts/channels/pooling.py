@@ -49,7 +49,7 @@ def index(low: Lowering, unit: Unit) -> str:
 
 
 def clipped_window(source: FeatureMap, images, windows: Window, rows) -> Access:
-    """What a window needs of the interior: pooling treats the border itself."""
+    """Return the access to the rows of the interior that windows read; pooling kernels treat the border themselves."""
     first, last = windows.input_rows(rows)
     return source.read(images, (max(first, 0), min(last, source.height)))
 

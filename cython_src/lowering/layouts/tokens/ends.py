@@ -92,7 +92,7 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
 
 
 def _apart(low: Lowering, phase: str) -> bool:
-    """Whether the gradient of the logits has a loop of its own."""
+    """Return whether the gradient of the logits has a loop of its own."""
     return phase == "backward" and "loss" not in low.fusion
 
 
