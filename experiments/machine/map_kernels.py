@@ -18,6 +18,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
 from .kernel_timing import Limits, format_rows, loop_times, one_loop
 
+NORM_VECTORS = ("scale", "shift", "mean", "inv_std")
 DEFAULT_MAPS = ("1x32x32x64", "4x8x8x256", "16x32x32x256")
 
 
@@ -33,16 +34,12 @@ class Case(NamedTuple):
     bounds: tuple[int, ...]
     read: float
     written: float
-    flops: float
+    flops: float = 0
 
 
-def _vectors(m: ChannelsMap, names: Sequence[str] = ("scale", "shift", "mean", "inv_std")) -> dict[str, np.ndarray]:
-    """Return the vectors of a norm."""
+def _vectors(m: ChannelsMap, *names: str) -> dict[str, np.ndarray]:
+    """Return some of the vectors of a norm."""
     return {name: np.full(m.pitch, 0.5, np.float32) for name in names}
-
-
-def _picked(m: ChannelsMap, *names: str) -> dict[str, np.ndarray]:
-    return _vectors(m, names)
 
 
 def _values(m: ChannelsMap) -> np.ndarray:
@@ -55,7 +52,7 @@ def _values(m: ChannelsMap) -> np.ndarray:
     return values
 
 
-def _norms_and_sums(m: ChannelsMap) -> dict[str, tuple]:
+def _norms_and_sums(m: ChannelsMap) -> dict[str, Case]:
     """Return cases of batch norm, activations, sums and global pooling."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     rows = (*whole[:4], 0)
@@ -64,121 +61,111 @@ def _norms_and_sums(m: ChannelsMap) -> dict[str, tuple]:
     halos = {"gradient_halo": 0, "activations_halo": 0, "activation": 1}
     outs = {"out_halo": 0, "branch_halo": 0, "accumulate_branch": 0}
     return {
-        "norm_statistics": (
+        "norm_statistics": Case(
             "channels_norm_statistics",
             {"input": _values(m), "partials": np.zeros(statistics_shape(1, m.pitch), np.float32)},
             base,
             rows,
-            1,
-            0,
-            0,
+            read=1,
+            written=0,
         ),
-        "norm_apply": (
+        "norm_apply": Case(
             "channels_norm_apply",
-            {"input": _values(m), "output": _values(m), **_picked(m, "scale", "shift")},
+            {"input": _values(m), "output": _values(m), **_vectors(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            1,
-            1,
-            0,
+            read=1,
+            written=1,
         ),
-        "norm_apply, halo": (
+        "norm_apply, halo": Case(
             "channels_norm_apply",
-            {"input": _values(m), "output": _values(padded), **_picked(m, "scale", "shift")},
+            {"input": _values(m), "output": _values(padded), **_vectors(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 1, "activation": 1},
             whole,
-            1,
-            1,
-            0,
+            read=1,
+            written=1,
         ),
-        "norm_apply, residual": (
+        "norm_apply, residual": Case(
             "channels_norm_apply",
-            {"input": _values(m), "residual": _values(m), "output": _values(m), **_picked(m, "scale", "shift")},
+            {"input": _values(m), "residual": _values(m), "output": _values(m), **_vectors(m, "scale", "shift")},
             {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            2,
-            1,
-            0,
+            read=2,
+            written=1,
         ),
-        "norm_backward_statistics": (
+        "norm_backward_statistics": Case(
             "channels_norm_backward_statistics",
             {
                 "gradient": _values(m),
                 "input": _values(m),
                 "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **_vectors(m),
+                **_vectors(m, *NORM_VECTORS),
             },
             {**base, **halos},
             rows,
-            2,
-            0,
-            0,
+            read=2,
+            written=0,
         ),
-        "norm_backward_statistics, result": (
+        "norm_backward_statistics, result": Case(
             "channels_norm_backward_statistics",
             {
                 "gradient": _values(m),
                 "activations": _values(m),
                 "input": _values(m),
                 "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **_picked(m, "mean", "inv_std"),
+                **_vectors(m, "mean", "inv_std"),
             },
             {**base, **halos},
             rows,
-            3,
-            0,
-            0,
+            read=3,
+            written=0,
         ),
-        "norm_backward_apply": (
+        "norm_backward_apply": Case(
             "channels_norm_backward_apply",
             {
                 "gradient": _values(m),
                 "input": _values(m),
                 "coefficients": np.ones((3, m.pitch), np.float32),
                 "output": _values(m),
-                **_picked(m, "scale", "shift", "mean"),
+                **_vectors(m, "scale", "shift", "mean"),
             },
             {**base, **halos, **outs},
             whole,
-            2,
-            1,
-            0,
+            read=2,
+            written=1,
         ),
-        "activation": (
+        "activation": Case(
             "channels_activation",
             {"input": _values(m), "output": _values(m)},
             {**base, "out_halo": 0, "activation": 1},
             whole,
-            1,
-            1,
-            0,
+            read=1,
+            written=1,
         ),
-        "add": (
+        "add": Case(
             "channels_add",
             {"first": _values(m), "second": _values(m), "output": _values(m)},
             {**base, "second_halo": 0, "out_halo": 0, "activation": 1},
             whole,
-            2,
-            1,
-            0,
+            read=2,
+            written=1,
         ),
-        "global_pool": (
+        "global_pool": Case(
             "channels_global_pool",
             {"input": _values(m), "output": np.zeros((m.batch, m.channels, 1), np.float32)},
             base,
             (0, m.batch, 0, m.channels),
-            1,
-            0,
-            0,
+            read=1,
+            written=0,
         ),
     }
 
 
-def _pools(m: ChannelsMap) -> dict[str, tuple]:
+def _pools(m: ChannelsMap) -> dict[str, Case]:
     """Return cases of maximum and average pooling."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     base = m.attributes("in")
-    result: dict[str, tuple] = {}
+    result: dict[str, Case] = {}
     for kernel, stride, padding in ((2, 2, 0), (3, 2, 1)):
         small = ChannelsMap(
             "small",
@@ -193,42 +180,39 @@ def _pools(m: ChannelsMap) -> dict[str, tuple]:
         forward = {**base, **small.attributes("out"), **window}
         backward = {**small.attributes("in"), **m.attributes("out"), **window, "accumulate": 0}
         result |= {
-            f"max_pool {kernel}x{kernel}": (
+            f"max_pool {kernel}x{kernel}": Case(
                 "channels_max_pool",
                 {"input": _values(m), "output": _values(small), "index": index},
                 forward,
                 box,
-                1,
-                1.25 / stride**2,
-                0,
+                read=1,
+                written=1.25 / stride**2,
             ),
-            f"max_pool_backward {kernel}x{kernel}": (
+            f"max_pool_backward {kernel}x{kernel}": Case(
                 "channels_max_pool_backward",
                 {"gradient": _values(small), "index": index, "output": _values(m)},
                 backward,
                 whole,
-                1.25 / stride**2,
-                1,
-                0,
+                read=1.25 / stride**2,
+                written=1,
             ),
-            f"average_pool {kernel}x{kernel}": (
+            f"average_pool {kernel}x{kernel}": Case(
                 "channels_average_pool",
                 {"input": _values(m), "output": _values(small)},
                 forward,
                 box,
-                1,
-                1 / stride**2,
-                0,
+                read=1,
+                written=1 / stride**2,
             ),
         }
     return result
 
 
-def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
+def _depthwise(m: ChannelsMap) -> dict[str, Case]:
     """Return cases of depthwise convolutions, by themselves and between norms."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     pixels = m.batch * m.height * m.width
-    result: dict[str, tuple] = {}
+    result: dict[str, Case] = {}
     for kernel, stride, halo in ((3, 1, 0), (3, 1, 1), (3, 2, 0), (3, 2, 1), (5, 1, 2)):
         padding = kernel // 2
         large = ChannelsMap("large", m.batch, m.channels, m.height, m.width, halo)
@@ -247,16 +231,16 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
         forward = {**large.attributes("in"), **small.attributes("out"), **window, "activation": 0}
         name = f"{kernel}x{kernel} / {stride}{', halo' if halo else ''}"
         result |= {
-            f"depthwise {name}": (
+            f"depthwise {name}": Case(
                 "channels_depthwise_forward",
                 {"input": _values(large), "weight": weight, "output": _values(small)},
                 forward,
                 (*box, 0),
-                1,
-                1 / stride**2,
-                flops,
+                read=1,
+                written=1 / stride**2,
+                flops=flops,
             ),
-            f"depthwise, statistics {name}": (
+            f"depthwise, statistics {name}": Case(
                 "channels_depthwise_forward",
                 {
                     "input": _values(large),
@@ -266,20 +250,20 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
                 },
                 forward,
                 (*box, 0),
-                1,
-                1 / stride**2,
-                flops,
+                read=1,
+                written=1 / stride**2,
+                flops=flops,
             ),
-            f"depthwise_backward_data {name}": (
+            f"depthwise_backward_data {name}": Case(
                 "channels_depthwise_backward_data",
                 {"gradient": _values(small), "weight": weight, "output": _values(large)},
                 {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0},
                 whole,
-                1 / stride**2,
-                1,
-                flops,
+                read=1 / stride**2,
+                written=1,
+                flops=flops,
             ),
-            f"depthwise_backward_weights {name}": (
+            f"depthwise_backward_weights {name}": Case(
                 "channels_depthwise_backward_weights",
                 {
                     "gradient": _values(small),
@@ -288,17 +272,17 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
                 },
                 {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0},
                 (*box, 0),
-                1 + 1 / stride**2,
-                0,
-                flops,
+                read=1 + 1 / stride**2,
+                written=0,
+                flops=flops,
             ),
         }
         if halo:
             continue
-        input_vectors = {f"input_{name}": vector for name, vector in _vectors(m).items()}
+        input_vectors = {f"input_{name}": vector for name, vector in _vectors(m, *NORM_VECTORS).items()}
         between = {**small.attributes("out"), **large.attributes("in"), **window, "input_activation": 1}
         result |= {
-            f"depthwise, norm before {name}": (
+            f"depthwise, norm before {name}": Case(
                 "channels_norm_depthwise",
                 {
                     "input": _values(large),
@@ -309,11 +293,11 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
                 },
                 {**between, "activation": 0},
                 (*box, 0),
-                1,
-                1 / stride**2,
-                flops,
+                read=1,
+                written=1 / stride**2,
+                flops=flops,
             ),
-            f"depthwise_backward, both norms {name}": (
+            f"depthwise_backward, both norms {name}": Case(
                 "channels_depthwise_norm_backward",
                 {
                     "gradient": _values(small),
@@ -324,53 +308,45 @@ def _depthwise(m: ChannelsMap) -> dict[str, tuple]:
                     "output": _values(large),
                     "weight_partials": np.zeros((1, m.channels, kernel**2), np.float32),
                     "statistics": np.zeros((1, 2, m.pitch), np.float32),
-                    **_picked(m, "scale", "shift", "mean"),
+                    **_vectors(m, "scale", "shift", "mean"),
                     **input_vectors,
                 },
                 {**between, "activation": 1, "gradient_halo": 0, "output_halo": 0},
                 (0, m.batch, 0, m.channels, 0),
-                1 + 2 / stride**2,
-                1,
-                2 * flops,
+                read=1 + 2 / stride**2,
+                written=1,
+                flops=2 * flops,
             ),
         }
     return result
 
 
-def _optimizers(m: ChannelsMap) -> dict[str, tuple]:
+def _optimizers(m: ChannelsMap) -> dict[str, Case]:
     """Return cases of updates of as many parameters as the map has numbers."""
-    result: dict[str, tuple] = {}
+    result: dict[str, Case] = {}
     size = m.batch * m.height * m.width * m.channels
     flat = {"num_partials": 1, "partial_stride": size, "row_length": size, "row_stride": size, "row_offset": 0}
     flat |= {"num_rates": 1, "weight_decay": 1e-4}
     state = {n: np.ones(size, np.float32) for n in ("partials", "gradient", "parameter", "first", "second")}
     shared = {n: state[n] for n in ("partials", "gradient", "parameter")}
     shared["learning_rates"] = np.full(1, 1e-6, np.float32)
-    result["optimizer_sgd"] = (
-        "optimizer_sgd",
-        {**shared, "velocity": state["first"]},
-        {**flat, "momentum": 0.9},
-        (0, size),
-        3,
-        3,
-        0,
+    result["optimizer_sgd"] = Case(
+        "optimizer_sgd", {**shared, "velocity": state["first"]}, {**flat, "momentum": 0.9}, (0, size), read=3, written=3
     )
-    result["optimizer_adam"] = (
+    result["optimizer_adam"] = Case(
         "optimizer_adam",
         {**shared, "first_moment": state["first"], "second_moment": state["second"]},
         {**flat, "decoupled": 0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
         (0, size),
-        4,
-        4,
-        0,
+        read=4,
+        written=4,
     )
     return result
 
 
 def cases(m: ChannelsMap) -> dict[str, Case]:
     """Return all kernels on a map, by name."""
-    found = {**_norms_and_sums(m), **_pools(m), **_depthwise(m), **_optimizers(m)}
-    return {name: Case(*case) for name, case in found.items()}
+    return {**_norms_and_sums(m), **_pools(m), **_depthwise(m), **_optimizers(m)}
 
 
 def measure_case(m: ChannelsMap, name: str, case: Case, seconds: float, limits: Limits, **where: Any) -> dict[str, Any]:
