@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from functools import partial
+from typing import Any, NamedTuple, TextIO
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
@@ -78,6 +79,15 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class _Job(NamedTuple):
+    """A row to be measured."""
+
+    kind: str  # "sample" or "profile"
+    repetition: int
+    position: int  # in the order of all rows
+    point: Point
+
+
 @dataclass
 class Sweep:
     """Measurement of the missing samples of a configuration; each row is written as it comes.
@@ -127,6 +137,7 @@ class Sweep:
         plans = {point.plan_id: point.plan for point in configuration.points()}
         plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
         cpus = available_cpus()
+        order_cpus = partial(cpu_order, cpus=cpus, oversubscribe=measure.oversubscribe)
         if self.environment is None:
             found = collect(
                 variables=clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
@@ -154,35 +165,27 @@ class Sweep:
                 self._say(f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing")
             if not writer.results.of_kind("machine"):
                 self._say("measuring the machine's limits")
-                if self.machine_row is None:
-                    row = measure_machine(environment=self.environment["environment"])
-                    row["capacity_beside"] = self._capacity_beside(
-                        lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe)
-                    )
-                    writer.append(row)
-                else:
-                    writer.append(self.machine_row())
+                writer.append(self.machine_row() if self.machine_row else self._measure_machine(order_cpus))
             known = {row["plan_id"] for row in writer.results.of_kind("plan")}
             for plan_id, row in plan_rows.items():
                 if plan_id not in known:
                     writer.append(row)
             try:
-                self._measure_within_budget(
-                    writer, jobs, lambda n: cpu_order(n, cpus, oversubscribe=measure.oversubscribe), len(cpus)
-                )
+                self._measure_within_budget(writer, jobs, order_cpus, len(cpus))
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
                 self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
                 raise
             return writer.results
 
-    def _capacity_beside(self, order_cpus) -> dict[str, dict[str, float]]:
-        """Measure the part of the CPUs left beside hogs, for each number of threads: {threads: {hogs: part}}."""
+    def _measure_machine(self, order_cpus) -> dict[str, Any]:
+        """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
+        row = measure_machine(environment=self.environment["environment"])
         found: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self.configuration.points()}):
             if hogs:
                 found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, order_cpus(threads))
-        return found
+        return {**row, "capacity_beside": found}
 
     def _measure_capacity(self, writer: ResultsWriter, repetition: int) -> None:
         """Write the capacity of the thread counts at the beginning of a repetition, so that its spread is known."""
@@ -194,8 +197,7 @@ class Sweep:
         measure = self.configuration.measure
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
-    def _missing(self, results: Results) -> list[tuple[str, int, int, Point]]:
-        """Return (kind, repetition, position in the whole order, configuration) of the missing rows."""
+    def _missing(self, results: Results) -> list[_Job]:
         order = []
         for repetition, point in self.configuration.order():
             order.append(("sample", repetition, point))
@@ -203,12 +205,12 @@ class Sweep:
                 order.append(("profile", repetition, point))
         finished, settled = results.finished(), results.settled()
         return [
-            (kind, repetition, position, point)
+            _Job(kind, repetition, position, point)
             for position, (kind, repetition, point) in enumerate(order)
             if point.config_id not in settled and (kind, point.config_id, repetition) not in finished
         ]
 
-    def _measure_within_budget(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> None:
+    def _measure_within_budget(self, writer: ResultsWriter, jobs: Sequence[_Job], order_cpus, cores: int) -> None:
         """Measure all jobs; with a budget by repetitions, until all is decided or no plan has room for another one.
 
         The first repetition is measured whole. Later ones leave out the plans whose last repetition took longest, so
@@ -220,15 +222,18 @@ class Sweep:
             return
         start = time.monotonic()
         took: dict[str, float] = {}  # seconds of the last repetition of each plan
-        rounds = sorted({repetition for _, repetition, _, _ in jobs})
-        for repetition in rounds:
+        for repetition in sorted({job.repetition for job in jobs}):
             spent = time.monotonic() - start
             wanted = self.undecided(writer.results.of_kind("sample")) if repetition else None
             if wanted is not None and not wanted:
                 self._say(f"every verdict is decided after {repetition} repetitions ({format_seconds(spent)})")
                 return
-            asked = [job for job in jobs if job[1] == repetition and (wanted is None or job[3].config_id in wanted)]
-            costs = {job[3].plan_id: took.get(job[3].plan_id, 0.0) for job in asked}
+            asked = [
+                job
+                for job in jobs
+                if job.repetition == repetition and (wanted is None or job.point.config_id in wanted)
+            ]
+            costs = {job.point.plan_id: took.get(job.point.plan_id, 0.0) for job in asked}
             room = _plans_with_room(costs, measure.budget_s - spent)
             if asked and not room:
                 self._say(
@@ -237,76 +242,36 @@ class Sweep:
                     f"and the same folder to go on"
                 )
                 return
-            took |= self._measure(writer, [job for job in asked if job[3].plan_id in room], order_cpus, cores)
+            took |= self._measure(writer, [job for job in asked if job.point.plan_id in room], order_cpus, cores)
 
-    def _measure(self, writer: ResultsWriter, jobs, order_cpus, cores: int) -> dict[str, float]:
+    def _measure(self, writer: ResultsWriter, jobs: Sequence[_Job], order_cpus, cores: int) -> dict[str, float]:
         """Measure jobs and return how many seconds each plan took."""
-        measure = self.configuration.measure
         # The first weights of each plan and instruction set; all others must equal them.
         expected: dict[tuple[str, str], dict] = {}
         for row in writer.results.of_kind("sample"):
-            if not row.get("deterministic", True):
-                continue
-            expected.setdefault((row["plan_id"], row["instruction_set"]), row)
+            if row.get("deterministic", True):
+                expected.setdefault((row["plan_id"], row["instruction_set"]), row)
         deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
         failed: set[str] = set()
         start, last_said, measured_in = time.monotonic(), None, None
         took: dict[str, float] = {}
         with ProgressBar(len(jobs), "measuring", self.stream) as bar:
-            for number, (kind, repetition, position, point) in enumerate(jobs):
-                # With a budget the jobs are those of one repetition, and nobody knows which one is the last.
-                stage = f"repetition {repetition + 1}" + ("" if measure.budget_s else f" of {measure.repeats}")
+            for number, job in enumerate(jobs):
+                point, stage = job.point, self._stage(job)
                 if not bar.visible and stage != last_said:
-                    spent = time.monotonic() - start
-                    left = f", {format_seconds(spent / number * (len(jobs) - number))} left" if number else ""
-                    done = f"{len(jobs)} to measure" if measure.budget_s else f"{number} of {len(jobs)} measured{left}"
-                    self._say(f"{stage}: {done}")
+                    self._say(f"{stage}: {self._progress(number, len(jobs), time.monotonic() - start)}")
                     last_said = stage
                 bar.show(number, f"{stage}, {point}")
                 if point.config_id in failed:
                     continue
-                if repetition != measured_in:
-                    self._measure_capacity(writer, repetition)
-                    measured_in = repetition
-                cpus = order_cpus(point.threads) if measure.pin else None
-                settings = {
-                    **sample_environment(point.threads, point.interference, cores, measure.wait_policy),
-                    **process_environment(parse_model(point.model)),
-                }
-                job = {
-                    "kind": kind,
-                    "model": point.model,
-                    "threads": point.threads,
-                    "cpus": cpus,
-                    "plan": point.plan,
-                    "seed": measure.seed,
-                    "check_iterations": measure.check_iterations,
-                    "target_s": measure.target_s,
-                    "least_pairs": measure.least_pairs,
-                    "warmup_s": measure.warmup_s,
-                    "memory_limit": measure.memory_limit,
-                }
+                if job.repetition != measured_in:
+                    self._measure_capacity(writer, job.repetition)
+                    measured_in = job.repetition
                 began = time.monotonic()
-                with hogs_running(point.interference, order_cpus(point.threads)):
-                    result = run_sample(
-                        job, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
-                    )
+                row, result = self._measure_once(job, order_cpus, cores)
                 took[point.plan_id] = took.get(point.plan_id, 0.0) + time.monotonic() - began
-                row = {
-                    "kind": kind,
-                    "config_id": point.config_id,
-                    "model": point.model,
-                    "threads": point.threads,
-                    "plan_id": point.plan_id,
-                    "interference": point.interference,
-                    "repetition": repetition,
-                    "position": position,
-                    "environment_id": self.environment["environment_id"],
-                    "cpus": cpus,
-                    "variables": settings,
-                }
                 if (
-                    kind == "sample"
+                    job.kind == "sample"
                     and "failure" not in result
                     and deterministic[point.plan_id]
                     and result.get("deterministic", True)
@@ -318,11 +283,63 @@ class Sweep:
                     bar.clear()
                     reason = f"{result['failure']}: {result['message'].splitlines()[0]}"
                     self._say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
-                    row.update(kind="failure", measuring=kind, reason=result.pop("failure"), **result)
+                    row.update(kind="failure", measuring=job.kind, reason=result.pop("failure"), **result)
                     writer.append(row)
                     continue
                 writer.append({**result, **row})
         return took
+
+    def _stage(self, job: _Job) -> str:
+        """Say which repetition a job is of; with a budget nobody knows which one is the last."""
+        measure = self.configuration.measure
+        return f"repetition {job.repetition + 1}" + ("" if measure.budget_s else f" of {measure.repeats}")
+
+    def _progress(self, done: int, total: int, spent_s: float) -> str:
+        """Say how far a sweep is; with a budget its jobs are those of one repetition."""
+        if self.configuration.measure.budget_s:
+            return f"{total} to measure"
+        left = f", {format_seconds(spent_s / done * (total - done))} left" if done else ""
+        return f"{done} of {total} measured{left}"
+
+    def _measure_once(self, job: _Job, order_cpus, cores: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Measure in a fresh process; return the conditions for the row, and the sample, profile or failure."""
+        measure, point = self.configuration.measure, job.point
+        cpus = order_cpus(point.threads) if measure.pin else None
+        settings = {
+            **sample_environment(point.threads, point.interference, cores, measure.wait_policy),
+            **process_environment(parse_model(point.model)),
+        }
+        asked = {
+            "kind": job.kind,
+            "model": point.model,
+            "threads": point.threads,
+            "cpus": cpus,
+            "plan": point.plan,
+            "seed": measure.seed,
+            "check_iterations": measure.check_iterations,
+            "target_s": measure.target_s,
+            "least_pairs": measure.least_pairs,
+            "warmup_s": measure.warmup_s,
+            "memory_limit": measure.memory_limit,
+        }
+        with hogs_running(point.interference, order_cpus(point.threads)):
+            result = run_sample(
+                asked, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
+            )
+        row = {
+            "kind": job.kind,
+            "config_id": point.config_id,
+            "model": point.model,
+            "threads": point.threads,
+            "plan_id": point.plan_id,
+            "interference": point.interference,
+            "repetition": job.repetition,
+            "position": job.position,
+            "environment_id": self.environment["environment_id"],
+            "cpus": cpus,
+            "variables": settings,
+        }
+        return row, result
 
     def _say(self, message: str) -> None:
         print(f"forktask: {message}", file=self.stream, flush=True)
