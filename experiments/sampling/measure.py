@@ -68,6 +68,34 @@ def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None
     return {"record_s": record_s, "close_s": max(shortest(True) - record_s, 0.0) if model.closes else None}
 
 
+def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
+    if not hashes["finite"]:
+        raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+
+
+def _time_observed(job: Mapping[str, Any], stepper: Stepper, counters: PerfCounters, pass_time_s: float, clock):
+    """Time runs; return them, and the part of the row that says what the machine did meanwhile."""
+    disturbance, energy = Disturbance(), EnergyMeter()
+    before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
+    counters.start()
+    with energy:
+        least_pairs = job.get("least_pairs", LEAST_PAIRS)
+        timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"), least_pairs)
+    counters.stop()
+    wall = clock() - wall
+    counted = {**counters.read(), "error": counters.error}
+    usage_after = resource.getrusage(resource.RUSAGE_SELF)
+    return timed, {
+        "disturbance": disturbance.since(before),
+        "temperature_c": read_temperature_c(),
+        "energy": energy.result(sum(timed.run_lengths)),
+        "counters": counted,
+        "timed_wall_s": wall,
+        "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
+        "page_faults": usage_after.ru_minflt - usage.ru_minflt,
+    }
+
+
 def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter) -> dict[str, Any]:
     """Measure one configuration once. See the module's docstring for the steps.
 
@@ -97,30 +125,17 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         if check_passes > 1:
             stepper.run(check_passes - 1)
         hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done)
-        if not hashes["finite"]:
-            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+        _check_finite(hashes, stepper)
         trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
         if trains and hashes["weights_hash"] == untrained:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
-        pass_time_s = warm.pass_time_s
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
         swaps = executor.num_cpu_swaps if conduct else 0
-        disturbance, energy = Disturbance(), EnergyMeter()
-        before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
-        counters.start()
-        with energy:
-            least_pairs = job.get("least_pairs", LEAST_PAIRS)
-            timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"), least_pairs)
-        counters.stop()
-        wall = clock() - wall
-        counted = {**counters.read(), "error": counters.error}
-        usage_after = resource.getrusage(resource.RUSAGE_SELF)
-        disturbed, temperature_c = disturbance.since(before), read_temperature_c()
+        timed, observed = _time_observed(job, stepper, counters, warm.pass_time_s, clock)
         if conduct:
             conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # those during the timed runs
-        if not result_hashes(bound)["finite"]:
-            raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
+        _check_finite(result_hashes(bound), stepper)
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
     busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
@@ -145,13 +160,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "conduct": conduct,
-        "disturbance": disturbed,
-        "temperature_c": temperature_c,
-        "energy": energy.result(sum(timed.run_lengths)),
-        "counters": counted,
-        "timed_wall_s": wall,
-        "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
-        "page_faults": usage_after.ru_minflt - usage.ru_minflt,
+        **observed,
         "max_resident_bytes": peak_resident_bytes(),
         "frequency_hz": frequency_hz,
         "libraries": libraries,

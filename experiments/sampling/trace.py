@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,34 @@ def measure_overhead(
     return min(times[True]) / min(times[False]) - 1, parts
 
 
+def _passes_to_log(job: Mapping[str, Any], plan, pass_time_s: float) -> int:
+    """Return the passes of the logged run, by the job's iterations or its time."""
+    stride, most = plan.iteration_stride, MAX_BLOCK_EVENTS // plan.num_tasks
+    passes = -(-(job["iterations"] or 1) // stride)
+    if passes > most:
+        raise UsageError(
+            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks a thread, got {passes} passes of {plan.num_tasks}; ask "
+            f"for at most {most * stride} iterations, or coarser blocks"
+        )
+    if job["iterations"] is None:
+        passes = int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
+    return passes
+
+
+def _logged_run(stepper: Stepper, passes: int, between: Callable[[], Any] | None) -> tuple[tuple[int, int], int]:
+    """Run passes, with a cause of outliers in their middle; return start and stop in ns, and page faults."""
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    start = time.monotonic_ns()  # the clock of the log
+    if between is None:
+        stepper.run(passes)
+    else:
+        stepper.run(passes // 2)
+        between()
+        stepper.run(passes - passes // 2)
+    run_ns = (start, time.monotonic_ns())
+    return run_ns, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+
+
 def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> EventLog:
     """Run a model with its event log on.
 
@@ -70,15 +98,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         plan = launch_plan(executor) if on_gpu else bound.plan
         stride = plan.iteration_stride
         pass_time_s = warm_up(Stepper(executor, stride, clock), job["warmup_s"]).pass_time_s
-    most = MAX_BLOCK_EVENTS // plan.num_tasks
-    passes = -(-(job["iterations"] or 1) // stride)
-    if passes > most:
-        raise UsageError(
-            f"a trace holds at most {MAX_BLOCK_EVENTS} blocks a thread, got {passes} passes of {plan.num_tasks}; ask "
-            f"for at most {most * stride} iterations, or coarser blocks"
-        )
-    if job["iterations"] is None:
-        passes = int(min(max(job["target_s"] / pass_time_s, MIN_PASSES), most))
+    passes = _passes_to_log(job, plan, pass_time_s)
     capacity = max(passes, MIN_PASSES) * plan.num_tasks
     with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
         executor.prepare(bound)
@@ -92,16 +112,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         first_iteration = stepper.iterations_done
         cause = job.get("inject", "")
         with injected(cause, bound, job["cpus"]) as between:
-            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            start = time.monotonic_ns()  # the clock of the log
-            if between is None:
-                stepper.run(passes)
-            else:
-                stepper.run(passes // 2)
-                between()
-                stepper.run(passes - passes // 2)
-            run_ns = (start, time.monotonic_ns())
-            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+            run_ns, faults = _logged_run(stepper, passes, between)
         lanes = lanes_of(executor, plan, first_iteration) if on_gpu else Lanes(workers.events(), *workers.spells())
     graph = plan.graph if on_gpu else record_graph(plan.accesses, closed=True)
     created = lanes.spells[0][lanes.spells[0]["kind"] == SPELL_KINDS.index("creating")]
