@@ -232,11 +232,7 @@ class _BlockChecker:
         self.run(number, block, replay)
         after = {buffer: arrays[buffer].copy() for buffer in buffers}
         for buffer in buffers:
-            expected = before[buffer].copy()
-            for access in accesses:
-                if access.buffer == buffer and access.kind != READ:
-                    expected[_slices(access.box)] = after[buffer][_slices(access.box)]
-            where = _first_difference(after[buffer], expected)
+            where = _first_difference(after[buffer], _written(accesses, buffer, before[buffer], after[buffer]))
             if where is not None:
                 raise AccessError(
                     name, buffer, where, "undeclared write", f"declared as written: {_describe(accesses, buffer)}"
@@ -250,9 +246,7 @@ class _BlockChecker:
                     if access.buffer == buffer and access.kind != WRITE:
                         array[_slices(access.box)] = before[buffer][_slices(access.box)]
                 poisoned[buffer] = array.copy()
-            self.scratch[:] = self.random_bytes(self.scratch.size) if pattern == "random" else 0xFF
-            spare = self.scratch[self.scratch_sizes[number] :].copy()
-            self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E, buffers)
+            spare = self.poison_surroundings(number, buffers, pattern)
             try:
                 self.run(number, block, replay)
             except BlockFailure as error:
@@ -261,18 +255,28 @@ class _BlockChecker:
                 ) from error
             for buffer in buffers:
                 self.compare(name, accesses, buffer, pattern, poisoned[buffer], before[buffer], after[buffer])
-            where = _first_difference(self.scratch[self.scratch_sizes[number] :], spare)
-            if where is not None:
-                raise AccessError(
-                    name,
-                    "scratch",
-                    (where[0] + self.scratch_sizes[number],),
-                    "outside buffer",
-                    f"kernel {loop.kernel!r} asks for {self.scratch_sizes[number]} bytes of scratch memory",
-                )
+            self.check_scratch(name, number, loop, spare)
             self.check_guards(name, buffers)
         for buffer in buffers:
             arrays[buffer][...] = after[buffer]
+
+    def poison_surroundings(self, number: int, buffers: list[str], pattern: str) -> np.ndarray:
+        """Poison guards and scratch memory; return a copy of the scratch memory that the kernel has not asked for."""
+        self.scratch[:] = self.random_bytes(self.scratch.size) if pattern == "random" else 0xFF
+        self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E, buffers)
+        return self.scratch[self.scratch_sizes[number] :].copy()
+
+    def check_scratch(self, name: str, number: int, loop: BlockLoop, spare: np.ndarray) -> None:
+        size = self.scratch_sizes[number]
+        where = _first_difference(self.scratch[size:], spare)
+        if where is not None:
+            raise AccessError(
+                name,
+                "scratch",
+                (where[0] + size,),
+                "outside buffer",
+                f"kernel {loop.kernel!r} asks for {size} bytes of scratch memory",
+            )
 
     def try_reads(self, number: int, loop: BlockLoop, block: int, replay: int, written, cuts, used) -> None:
         """Poison each cell that a block declares as read, alone, and note whether that shows."""
@@ -310,11 +314,7 @@ class _BlockChecker:
 
     def compare(self, name, accesses, buffer, pattern, poisoned, before, after) -> None:
         now = self.bound.arrays[buffer]
-        expected = poisoned.copy()
-        for access in accesses:
-            if access.buffer == buffer and access.kind != READ:
-                expected[_slices(access.box)] = after[_slices(access.box)]
-        where = _first_difference(now, expected)
+        where = _first_difference(now, _written(accesses, buffer, poisoned, after))
         if where is None:
             return
         declared = [a for a in accesses if a.buffer == buffer and a.kind != READ and _holds(a.box, where)]
@@ -371,6 +371,15 @@ class _BlockChecker:
 
 def _slices(box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
+
+
+def _written(accesses, buffer: str, former: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return what a buffer holds when a block has written `after` where it declares to write, and nothing else."""
+    expected = former.copy()
+    for access in accesses:
+        if access.buffer == buffer and access.kind != READ:
+            expected[_slices(access.box)] = after[_slices(access.box)]
+    return expected
 
 
 def _holds(box, index) -> bool:
