@@ -14,6 +14,7 @@ from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.loss.softmax import IGNORED
 from ...cython_src.networks.layers import Network
+from ...cython_src.networks.registry import get_network, network_names
 from .data import MAX_SYNTHETIC
 from .dataset import SPLIT_SEED
 from .llmc import read_tokens
@@ -151,7 +152,7 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
         "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "tokens:FILE" for
         a token file of llm.c; "synthetic:N" for N random training samples.
     network : Network
-        Whose vocabulary has all tokens; for "text" without a tokenizer one for each byte.
+        Whose vocabulary has all tokens; for "text" without a tokenizer one for each byte, and no other but the mask.
     sequence : int
         Tokens of a sample.
     tokenizer : str
@@ -160,7 +161,7 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     Raises
     ------
     UsageError
-        Unknown spec, a file that cannot be read or is too short, or a vocabulary that is too small.
+        Unknown spec, a file that cannot be read or is too short, or a vocabulary of other tokens.
     """
     answers = network.token_input.answers
     if answers == "class" and not spec.startswith("synthetic:"):
@@ -210,16 +211,27 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | No
         return _from_token_file(Path(argument).expanduser(), network, sequence)
     if kind != "text" or (colon and not argument):
         raise UsageError(f"data of a network of tokens must be one of {SPECS}; got {spec!r}")
-    if encoder is None and network.token_input.vocabulary < BYTES:
+    # Other tokens than bytes have meanings of their own: what is trained on bytes could not be continued with them.
+    if encoder is None and not _reads_bytes(network):
+        answers = network.token_input.answers
+        others = [other for name in network_names("tokens") if _reads_bytes(other := get_network(name))]
+        fitting = [other.name for other in others if other.token_input.answers == answers]
         raise UsageError(
-            f"--data text has a token for each of {BYTES} bytes, and the vocabulary of {network.name!r} has "
-            f"{network.token_input.vocabulary}; use synthetic:N, or another network"
+            f"--data text without --tokenizer is bytes, which are the tokens of {' and '.join(fitting)}, got "
+            f"{network.name!r} with {network.token_input.vocabulary} tokens; add its --tokenizer, or use a network of "
+            f"bytes"
         )
     content, title = _read(Path(argument).expanduser()) if argument else _texts_of_python()
     if encoder is not None:
         tokens = np.array(encoder.encode(content.decode(errors="replace")), np.int32)
         return _cut(spec, f"{title}, {len(tokens):,} tokens of {encoder.source}", tokens, sequence)
     return _cut(spec, f"{title}, {len(content):,} bytes", np.frombuffer(content, np.uint8), sequence)
+
+
+def _reads_bytes(network: Network) -> bool:
+    """Whether the tokens of a network are the bytes and, where places are masked, the mask."""
+    tokens = network.token_input
+    return tokens.vocabulary == BYTES + (tokens.answers == "masked")
 
 
 def _from_token_file(path: Path, network: Network, sequence: int) -> Text:

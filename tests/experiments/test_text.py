@@ -215,6 +215,8 @@ def test_masked_text_is_learnt_and_resumed(tmp_path):
     [
         ("mobilebert_classifier", "text", "data of the classifier 'mobilebert_classifier' must be synthetic:N"),
         ("mobilebert_tiny", "words", "must be one of text, text:FILE"),
+        ("gpt2", "text", "bytes, which are the tokens of gpt2_small and gpt2_tiny, got 'gpt2' with 50257 tokens; add"),
+        ("mobilebert", "text", "the tokens of mobilebert_tiny, got 'mobilebert' with 30522 tokens; add its --token"),
     ],
 )
 def test_data_of_other_networks_are_refused(network, spec, message):
