@@ -134,9 +134,10 @@ class Study:
     how_to_read: str = ""
 
     def quick(self) -> Study:
-        """Return the small form of the study."""
+        """Return the small form of the study, which says so in its title and shares no folder with the whole one."""
+        title = f"{self.title}, small form"
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
-        return replace(self, train={**self.train, **self.quick_values}, stages=stages)
+        return replace(self, title=title, train={**self.train, **self.quick_values}, stages=stages)
 
     @property
     def axes(self) -> dict[str, tuple]:
@@ -229,6 +230,11 @@ def read_study(path: Path | str) -> Study:
         for name, value in table.items():
             if isinstance(value, list) and not value:
                 raise UsageError(f"{name} in {place} of {path} must have a value, got an empty list; leave it out")
+            if name == "start" and any(table is stage for stage in stages[1:]):
+                raise UsageError(
+                    f"start must be in [train] or the first of [[stages]] of {path}, got it in a later one, which goes "
+                    f"on from the weights of the one before; leave it out there"
+                )
             for one in value if _several(name, value) else [value]:
                 known[name].checked(spelled(name, one))
     study = Study(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ..report.figures.style import COLORS, LINES, add_legend, new_figure, panel_title
 from ..training.phase_times import BUSY
@@ -64,27 +65,34 @@ def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
         band = by_epoch["low"].to_numpy().tobytes() + by_epoch["high"].to_numpy().tobytes()
         if group["seed"].nunique() > 1 and band not in bands:
             bands.add(band)
-            axes[0].fill_between(
-                by_epoch.index, by_epoch["low"], by_epoch["high"], color=styles[label]["color"], alpha=0.2, lw=0
-            )
+            _band(axes[0], by_epoch.index, by_epoch, styles[label]["color"])
+        if group["seed"].nunique() > 1:
+            _band(axes[1], by_epoch["time_s"], by_epoch, styles[label]["color"])
     for axis, title, unit in zip(
         axes, ("over epochs", "over training time"), ("epochs", "training time (s)"), strict=True
     ):
         panel_title(axis, title)
         axis.set_xlabel(unit)
         axis.set_xlim(left=0)
+        axis.margins(x=0.02)
         axis.set_ylim(bottom=lowest - 0.08 * (100 - lowest), top=100.5)
         for accuracy in results.study.options.accuracy:
             axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("validation accuracy (%)")
     add_legend(figure, "double", [Line2D([], [], label=label, **style) for label, style in styles.items()], columns=3)
     seeds = table["seed"].nunique()
-    shown = f"median of {seeds} seeds, in (a) a band from the lowest to the highest" if seeds > 1 else "one seed"
+    shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
     return figure, (
         f"{results.study.title}: validation accuracy of each combination, {shown}. Time is training alone, evaluation "
         f"not counted. Curves of models that compute the same lie on each other in (a), and their markers take turns; "
         f"in (b) they differ by speed. The axis leaves out the lowest of many epochs."
     )
+
+
+def _band(axis: Any, x: Any, by_epoch: pd.DataFrame, color: str) -> None:
+    """The accuracies of all seeds in each epoch; over time at the median of the seeds' times."""
+    axis.fill_between(x, by_epoch["low"], by_epoch["high"], color=color, alpha=0.2, lw=0)
 
 
 def by_batch(results: Any) -> tuple[Figure, str] | None:
@@ -122,6 +130,7 @@ def phases(results: Any) -> tuple[Figure, str] | None:
     if not names:
         return None
     figure, (axis,) = new_figure("double", 1, 0.6 + 0.19 * len(table))
+    axis.set_title("")
     left = np.zeros(len(table))
     for name, color in zip(names, COLORS, strict=False):
         widths = np.array([row.get(name, 0.0) for row in table])

@@ -38,7 +38,9 @@ def train_stages(job: Mapping[str, Any]) -> dict[str, Any]:
             config = config.with_changes(
                 start=str(folder / f"stage-{number - 1}" / f"parameters-seed-{config.seed}.safetensors")
             )
-        summary = train(config, resume=(out / MARKER).exists(), report=lambda line: print(line, file=sys.stderr))
+        # Drawing would load libraries that take more memory than many networks, and a later stage would count them.
+        resume = (out / MARKER).exists()
+        summary = train(config, resume=resume, report=lambda line: print(line, file=sys.stderr), draw=False)
         stages.append({**summary, "history": _read_history(out / "epochs.csv")})
     return {"stages": stages, "libraries_bytes": libraries}
 

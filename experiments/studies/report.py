@@ -23,12 +23,30 @@ from ..sampling.memory import format_bytes
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
 from .running import Results
-from .tables import agreement, axes_of, energy_sentences, epoch_medians, epoch_table, failures, run_table
+from .tables import (
+    PLANNED,
+    agreement,
+    axes_of,
+    data_sentences,
+    energy_sentences,
+    epoch_medians,
+    epoch_table,
+    failures,
+    memory_table,
+    pretrained_sentences,
+    run_table,
+)
 
 PHASES_SAID = (
     "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times, of models "
     "that wait between phases, add up to the epoch; busy times are those in blocks, mean over threads: with waiting "
     "they add up to it."
+)
+MEMORY_SAID = (
+    "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
+    "loader (with the data) were measured; the other kinds are what the plan of a step needs. The rest is evaluation, "
+    "copies, and libraries that are loaded later, such as PyTorch for a file of it; it is negative where parts of a "
+    "plan were never touched. Growth is from the second epoch to the last one."
 )
 
 
@@ -46,7 +64,7 @@ def build(results: Results, command: str) -> Report:
         Section(
             "Runs",
             2,
-            sentences=sentences + energy_sentences(results),
+            sentences=data_sentences(results) + sentences + energy_sentences(results),
             tables=[Table("runs", _run_columns(results), runs)],
         ),
         Section(
@@ -55,10 +73,19 @@ def build(results: Results, command: str) -> Report:
             sentences=[PHASES_SAID] if any(name in row for row in runs for name in PHASE_COLUMNS) else [],
             tables=[Table("phases", _phase_columns(results), [row for row in runs if row["phases_timed"]])],
         ),
+        Section(
+            "Memory",
+            2,
+            sentences=[MEMORY_SAID] if runs else [],
+            tables=[Table("memory", _memory_columns(results), memory_table(results))],
+        ),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
         Section("What did not run or did not fit", 2, tables=[Table("failures", _failure_columns(results), failed)]),
     ]
+    pretrained = pretrained_sentences(results)
+    if pretrained:
+        sections.insert(0, Section("Pretrained weights", 2, sentences=pretrained))
     if study.how_to_read:
         sections.insert(0, Section("How to read it", 2, sentences=[study.how_to_read], in_terminal=False))
     facts = {
@@ -146,6 +173,10 @@ def as_json(results: Results) -> dict[str, Any]:
             {name: None if value != value else value for name, value in row.items()} for row in run_table(results)
         ],
         "failures": failures(results),
+        "memory": [
+            {name: None if value != value else value for name, value in row.items()} for row in memory_table(results)
+        ],
+        "pretrained": pretrained_sentences(results),
         "agreement": agreement(results)[0],
     }
 
@@ -195,8 +226,6 @@ def _run_columns(results: Results) -> list[Column]:
             for accuracy in results.study.options.accuracy
         ),
         _size("peak_bytes", "peak memory"),
-        _size("libraries_bytes", "of it libraries"),
-        Column("of it loader", lambda row: format_bytes(row["loader_bytes"]) if row["loader_bytes"] >= 0 else "", True),
         Column("GPU memory", lambda row: format_bytes(row["gpu_memory_bytes"]) if _sampled(row) else "", True),
         Column("GPU load", lambda row: f"{row['gpu_utilisation']:.0f} %" if _sampled(row) else "", True),
     ]
@@ -214,13 +243,30 @@ def _epoch_columns(results: Results) -> list[Column]:
     names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
     return [
         *names,
+        *([Column("stage", lambda row: f"{row['stage']:.0f}", True)] if len(results.study.stages) > 1 else []),
         Column("epoch", lambda row: str(row["epoch"]), True),
         _decimals("train_loss", "train loss"),
         _decimals("valid_loss", "valid loss"),
         _per_cent("error_rate", "valid error"),
-        _seconds("time_s", "time"),
+        _seconds("epoch_time_s", "time"),
+        _seconds("time_s", "time so far"),
+        Column("energy", lambda row: time(row.get("joules"), "J"), True),
         _size("resident_bytes", "memory"),
     ]
+
+
+def _memory_columns(results: Results) -> list[Column]:
+    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+    measured = [_size("libraries_bytes", "libraries"), _size("loader_bytes", "loader")]
+    planned = [
+        Column(kind, lambda row, kind=kind: format_bytes(row[kind]) if row[kind] else "", True) for kind in PLANNED
+    ]
+    rest = [_size("rest_bytes", "rest"), Column("growth", _growth, True)]
+    return [*names, _size("peak_bytes", "peak"), *measured, *planned, *rest]
+
+
+def _growth(row: dict[str, Any]) -> str:
+    return "" if math.isnan(row["grown_bytes"]) else format_bytes(row["grown_bytes"])
 
 
 def _phase_columns(results: Results) -> list[Column]:

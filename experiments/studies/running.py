@@ -47,22 +47,20 @@ class EpochResult(EpochMeasurements, kw_only=True):
     error_rate: Real
 
 
-class PeakMemory(msgspec.Struct, kw_only=True):
-    """What reports read of a stage's memory."""
-
-    peak_resident: Amount = msgspec.field(name="peak resident")
-    loader: Amount | UnsetType = UNSET
-
-
 class SeedResult(msgspec.Struct, kw_only=True):
     """What reports read of a stage's only seed."""
 
     test_accuracy: Real
     samples_per_epoch: Amount
     time_s: Amount
-    memory_bytes: PeakMemory
+    memory_bytes: dict[str, Amount]
     phases_timed: Literal["", "wall", "busy"] | UnsetType = UNSET
     parameters_sha256: Text
+    started: Text | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if "peak resident" not in self.memory_bytes:
+            raise ValueError("memory_bytes must have the key 'peak resident'")
 
 
 class StageResult(msgspec.Struct, kw_only=True):
@@ -71,6 +69,7 @@ class StageResult(msgspec.Struct, kw_only=True):
     seeds: Annotated[list[SeedResult], Meta(min_length=1, max_length=1)]
     history: Annotated[list[EpochResult], Meta(min_length=1)]
     smoke_test: bool
+    data: Text | UnsetType = UNSET
     data_note: Text | UnsetType = UNSET
 
 

@@ -9,19 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..sampling.memory import KINDS
 from ..training.checkpoints import OPTIONAL_COLUMNS
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .configuration import WITHOUT_EFFECT, Run
 from .running import Results
 
+# Kinds of memory that a run's plan has to itself; the data lie in what the loader took.
+PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), "plan and graph")
+
 
 def epoch_table(results: Results) -> pd.DataFrame:
     """Return a row for each run and epoch, stages joined: the axes, label, seed, stage, epoch (over all stages), and
-    the columns of `epochs.csv`, with the time summed over stages."""
+    the columns of `epochs.csv`, with the time summed over stages; `epoch_time_s` is that of the epoch alone."""
     rows = []
     for run, result in results.done():
         epochs, seconds = 0, 0.0
         for number, stage in enumerate(result["stages"]):
+            before = 0.0
             for row in stage["history"]:
                 rows.append(
                     {
@@ -31,9 +36,11 @@ def epoch_table(results: Results) -> pd.DataFrame:
                         **row,
                         "seed": run.seed,
                         "epoch": epochs + int(row["epoch"]),
+                        "epoch_time_s": row["time_s"] - before,
                         "time_s": seconds + row["time_s"],
                     }
                 )
+                before = row["time_s"]
             epochs += len(stage["history"])
             seconds += stage["history"][-1]["time_s"]
     return pd.DataFrame(rows)
@@ -103,10 +110,48 @@ def epoch_medians(results: Results) -> list[dict[str, Any]]:
     epochs = epoch_table(results)
     if not len(epochs):
         return []
-    names = ["train_loss", "valid_loss", "error_rate", "time_s", "resident_bytes"]
+    names = ["stage", "train_loss", "valid_loss", "error_rate", "epoch_time_s", "time_s", "resident_bytes"]
+    names += [name for name in ("joules",) if name in epochs]
     medians = epochs.groupby(["label", "epoch"], sort=False)[names].median().reset_index()
     axes = {run.label: run.axes for run, _ in results.done()}
     return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
+
+
+def memory_table(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each combination: medians over seeds of the peak of its process and what it consists of.
+
+    peak_bytes, libraries_bytes (resident before the training), loader_bytes (what reading the data added), the kinds of
+    `PLANNED` as the plan needs them, rest_bytes (the peak without all these: evaluating plans, copies), and grown_bytes
+    (resident after the last epoch beyond that after the second of a stage, of the last stage; NaN for fewer epochs).
+    """
+    rows: dict[str, list[dict[str, float]]] = defaultdict(list)
+    axes = {run.label: run.axes for run, _ in results.done()}
+    for run, result in results.done():
+        stage = result["stages"][-1]
+        memory = stage["seeds"][0]["memory_bytes"]
+        row = {"libraries_bytes": result["libraries_bytes"], "loader_bytes": memory.get("loader", 0)}
+        row |= {kind: memory.get(kind, 0) for kind in PLANNED}
+        resident = [epoch["resident_bytes"] for epoch in stage["history"] if "resident_bytes" in epoch]
+        rest = {"rest_bytes": memory["peak resident"] - sum(row.values())}
+        rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
+        rows[run.label].append({"peak_bytes": memory["peak resident"], **row, **rest})
+    return [{**axes[label], "label": label, **pd.DataFrame(found).median().to_dict()} for label, found in rows.items()]
+
+
+def pretrained_sentences(results: Results) -> list[str]:
+    """Say for each network what was loaded from a file of parameters, what begins at random and what was not used."""
+    said = {}
+    for run, result in results.done():
+        started = result["stages"][0]["seeds"][0].get("started")
+        if started:
+            said[f"{run.stages[0].network}: {started}."] = None
+    return list(said)
+
+
+def data_sentences(results: Results) -> list[str]:
+    """Name the data of the runs; results of older versions do not tell."""
+    said = {stage["data"]: None for _, result in results.done() for stage in result["stages"] if "data" in stage}
+    return [f"Data: {'; '.join(said)}."] if said else []
 
 
 def energy_sentences(results: Results) -> list[str]:
@@ -131,7 +176,8 @@ def agreement(results: Results) -> tuple[list[str], list[str]]:
         return [], warnings
     return [
         f"Runs that differ in model, threads or place of loading alone left bit-identical parameters "
-        f"({len(several)} comparisons of {len(several[0])} runs, one for each seed and each other combination)."
+        f"({len(several)} comparison{'s' * (len(several) > 1)} of {len(several[0])} runs, one for each seed and each "
+        f"other combination)."
     ], []
 
 

@@ -41,7 +41,9 @@ SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out")
 
 
-def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print) -> dict[str, Any]:
+def train(
+    config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print, draw: bool = True
+) -> dict[str, Any]:
     """Train, and leave curves, a figure, checkpoints and final parameters in `config.out`.
 
     Parameters
@@ -51,6 +53,8 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
         Go on after the last checkpoint of each seed; a seed without one starts at the beginning.
     report : callable
         Takes each line of the running report.
+    draw : bool
+        Whether to draw the accuracy.
 
     Returns
     -------
@@ -122,7 +126,8 @@ def train(config: TrainingConfig, resume: bool = False, report: Callable[[str], 
     write_history(out / "epochs.csv", histories)
     summary = _summarise(config, data, results)
     write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
-    draw_accuracy(out / "accuracy", histories, summary)
+    if draw:
+        draw_accuracy(out / "accuracy", histories, summary)
     return summary
 
 

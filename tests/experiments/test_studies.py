@@ -13,7 +13,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.studies import running, tables
 from forktask.experiments.studies.configuration import find_study, read_study, study_folder
 from forktask.experiments.studies.running import RESULT, Results, run_study
-from forktask.experiments.training.safetensors import read_safetensors
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 
 FILE = """\
 # Two stages. How to read it: down is better.
@@ -67,7 +67,8 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     assert main(["study", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
     text = capsys.readouterr().out
     assert first.read_bytes() == before
-    assert "bit-identical parameters (1 comparisons of 2 runs" in text
+    assert "bit-identical parameters (1 comparison of 2 runs" in text
+    assert "Data: UCI" in text and "Pretrained" not in text
     assert "--batch must not exceed the 1258 training images" in text and "not reached" in text
     report = json.loads((out / "report.json").read_text())
     assert [(row["batch"], row["model"], row["epochs"]) for row in report["runs"]] == [
@@ -79,6 +80,13 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
         assert row["peak_bytes"] > row["libraries_bytes"] > 1e7
         assert row["loader_bytes"] > 1e6 and 0 < row["load_s"] < row["forward_s"]
         assert row["phases_timed"] == ("wall" if row["model"] == "serial" else "busy")
+    for row in report["memory"]:
+        assert row["grown_bytes"] is None  # two epochs are too few
+        parts = (*tables.PLANNED, "libraries_bytes", "loader_bytes", "rest_bytes")
+        assert sum(row[part] for part in parts) == pytest.approx(row["peak_bytes"])
+        assert row["gradients"] > row["weights"] > 0 and row["optimiser"] > 0
+        # The second stage does not count what drawing the first one's curve would load.
+        assert row["rest_bytes"] < 60e6
     assert len(report["failures"]) == 2
     paths = sorted(out.glob("runs/32-serial*/stage-*/parameters*"))
     frozen, tuned = [read_safetensors(path)[0]["conv1.weight"] for path in paths]
@@ -91,6 +99,27 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     assert {path.stem for path in (out / "figures").glob("*.png")} == {"accuracy_over_time", "by_batch", "phases"}
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
+
+
+def test_what_was_loaded_from_pretrained_weights_is_reported(file, tmp_path, monkeypatch, capsys):
+    """Check loaded arrays, a layer that begins at random and one that is not used, from a stranger's file."""
+    monkeypatch.chdir(tmp_path)
+    network = get_network("lenet5")
+    bound = bind(lower(network, batch=32))
+    initialise(bound, 3)
+    arrays = {name: bound.arrays[name] for name in network.parameter_shapes()}
+    last = [name for name in arrays if name.startswith("fc3.")]
+    arrays |= {name: np.zeros((7, *arrays[name].shape[1:]), np.float32) for name in last} | {"head": np.ones(2)}
+    write_safetensors(tmp_path / "w.safetensors", arrays)
+    small = FILE.replace("batch = [32, 2048]", 'batch = 32\nstart = "w.safetensors"').replace('["serial", ', "[")
+    file.write_text(small)
+    assert main(["study", str(file), "--out", "out"]) == 0
+    said = "lenet5: loaded 8 of 10 arrays from w.safetensors; begin at random: fc3.weight, fc3.bias; not used: "
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert "Pretrained weights" in (tmp_path / "out" / "report.html").read_text()
+    file.write_text(small.replace("learning_rate = 0.001", 'start = "w.safetensors"'))
+    assert main(["study", str(file), "--out", "out"]) == 2
+    assert "start must be in [train] or the first of [[stages]]" in capsys.readouterr().err
 
 
 def history(errors, step):
@@ -125,7 +154,11 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     runs = [run for run in study.runs() if run.axes["batch"] == 32]
     results = Results(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
     epochs = tables.epoch_table(results)
-    assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
+    assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
+    assert epochs["epoch_time_s"].tolist() == [2.0, 1.0, 1.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
+    assert tables.memory_table(results)[0]["rest_bytes"] == 4 and np.isnan(
+        tables.memory_table(results)[0]["grown_bytes"]
+    )
     rows = tables.run_table(results)
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
     assert tables.agreement(results)[0] and not tables.agreement(results)[1]
