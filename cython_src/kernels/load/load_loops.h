@@ -20,9 +20,9 @@ typedef struct LoadLoops {
     void (*interleave_row)(const float *const *rows, int width, float *out);
     /* out[c][y][x] from pixels[y][x][c] of another size, three channels of bytes. Weights down are multiples of 2^-12, those
        across of 2^-11, and rows between are rounded to sixteenths: all sums are exact, so each instruction set gives the
-       same pixels. row: 3 * width + 3 * TAPS_STEP + 1 floats, wide: 4 * across->count floats, both scratch memory. */
+       same pixels. turned: scratch memory, LANES * (3 * (width + TAPS_STEP) + LANES) floats. */
     void (*scale)(const uint8_t *pixels, int height, int width, const ScaledAxis *down, const ScaledAxis *across,
-                  float *row, float *wide, uint8_t *out);
+                  float *turned, uint8_t *out);
 } LoadLoops;
 
 #endif

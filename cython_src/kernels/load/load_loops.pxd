@@ -14,5 +14,5 @@ cdef extern from "cython_src/kernels/load/load_loops.h" nogil:
 
     ctypedef struct LoadLoops:
         void (*interleave_row)(const float *const *, int, float *) noexcept nogil
-        void (*scale)(const uint8_t *, int, int, const ScaledAxis *, const ScaledAxis *, float *, float *,
+        void (*scale)(const uint8_t *, int, int, const ScaledAxis *, const ScaledAxis *, float *,
                       uint8_t *) noexcept nogil

@@ -4,9 +4,11 @@ Nothing here holds Python's interpreter lock while it works on pixels.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memset
+from posix.stdlib cimport posix_memalign
 
+from ..simd.lanes cimport LANES
 from .load_loops cimport TAPS_STEP, LoadLoops, ScaledAxis
 
 from functools import lru_cache
@@ -80,14 +82,14 @@ def scale(const uint8_t[:, :, ::1] pixels, rows, columns, int height, int width,
     first_down, weights_down = scaling_weights(pixels.shape[0], *rows, height, DOWN_BITS)
     first_across, weights_across = scaling_weights(pixels.shape[1], *columns, width, ACROSS_BITS)
     cdef ScaledAxis down = scaled_axis(first_down, weights_down), across = scaled_axis(first_across, weights_across)
-    cdef size_t row = 3 * pixels.shape[1] + 3 * TAPS_STEP + 1
-    cdef float *scratch = <float *> malloc((row + 4 * width) * sizeof(float))
-    if scratch == NULL:
+    cdef void *turned
+    cdef size_t column = LANES * sizeof(float)
+    if posix_memalign(&turned, column, (3 * (pixels.shape[1] + TAPS_STEP) + LANES) * column) != 0:
         raise MemoryError
     with nogil:
-        loops.scale(&pixels[0, 0, 0], <int> pixels.shape[0], <int> pixels.shape[1], &down, &across, scratch,
-                    scratch + row, &to[0, 0, 0])
-        free(scratch)
+        loops.scale(&pixels[0, 0, 0], <int> pixels.shape[0], <int> pixels.shape[1], &down, &across,
+                    <float *> turned, &to[0, 0, 0])
+        free(turned)
     return out
 
 
@@ -106,7 +108,8 @@ def put(const Value[:, :, ::1] pixels, const float[:, ::1] tables, bint flipped,
         Rows and columns by which the image moves.
     out : float32, shape (channels, height, width)
     """
-    cdef Py_ssize_t channels = pixels.shape[0], height = pixels.shape[1], width = pixels.shape[2], c, y, x, at, source
+    cdef Py_ssize_t channels = pixels.shape[0], height = pixels.shape[1], width = pixels.shape[2], c, y, x, at
+    cdef Py_ssize_t step = -1 if flipped else 1
     cdef Py_ssize_t first = min(max(right, 0), width), last = max(width + min(right, 0), first)
     cdef const float *table = NULL
     cdef const Value *line
@@ -130,10 +133,9 @@ def put(const Value[:, :, ::1] pixels, const float[:, ::1] tables, bint flipped,
                     continue
                 memset(to, 0, first * sizeof(float))
                 memset(to + last, 0, (width - last) * sizeof(float))
-                line = &pixels[c, at, 0]
+                line = &pixels[c, at, 0] + (width - 1 + right if flipped else -right)
                 for x in range(first, last):
-                    source = width - 1 - (x - right) if flipped else x - right
                     if Value is uint8_t:
-                        to[x] = table[line[source]]
+                        to[x] = table[line[x * step]]
                     else:
-                        to[x] = line[source]
+                        to[x] = line[x * step]
