@@ -27,8 +27,8 @@ INLINE int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* The weighted sum of four rows of bytes, added to `row` unless it is the first. A plain loop: compilers turn bytes into
-   floats better than by vectors. */
+/* The weighted sum of four rows of bytes, added to `row` unless it is the first. A plain loop: GCC turns bytes into
+   floats one by one where they are vectors. */
 INLINE void add_rows(const uint8_t *const *rows, const float *weights, int length, int first, float *restrict row)
 {
     const uint8_t *restrict a = rows[0], *restrict b = rows[1], *restrict c = rows[2], *restrict d = rows[3];
