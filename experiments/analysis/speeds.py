@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from .names import GRANULARITY, INTERFERENCE, base_model, is_gpu, model_rank, value_text
+from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_gpu, model_rank, value_text
 from .statistics import Estimate, spread, verdict
 from .study import Point, Study
 from .typical import NOTHING
@@ -230,3 +230,12 @@ def main_plan(study: Study) -> str:
         raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")
     counts = study.samples["plan_id"].value_counts()
     return max(study.plan_ids(), key=lambda plan_id: counts[plan_id])
+
+
+def leading_plans(study: Study) -> list[str]:
+    """Return one plan of each network, the main plan first: those whose figures show how plans of a network compare."""
+    counts = study.samples["plan_id"].value_counts()
+    found: dict[str, str] = {}
+    for plan_id in sorted(study.plan_ids(), key=lambda plan_id: -counts[plan_id]):
+        found.setdefault(study.records[plan_id][NETWORK], plan_id)
+    return list(found.values())

@@ -26,7 +26,7 @@ from ..analysis.memory import memory_table
 from ..analysis.names import TASK_MODELS, axis_label, base_model, is_gpu, model_label
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, main_plan, own_best_table, speed_table
+from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, speed_table
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from ..sampling.events import overhead_text
@@ -177,7 +177,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             tables=[Table("speed", columns.SPEED, records_of(speed_table(study), plan_id))],
         ),
     ]
-    if plan_id == main_plan(study):
+    if plan_id in leading_plans(study):
         point_sections.append(
             Section(
                 "Over a property of the plan",
@@ -206,7 +206,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             "Models of a GPU",
             sentences=[gpu_text(study)] if accelerated else (),
             tables=[Table("gpu", columns.GPU, accelerated)],
-            figures=("gpu_batch",) if plan_id == main_plan(study) else (),
+            figures=("gpu_batch",),
             plan_id=plan_id,
         ),
         Section(

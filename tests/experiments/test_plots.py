@@ -380,11 +380,21 @@ def test_networks_of_tokens_take_sequences():
     assert "Along sequence, times are those of a token." in figures.caption(study, "options")
 
 
+def test_each_network_has_its_figures_over_batches():
+    """Check that a sweep of two networks shows a figure over batches for both, and one over all plans once."""
+    networks = ({}, {"network": "lenet5"})
+    study = study_from_rows(synthetic_rows(batches=(16, 64), repeats=5, options=networks, slowdowns=(1.0, 1.0)))
+    shown = [(study.records[p]["network"], f) for p in study.plan_ids() for f in figures.available_figures(study, p)]
+    for name in ("batch", "overlay"):
+        assert [network for network, figure in shown if figure == name] == ["cifar10_cnn", "lenet5"]
+    assert [network for network, figure in shown if figure == "gain"] == ["cifar10_cnn"]
+
+
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
     """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
     (tmp_path / "novelty.py").write_text(
         "from matplotlib.figure import Figure\n"
-        "RANK, MAIN_PLAN_ONLY = 9, False\n"
+        "RANK, ONE_FOR = 9, 'plan'\n"
         "def missing(study, plan_id): return ''\n"
         "def draw(study, plan_id, column):\n"
         "    figure = Figure(layout='constrained')\n"

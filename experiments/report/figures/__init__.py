@@ -2,7 +2,8 @@
 
 A figure's file has `missing(study, plan_id)`, which says why it cannot be drawn (empty: it can),
 `draw(study, plan_id, column)`, and `caption(study, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
-`MAIN_PLAN_ONLY` is true where the figure is about several plans and shown once.
+`ONE_FOR` says for what a report shows one: "plan", "network" (it is about plans of one network, and shown for one of
+`leading_plans`), or "study" (it is about all plans, and shown for the main one).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ....cython_src.errors import UsageError
-from ...analysis.speeds import main_plan
+from ...analysis.speeds import leading_plans, main_plan
 from ...analysis.study import Study
 from ..words import data_warning
 from .style import COLUMN_WIDTH_IN, style_parameters
@@ -33,8 +34,9 @@ FIGURES = find_figures()
 
 def available_figures(study: Study, plan_id: str) -> list[str]:
     """Return the figures that the rows of a plan allow."""
-    main = plan_id == main_plan(study)
-    return [n for n, m in FIGURES.items() if (main or not m.MAIN_PLAN_ONLY) and not m.missing(study, plan_id)]
+    leading = leading_plans(study)
+    kinds = ["plan", *["network"] * (plan_id in leading), *["study"] * (plan_id == leading[0])]
+    return [name for name, m in FIGURES.items() if m.ONE_FOR in kinds and not m.missing(study, plan_id)]
 
 
 def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, column: str = "double") -> Figure:

@@ -172,6 +172,8 @@ def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) ->
                 f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
                 (threads, 0.03 + 0.09 * row),
                 xycoords=("data", "axes fraction"),
+                xytext=(-5 if threads > 1 else 5, 0),  # beside the markers of those that are shown
+                textcoords="offset points",
                 ha="right" if threads > 1 else "left",
                 fontsize=6.5,
                 color=styles[point["model"]].color,

@@ -8,7 +8,7 @@ from ...analysis.study import Study
 from ..words import samples_word
 from .over_plans import caption_over_plans, draw_over_plans
 
-RANK, MAIN_PLAN_ONLY = 3, True
+RANK, ONE_FOR = 3, "network"
 
 
 def missing(study: Study, plan_id: str) -> str:

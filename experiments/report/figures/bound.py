@@ -13,7 +13,7 @@ from .heading import header
 from .roofline import BOUND_COLORS
 from .style import add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 3.5, True
+RANK, ONE_FOR = 3.5, "study"
 PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24
 

@@ -15,7 +15,7 @@ from .axes import equivalence_band, ratio_axis, series
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 6, False
+RANK, ONE_FOR = 6, "plan"
 
 
 def missing(study: Study, plan_id: str) -> str:

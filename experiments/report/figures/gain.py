@@ -17,7 +17,7 @@ from ..words import machine_text
 from .heading import header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 8, True
+RANK, ONE_FOR = 8, "study"
 _MARKERS = "osD^v<>Ph*X"
 # A point is left outside of the axes where it is further from the median than this factor and than so many times the
 # median distance: one such point would press all others into a corner.

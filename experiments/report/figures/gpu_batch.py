@@ -15,7 +15,7 @@ from .axes import log2_axis, series
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 10, True
+RANK, ONE_FOR = 10, "network"
 
 
 def missing(study: Study, plan_id: str) -> str:

@@ -8,7 +8,7 @@ from ...analysis.names import GRANULARITY
 from ...analysis.study import Study
 from .over_plans import caption_over_plans, draw_over_plans
 
-RANK, MAIN_PLAN_ONLY = 4, True
+RANK, ONE_FOR = 4, "network"
 
 
 def missing(study: Study, plan_id: str) -> str:

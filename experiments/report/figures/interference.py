@@ -12,7 +12,7 @@ from .axes import series
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 7, False
+RANK, ONE_FOR = 7, "plan"
 
 
 def missing(study: Study, plan_id: str) -> str:

@@ -17,7 +17,7 @@ from ..words import conditions
 from .heading import plan_header
 from .style import COLORS, add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 1, False
+RANK, ONE_FOR = 1, "plan"
 
 
 # Bars name so many layers; the others are summed up.

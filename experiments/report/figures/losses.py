@@ -17,7 +17,7 @@ from ..words import conditions
 from .heading import plan_header
 from .style import COLORS, add_legend, new_figure, panel_title, style_parameters
 
-RANK, MAIN_PLAN_ONLY = 2, False
+RANK, ONE_FOR = 2, "plan"
 
 NAMES = {
     "useful": "useful work at serial speed",

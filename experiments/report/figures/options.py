@@ -15,7 +15,7 @@ from .axes import equivalence_band, ratio_axis, series
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 5, True
+RANK, ONE_FOR = 5, "network"
 MAX_PANELS = 3
 # These axes have figures of their own.
 ELSEWHERE = ("batch", GRANULARITY)

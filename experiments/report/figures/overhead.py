@@ -15,7 +15,7 @@ from ..words import conditions, format_time
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 2, False
+RANK, ONE_FOR = 2, "plan"
 
 
 def missing(study: Study, plan_id: str) -> str:

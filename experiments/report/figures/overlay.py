@@ -28,7 +28,7 @@ from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, 
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 4.5, True
+RANK, ONE_FOR = 4.5, "network"
 MAX_MODELS = 3
 # Values of these axes are different work: each is compared with its own serial run.
 OTHER_WORK = ("phase", "sequence", "batch")

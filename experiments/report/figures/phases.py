@@ -31,7 +31,7 @@ from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, 
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 0.5, False
+RANK, ONE_FOR = 0.5, "plan"
 # Phases below this part of the serial step are left out: their blocks take hardly longer than the log's entries.
 SMALLEST_PHASE = 0.01
 

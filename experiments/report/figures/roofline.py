@@ -18,7 +18,7 @@ from ..words import conditions
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 1.5, False
+RANK, ONE_FOR = 1.5, "plan"
 MOST_KERNELS = 10  # that have a bar of their own
 BOUND_COLORS = {"arithmetic": COLORS[0], MEMORY: COLORS[1]}
 MARKERS = {"forward": "o", "backward": "D", "update": "^", "load": "s", "other": "v"}

@@ -31,7 +31,7 @@ from .bound_lines import bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 3, False
+RANK, ONE_FOR = 3, "plan"
 
 
 def missing(study: Study, plan_id: str) -> str:

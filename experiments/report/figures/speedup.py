@@ -32,7 +32,7 @@ from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, 
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
-RANK, MAIN_PLAN_ONLY = 0, False
+RANK, ONE_FOR = 0, "plan"
 
 
 def missing(study: Study, plan_id: str) -> str:
