@@ -59,7 +59,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             markeredgewidth=0.4,
         )
         if not (low <= row["promised"] <= high and low <= row["gained"] <= high):
-            _point_to(axis, row, low, high)
+            _point_to(axis, row, low, high, COLORS[networks.index(record[NETWORK]) % len(COLORS)])
     axis.plot([low, high], [low, high], color="0.2", linewidth=0.8, zorder=1)
     axis.axhline(1, color=GREY, linewidth=0.6, dashes=(1, 1.2), zorder=1)
     axis.set_xlim(low, high)
@@ -92,8 +92,8 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
     return low, high
 
 
-def _point_to(axis, row: dict, low: float, high: float) -> None:
-    """Write the values of a point that lies outside of the axes where it leaves them, with an arrow."""
+def _point_to(axis, row: dict, low: float, high: float, color) -> None:
+    """Write the values of a point that lies outside of the axes where it leaves them, with an arrow, in its colour."""
     at = np.clip([row["promised"], row["gained"]], low, high)
     inwards = 0.08 * (high - low) * np.sign(at - [row["promised"], row["gained"]])
     axis.annotate(
@@ -103,7 +103,8 @@ def _point_to(axis, row: dict, low: float, high: float) -> None:
         ha="left" if at[0] < (low + high) / 2 else "right",
         va="center",
         fontsize=6.5,
-        arrowprops={"arrowstyle": "->", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0},
+        color=color,
+        arrowprops={"arrowstyle": "->", "linewidth": 0.8, "color": color, "shrinkA": 1, "shrinkB": 0},
     )
 
 
