@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from .arguments import add_device, add_fields, add_json, given, show
 
@@ -33,7 +34,7 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.lowering.granularity import check_images
     from ..sampling.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
-    from ..training.train import configure, summary_text, train
+    from ..training.train import MARKER, configure, summary_text, train
 
     config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
     if not arguments.resume:
@@ -48,10 +49,9 @@ def call(arguments: Namespace) -> int:
     try:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
-        print(
-            f"\nstopped; the last whole epoch is kept, go on with: forktask train --resume --out {config.out}",
-            file=sys.stderr,
-        )
+        begun = (Path(config.out) / MARKER).exists()
+        kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {config.out}"
+        print(f"\nstopped; {kept if begun else 'the training had not begun'}", file=sys.stderr)
         raise
     show(arguments, summary, summary_text)
     return 0

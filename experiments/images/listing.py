@@ -63,7 +63,16 @@ def list_classes(folder: Path) -> Listing:
     if not folder.is_dir():
         raise UsageError(f"the folder of --data folder:DIR must exist, got {str(folder)!r}; name the folder")
     inside = _folders(folder)
-    splits = {SPLIT_NAMES[name]: name for name in inside if name in SPLIT_NAMES}
+    splits: dict[str, str] = {}
+    for name in inside:
+        split = SPLIT_NAMES.get(name.lower())
+        if split in splits:
+            raise UsageError(
+                f"a split must have one folder, got {splits[split]!r} and {name!r} of {split} in {str(folder)!r}; "
+                f"put them together"
+            )
+        if split:
+            splits[split] = name
     if "train" not in splits:
         return _make(folder, [(file, name, "") for name in inside for file in _images_of_class(folder, name)])
     found, classes = [], {}
@@ -86,24 +95,35 @@ def list_table(path: Path) -> Listing:
     """
     try:
         with open_regular(path, "CSV file") as (file, _):
-            reader = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
+            reader = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""), skipinitialspace=True)
             columns = set(reader.fieldnames or ())
             if not {"file", "label"} <= columns:
                 raise UsageError(
                     f"the table of --data csv:FILE must have the columns file and label, got "
                     f"{', '.join(sorted(columns)) or 'none'} in {path}; name the columns in its first line"
                 )
-            rows = [(row["file"], row["label"], (row.get("split") or "").strip().lower()) for row in reader]
+            rows = [
+                (reader.line_num, row["file"], (row["label"] or "").strip(), (row.get("split") or "").strip().lower())
+                for row in reader
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"the table {str(path)!r} cannot be read ({error}); name a CSV file") from None
-    for number, (name, label, split) in enumerate(rows, start=2):
+    first: dict[str, int] = {}
+    for line, name, label, split in rows:
         if not name or not label:
-            raise UsageError(f"each row of {path} must have a file and a label, row {number} has not; complete it")
+            raise UsageError(f"each row of {path} must have a file and a label, line {line} has not; complete it")
         if split and split not in SPLIT_NAMES:
-            raise UsageError(f"split must be train, valid or test, got {split!r} in row {number} of {path}")
-        if not (path.parent / name).is_file():
-            raise UsageError(f"{path} names {name!r} in row {number}, and there is no such file; correct the row")
-    rows = [(name, label, SPLIT_NAMES[split] if split else "") for name, label, split in rows]
+            raise UsageError(
+                f"split must be train, valid or test, got {split!r} in line {line} of {path}; use one of these"
+            )
+        if not os.path.isfile(path.parent / name):
+            raise UsageError(f"{path} names {name!r} in line {line}, and there is no such file; correct the line")
+        if first.setdefault(os.path.normpath(name), line) != line:
+            raise UsageError(
+                f"each image must be named once, {name!r} is in lines {first[os.path.normpath(name)]} and {line} of "
+                f"{path}; leave one out"
+            )
+    rows = [(name, label, SPLIT_NAMES[split] if split else "") for _, name, label, split in rows]
     given = {split for _, _, split in rows}
     if given != {""}:
         if "" in given or "train" not in given:
@@ -122,11 +142,15 @@ def _folders(folder: Path) -> list[str]:
         raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
 
 
+def _refuse_unreadable(error: OSError) -> None:
+    raise UsageError(f"folder {error.filename!r} cannot be read ({error.strerror}); mend or remove it") from None
+
+
 def _images_of_class(folder: Path, name: str) -> list[str]:
-    """Paths of the images below a class's folder, at any depth."""
+    """Paths of the images below a class's folder, at any depth; links to folders in it are not followed."""
     found = [
         os.path.relpath(os.path.join(at, file), folder)
-        for at, _, files in os.walk(folder / name)
+        for at, _, files in os.walk(folder / name, onerror=_refuse_unreadable)
         for file in files
         if file.lower().endswith(ENDINGS) and not file.startswith(".")
     ]
@@ -156,6 +180,11 @@ def _make(root: Path, rows: list[tuple[str, str, str]]) -> Listing:
             f"name the folder of the classes' folders"
         )
     names = tuple(sorted({label for _, label, _ in rows}))
+    if len(names) < 2:
+        raise UsageError(
+            f"a data set must have at least two classes, got one, {names[0]!r}, below {str(root)!r}; name the folder "
+            f"of the classes' folders, or give labels"
+        )
     number = {name: i for i, name in enumerate(names)}
     return Listing(
         root=root,

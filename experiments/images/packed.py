@@ -3,14 +3,20 @@
 Layout: a page with the description, a record (`ENTRY`) for each image, the pixels. An entry is written after its
 pixels, so a process that is killed leaves images that are there or absent; the next one decodes the absent ones.
 Checksums of pixels are compared at every read.
+
+An image that is there is never overwritten, since another process may be reading it. Where files were added, removed
+or changed, a new file is made, takes over the images whose files are the same, and replaces the old one, which those
+who have mapped it keep.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +27,6 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.builder import ranges
-from ..sampling.files import locked_file
 from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
@@ -29,12 +34,13 @@ from .listing import Listing
 VERSION = 2
 PAGE = mmap.PAGESIZE
 CHANNELS = 3
-PRESENT, BROKEN = 1, 2
+PRESENT = 1  # of an entry's state; every other one is absent
 # stamp: of path, size and time of the file. sums, squares: of the pixels' values, for each channel. own: checksum of
 # the fields before it.
 ENTRY = np.dtype(
     [("state", "<u4"), ("crc", "<u4"), ("stamp", "<u8"), ("sums", "<i8", 3), ("squares", "<i8", 3), ("own", "<u8")]
 )
+WAITING_S = 0.05  # between two looks whether another process still writes
 DECODED_TOGETHER = 256  # images that are decoded before the next ones are begun
 
 
@@ -55,39 +61,47 @@ class PackedImages:
     Attributes
     ----------
     entries : structured array (ENTRY), shape (N,)
+    failures : dict from int to str
+        Number of each image that cannot be decoded, and the reason.
     """
 
     def __init__(self, path: Path, listing: Listing, height: int, width: int):
         self.path, self.listing = path, listing
         self.shape = (CHANNELS, height, width)
         self.record_bytes = CHANNELS * height * width
-        self.first = PAGE + -(-ENTRY.itemsize * len(listing.files) // PAGE) * PAGE
-        self.num_bytes = self.first + self.record_bytes * len(listing.files)
+        self.first, self.num_bytes = _layout(len(listing.files), self.record_bytes)
         self.entries = np.zeros(len(listing.files), ENTRY)
+        self.failures: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"<packed images {str(self.path)!r}: {len(self.entries)} of {self.shape}>"
 
-    def map(self) -> None:
-        """Map the file for reading."""
-        with open(self.path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != self.num_bytes:
-                raise UsageError(f"{self.path} must have {self.num_bytes} bytes, got {size}; delete it to pack again")
-            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    @property
+    def present(self) -> np.ndarray:
+        """Whether each image is there: bool, shape (N,)."""
+        return self.entries["state"] == PRESENT
+
+    def map(self, file: int) -> None:
+        """Map the open file for reading; it may be closed, removed or replaced afterwards."""
+        self._map = mmap.mmap(file, self.num_bytes, prot=mmap.PROT_READ)
 
     def get(self, number: int) -> np.ndarray:
         """Return a copy of an image's pixels: uint8, shape (3, height, width).
 
         Raises
         ------
-        UsageError
+        BrokenImage
             The pixels are not those that were written.
         """
+        if self._map.size() < self.num_bytes:  # reading beyond the end of a mapped file would kill the process
+            raise BrokenImage(
+                f"{self.path} must have {self.num_bytes} bytes and has {self._map.size()}: it was cut off since it was "
+                f"opened; delete it to pack the images again"
+            )
         start = self.first + number * self.record_bytes
         pixels = np.frombuffer(self._map[start : start + self.record_bytes], np.uint8)
         if zlib.crc32(pixels) != self.entries["crc"][number]:
-            raise UsageError(
+            raise BrokenImage(
                 f"{self.path} is damaged: the pixels of {self.listing.files[number]!r}, at byte {start}, are not those "
                 f"that were written; delete it to pack the images again"
             )
@@ -104,7 +118,7 @@ class PackedImages:
 
     def broken(self) -> list[str]:
         """Return the files that could not be decoded."""
-        return [self.listing.files[i] for i in np.flatnonzero(self.entries["state"] == BROKEN)]
+        return [self.listing.files[number] for number in sorted(self.failures)]
 
 
 def pack(
@@ -140,37 +154,34 @@ def pack(
     BrokenImage
         A file cannot be decoded; all images that were decoded stay in the cache.
     UsageError
-        No room on the disk, or a cache that another process writes.
+        No room on the disk.
+
+    Notes
+    -----
+    Where another process writes the same cache, this one waits for it.
     """
-    place = hashlib.sha256(str(listing.root.resolve()).encode()).hexdigest()[:12]
+    root = listing.root.resolve()
+    place = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
     folder = default_folder() if folder is None else folder
-    packed = PackedImages(
-        folder / f"{listing.root.resolve().name}-{height}x{width}-{place}.packed", listing, height, width
-    )
+    packed = PackedImages(folder / f"{root.name}-{height}x{width}-{place}.packed", listing, height, width)
     stamps = _stamps(listing)
-    with _writing(packed, decoder_name(decoder)) as file:
+    with _writing(packed, decoder_name(decoder), stamps, lambda: progress(0, len(stamps))) as file:
         entries = packed.entries
-        entries[(entries["stamp"] != stamps) | (entries["own"] != _own_checksums(entries))] = 0
-        absent = np.flatnonzero(entries["state"] == 0).tolist()
-        if not skip_broken and (broken := packed.broken()):
-            raise _refusal(packed, broken)
+        absent = np.flatnonzero(~packed.present).tolist()
         done = len(entries) - len(absent)
 
         def decode_one(number: int) -> None:
-            entry = np.zeros(1, ENTRY)
-            entry["stamp"] = stamps[number]
             try:
                 pixels = decode(listing.root / listing.files[number], height, width, decoder)
-            except BrokenImage:
-                entry["state"] = BROKEN
-            else:
-                flat = pixels.reshape(CHANNELS, -1)
-                entry["state"], entry["crc"] = PRESENT, zlib.crc32(flat)
-                entry["sums"] = flat.sum(axis=1, dtype=np.int64)
-                entry["squares"] = np.square(flat, dtype=np.int64).sum(axis=1)
-                os.pwrite(file, flat, packed.first + number * packed.record_bytes)
+            except BrokenImage as error:
+                packed.failures[number] = str(error)  # not stored: the next run tries again
+                return
+            entry, flat = np.zeros(1, ENTRY), pixels.reshape(CHANNELS, -1)
+            entry["state"], entry["crc"], entry["stamp"] = PRESENT, zlib.crc32(flat), stamps[number]
+            entry["sums"] = flat.sum(axis=1, dtype=np.int64)
+            entry["squares"] = np.square(flat, dtype=np.int64).sum(axis=1)
             entry["own"] = _own_checksums(entry)
-            os.pwrite(file, entry, PAGE + number * ENTRY.itemsize)
+            _write_image(packed, file, number, flat, entry)
             entries[number] = entry[0]
 
         with ThreadPoolExecutor(threads) as pool:
@@ -185,21 +196,18 @@ def pack(
                         f"room or name another folder with --cache"
                     ) from None
                 done += len(some)
-                if not skip_broken and (broken := packed.broken()):
-                    raise _refusal(packed, broken)
+                if packed.failures and not skip_broken:
+                    raise _refusal(packed, done)
         progress(done, len(entries))
-    packed.map()
+        packed.map(file)
     return packed
 
 
-def _refusal(packed: PackedImages, broken: list[str]) -> BrokenImage:
-    try:
-        decode(packed.listing.root / broken[0], *packed.shape[1:])
-        reason = "it could not be decoded when it was packed"
-    except BrokenImage as error:
-        reason = str(error).removesuffix("; repair or remove it")
-    others = f", and {len(broken) - 1} more like it" * (len(broken) > 1)
-    return BrokenImage(f"{reason}{others}; repair or remove it, or leave such files out with --broken skip")
+def _refusal(packed: PackedImages, done: int) -> BrokenImage:
+    reason = packed.failures[min(packed.failures)].removesuffix("; repair or remove it")
+    others = len(packed.failures) - 1
+    more = f", nor can {others} more of the {done} images that were tried" * bool(others)
+    return BrokenImage(f"{reason}{more}; repair or remove it, or leave such files out with --broken skip")
 
 
 def _stamps(listing: Listing) -> np.ndarray:
@@ -208,10 +216,11 @@ def _stamps(listing: Listing) -> np.ndarray:
     for i, name in enumerate(listing.files):
         try:
             status = os.stat(listing.root / name)
-        except OSError as error:
-            raise UsageError(f"{listing.root / name} cannot be read ({error.strerror}); mend or remove it") from None
-        text = f"{name}|{status.st_size}|{status.st_mtime_ns}".encode()
-        stamps[i] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+            text = f"|{status.st_size}|{status.st_mtime_ns}"
+        except OSError:
+            text = "|missing"  # decoding says why
+        stamp = hashlib.blake2b(os.fsencode(name) + text.encode(), digest_size=8).digest()
+        stamps[i] = int.from_bytes(stamp, "little")
     return stamps
 
 
@@ -222,31 +231,123 @@ def _own_checksums(entries: np.ndarray) -> np.ndarray:
     return np.array([zlib.crc32(row.tobytes()) for row in rows], np.uint64)
 
 
+def _layout(count: int, record_bytes: int) -> tuple[int, int]:
+    """Byte at which the pixels of so many images begin, and bytes of the whole file."""
+    first = PAGE + -(-ENTRY.itemsize * count // PAGE) * PAGE
+    return first, first + record_bytes * count
+
+
+def _header(decoder: str, shape: tuple[int, ...], count: int) -> bytes:
+    """Return the first page, which says what the file holds."""
+    described = {"version": VERSION, "decoder": decoder, "shape": shape, "images": count}
+    page = json.dumps(described).encode().ljust(PAGE - 4, b" ")
+    return page + zlib.crc32(page).to_bytes(4, "little")
+
+
 @contextmanager
-def _writing(packed: PackedImages, decoder: str) -> Iterator[int]:
-    """Open the file with its entries, made anew where it is of other images, and keep other writers out."""
-    described = {"version": VERSION, "decoder": decoder, "shape": packed.shape, "images": len(packed.entries)}
-    content = json.dumps(described).encode()
-    header = content.ljust(PAGE - 4, b" ")
-    header += zlib.crc32(header).to_bytes(4, "little")
+def _writing(packed: PackedImages, decoder: str, stamps: np.ndarray, waiting: Callable[[], None]) -> Iterator[int]:
+    """Open the file with its entries, made anew where it is of other images; other writers wait meanwhile."""
     try:
         packed.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(packed.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = _open_alone(packed.path, waiting)
     except OSError as error:
-        raise UsageError(
-            f"{packed.path} cannot be written ({error.strerror}); name another folder with --cache"
-        ) from None
+        raise _unwritable(packed, error) from None
     try:
-        with locked_file(packed.path):
-            if os.pread(file, PAGE, 0) != header or os.fstat(file).st_size != packed.num_bytes:
-                os.ftruncate(file, 0)
-                _reserve(packed, file)
-                os.pwrite(file, header, 0)
-            stored = os.pread(file, packed.entries.nbytes, PAGE)
-            packed.entries[:] = np.frombuffer(stored, ENTRY)
-            yield file
+        entries, _ = _read_entries(packed, file, decoder)
+        if entries is None or len(entries) != len(stamps) or (entries["stamp"] != stamps)[_there(entries)].any():
+            file = _replace(packed, file, decoder, stamps)
+            entries, _ = _read_entries(packed, file, decoder)
+        packed.entries[:] = np.where(_there(entries), entries, np.zeros(1, ENTRY))
+        yield file
     finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a mapping keeps the file open, and would keep the lock
         os.close(file)
+
+
+def _there(entries: np.ndarray) -> np.ndarray:
+    """Whether entries are whole and of images that are there: bool, shape (N,)."""
+    return (entries["state"] == PRESENT) & (entries["own"] == _own_checksums(entries))
+
+
+def _unwritable(packed: PackedImages, error: OSError) -> UsageError:
+    return UsageError(f"{packed.path} cannot be written ({error.strerror}); name another folder with --cache")
+
+
+def _open_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> int:
+    """Open a file to read and write it, made where there is none, once no other process has locked it; `waiting` is
+    called again and again until then."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):  # nobody replaced it meanwhile
+                return file
+        except (BlockingIOError, FileNotFoundError):
+            waiting()
+            time.sleep(WAITING_S)
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _read_entries(packed: PackedImages, file: int, decoder: str) -> tuple[np.ndarray | None, int]:
+    """Return the entries of an open file, or None where it holds no images of this decoder and size, and the byte at
+    which its pixels begin."""
+    page = os.pread(file, PAGE, 0)
+    try:
+        count = int(json.loads(page[: PAGE - 4])["images"])
+    except (ValueError, TypeError, KeyError):
+        return None, 0
+    first, num_bytes = _layout(count, packed.record_bytes)
+    if page != _header(decoder, packed.shape, count) or os.fstat(file).st_size != num_bytes:
+        return None, 0
+    return np.frombuffer(os.pread(file, count * ENTRY.itemsize, PAGE), ENTRY), first
+
+
+def _replace(packed: PackedImages, old: int, decoder: str, stamps: np.ndarray) -> int:
+    """Make a file of the listing's images beside the old one, which is open, take over what is the same, and put it in
+    its place. Returns it open and locked; the old one is closed if all went well."""
+    part = packed.path.with_suffix(".part")
+    try:
+        file = _open_alone(part)  # the lock stays with the file when it gets its name
+    except OSError as error:
+        raise _unwritable(packed, error) from None
+    try:
+        os.ftruncate(file, 0)
+        _reserve(packed, file)
+        _write(file, _header(decoder, packed.shape, len(stamps)), 0)
+        entries, first = _read_entries(packed, old, decoder)
+        there = {} if entries is None else {int(entries["stamp"][i]): i for i in np.flatnonzero(_there(entries))}
+        for number, stamp in enumerate(stamps.tolist()):
+            if (place := there.get(stamp)) is not None:
+                pixels = os.pread(old, packed.record_bytes, first + place * packed.record_bytes)
+                if zlib.crc32(pixels) == entries["crc"][place]:
+                    _write_image(packed, file, number, pixels, entries[place : place + 1])
+        os.replace(part, packed.path)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        os.close(file)
+        if not os.fstat(old).st_size:
+            packed.path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _unwritable(packed, error) from None
+        raise
+    os.close(old)
+    return file
+
+
+def _write_image(packed: PackedImages, file: int, number: int, pixels, entry: np.ndarray) -> None:
+    _write(file, pixels, packed.first + number * packed.record_bytes)
+    _write(file, entry, PAGE + number * ENTRY.itemsize)
+
+
+def _write(file: int, content, start: int) -> None:
+    """Write all of an array or of bytes at a byte of a file."""
+    rest = memoryview(np.frombuffer(content, np.uint8))
+    while rest:
+        written = os.pwrite(file, rest, start)
+        rest, start = rest[written:], start + written
 
 
 def _reserve(packed: PackedImages, file: int) -> None:
@@ -254,10 +355,10 @@ def _reserve(packed: PackedImages, file: int) -> None:
     try:
         os.posix_fallocate(file, 0, packed.num_bytes)
     except OSError as error:
-        packed.path.unlink()
         free = os.statvfs(packed.path.parent)
+        older = f"delete {packed.path}, which has older images, or " * bool(os.path.getsize(packed.path))
         raise UsageError(
             f"the packed images need {format_bytes(packed.num_bytes)} on the disk of {packed.path.parent}, which has "
-            f"{format_bytes(free.f_bavail * free.f_frsize)} free ({error.strerror}); name another folder with --cache, "
-            f"or a smaller --image-size"
+            f"{format_bytes(free.f_bavail * free.f_frsize)} free ({error.strerror}); {older}name another folder with "
+            f"--cache, or a smaller --image-size"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,15 +97,14 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         progress=options.progress,
     )
     broken = packed.broken()
-    train, valid, test = _split(listing, kept=packed.entries["state"] == 1)
+    train, valid, test = _split(listing, kept=packed.present)
     tables = np.stack([standardising_table(*moments) for moments in packed.moments(train)])
     source = ImageSource(packed.get, tables)
     if options.load == "memory":
         images = aligned_empty((len(listing.files), *packed.shape), np.float32)
-        for number in np.flatnonzero(packed.entries["state"] == 1).tolist():
+        for number in np.flatnonzero(packed.present).tolist():
             source.read(number, images[number])
-        for number in np.flatnonzero(packed.entries["state"] != 1).tolist():
-            images[number] = 0
+        images[~packed.present] = 0
     return _dataset(
         kind,
         listing,
@@ -157,9 +157,10 @@ def _no_images(packed: PackedImages) -> np.ndarray:
 def _dataset(kind, listing, splits, images, source, note) -> Dataset:
     train, valid, test = splits
     height, width = images.shape[2:]
+    title = os.fsencode(listing.root.resolve().name).decode(errors="backslashreplace")  # for reports
     return Dataset(
         name=kind,
-        description=f"{listing.root.resolve().name}, {len(train)} + {len(valid)} + {len(test)} images in "
+        description=f"{title}, {len(train)} + {len(valid)} + {len(test)} images in "
         f"{len(listing.class_names)} classes, {height} x {width}",
         images=images,
         labels=listing.labels,
@@ -203,6 +204,12 @@ def _split(listing: Listing, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     named = any(listing.splits)
     train = listing.split("train" if named else "")
     test, valid = listing.split("test"), listing.split("valid")
+    for split, numbers in {"train": train, "valid": valid, "test": test}.items():
+        if len(numbers) and not kept[numbers].any():
+            raise UsageError(
+                f"some images of each split must be readable, got none of the {len(numbers)} of {split} below "
+                f"{str(listing.root)!r}; repair them"
+            )
     train, valid, test = (numbers[kept[numbers]] for numbers in (train, valid, test))
     if not len(test):
         train, test = stratified_split(train, listing.labels, VALID_FRACTION)

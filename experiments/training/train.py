@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import read_json
 from ...cython_src.records import fields
+from ..images.decoding import BrokenImage
 from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
 from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
@@ -65,14 +67,16 @@ def train(
     Raises
     ------
     UsageError
-        Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, or
-        a loss that is no longer finite.
+        Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, other data
+        than those it began with, an image that can no longer be read, or a loss that is no longer finite.
     """
     libraries = resident_bytes()
     data = data_for(config, report)
     loader = max(resident_bytes() - libraries, 0)
     out = Path(config.out)
     _check_folder(config, resume)
+    if resume:
+        _check_same_data(out, data)
     checkpoints = {
         seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)
     }
@@ -95,14 +99,15 @@ def train(
                 if seed in histories:
                     trainer.load(checkpoint)
                 if number == 0:  # from here on nothing refuses the run any more
-                    folder.enter_context(_folder_begun(config))
+                    folder.enter_context(_folder_begun(config, data))
                     report(f"the training {needs_text(trainer.needed_bytes, read_memory()['available_bytes'])}")
                     if trainer.started and seed not in histories:
                         report(trainer.started)
                 histories[seed] = trainer.history
                 while trainer.epoch < config.epochs:
                     bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
-                    row = trainer.train_epoch()
+                    with _unreadable_images_named(out):
+                        row = trainer.train_epoch()
                     trainer.save(checkpoint)
                     write_history(out / "epochs.csv", histories)
                     bar.clear()
@@ -112,7 +117,8 @@ def train(
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
                         f"{row['time_s']:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
                     )
-                results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
+                with _unreadable_images_named(out):
+                    results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
                 results[-1]["memory_bytes"] |= {"Python": libraries, "loader": loader}
                 if isinstance(data, Text) and not data.smoke_test and _can_write(config):
                     report(f"seed {seed}  a sample of what it writes:\n{_sample(trainer)}")
@@ -244,11 +250,47 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
 
 
 @contextmanager
-def _folder_begun(config: TrainingConfig) -> Iterator[None]:
+def _unreadable_images_named(out: Path) -> Iterator[None]:
+    """Say how a run goes on after an image that could no longer be read; removing it would make other data."""
+    try:
+        yield
+    except BrokenImage as error:
+        remedy = str(error).replace("repair or remove it", "repair it")
+        raise UsageError(
+            f"{remedy}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
+        ) from None
+
+
+def _check_same_data(out: Path, data: Dataset | Text) -> None:
+    """Raise `UsageError` where a run began with other samples, classes or splits."""
+    stored = read_json(out / MARKER, "marker of a training run", Marker, "start again in another folder").data
+    now = _described(data)
+    if stored and stored != now:
+        raise UsageError(
+            f"a resumed run must keep the samples, classes and splits that it began with "
+            f"({stored.rpartition(', ')[0]}), got others ({now.rpartition(', ')[0]}); restore them or use a new folder"
+        )
+
+
+def _described(data: Dataset | Text) -> str:
+    """Description of data, and a checksum of their labels, classes and splits."""
+    parts = [data.train, data.valid, data.test]
+    names = ""
+    if isinstance(data, Dataset):
+        parts.append(data.labels)
+        names = "|".join(data.class_names)
+    found = hashlib.sha256(names.encode(errors="surrogateescape"))
+    for part in parts:
+        found.update(f"|{len(part)}|".encode() + np.ascontiguousarray(part).tobytes())
+    return f"{data.description}, {found.hexdigest()[:16]}"
+
+
+@contextmanager
+def _folder_begun(config: TrainingConfig, data: Dataset | Text) -> Iterator[None]:
     """Make the output folder and write its marker; other processes are kept out of the folder until the end."""
     out = Path(config.out)
     marker = out / MARKER
-    content = {"format_version": FORMAT_VERSION, "config": config.as_dict()}
+    content = {"format_version": FORMAT_VERSION, "config": config.as_dict(), "data": _described(data)}
     with ExitStack() as held:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -268,6 +310,7 @@ class Marker(msgspec.Struct, kw_only=True):
 
     format_version: Literal[1]
     config: dict[str, Any]
+    data: str = ""  # description and checksum; older folders have none
 
 
 def read_marker(out: Path) -> TrainingConfig:

@@ -117,16 +117,21 @@ def test_folders_that_are_no_data_are_refused(tmp_path, make, message):
     ("text", "message"),
     [
         ("name,class\na.jpg,1", "columns file and label, got class, name"),
-        ("file,label\na.jpg,", "row 2 has not"),
+        ("file,label\na.jpg,", "line 2 has not"),
         ("file,label\nnone.jpg,1", "no such file"),
-        ("file,label,split\na.jpg,1,some", "got 'some' in row 2"),
-        ("file,label,split\na.jpg,1,test\na.jpg,1,", "training among them"),
+        ("file,label,split\na.jpg,1,some", "got 'some' in line 2"),
+        ("file,label,split\na.jpg,1,test\nb.jpg,2,", "training among them"),
+        ("\ufefffile, label\r\na.jpg,1\r\n\r\nb.jpg,1\r\n", "at least two classes, got one, '1'"),
+        ("file,label\na.jpg,1\nb.jpg,2\n./a.jpg,2", "named once, './a.jpg' is in lines 2 and 4"),
+        ('file,label\n"a.jpg,b.jpg",1', "names 'a.jpg,b.jpg' in line 2"),
+        (f"file,label\n{'a' * 300}.jpg,1", "no such file"),
     ],
 )
 def test_tables_that_are_no_data_are_refused(tmp_path, text, message):
     """Check one sentence for each kind of wrong table."""
-    (tmp_path / "a.jpg").touch()
-    (tmp_path / "labels.csv").write_text(text)
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).touch()
+    (tmp_path / "labels.csv").write_text(text, newline="")
     with pytest.raises(UsageError, match=message):
         list_table(tmp_path / "labels.csv")
 
@@ -151,6 +156,11 @@ def test_decoding_takes_the_middle_part(tmp_path):
     for mode in ("L", "RGBA", "P", "1"):
         Image.fromarray(pixels).convert(mode).save(tmp_path / "other.png")
         assert decode(tmp_path / "other.png", 20, 20).shape == (3, 20, 20)
+    Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    assert (decode(tmp_path / "deep.png", 20, 20)[:, :, 1:-1] == 200).all()
+    Image.fromarray(pixels[:, :, 0].astype(np.float32)).save(tmp_path / "real.tif")
+    with pytest.raises(BrokenImage, match="mode F, have no known range; convert it to 8 bits"):
+        decode(tmp_path / "real.tif", 20, 20)
     Image.fromarray(pixels).resize((720, 540)).save(tmp_path / "large.jpg")
     assert decode(tmp_path / "large.jpg", 270, 360).shape == (3, 270, 360)
 
@@ -264,40 +274,144 @@ def test_broken_images_are_named_or_left_out(images, tmp_path, capsys):
     assert len(load_data(f"folder:{images}", NETWORK, options(tmp_path)).images) == COUNT
 
 
-def test_a_killed_process_leaves_a_cache_that_is_completed(images, tmp_path):
-    """Check kill -9 while the cache is written: the next run decodes the absent images alone, all are right."""
+def there(tmp_path):
+    """Number of images in the cache whose entries are whole."""
+    paths = [*(tmp_path / "cache").glob("*.packed")]
+    index = paths[0].read_bytes()[PAGE : PAGE + COUNT * ENTRY.itemsize] if paths else b""
+    whole = len(index) == COUNT * ENTRY.itemsize
+    return int(packing._there(np.frombuffer(index, ENTRY)).sum()) if whole else 0
+
+
+def test_processes_killed_at_random_leave_a_cache_that_is_completed(images, tmp_path):
+    """Check kill -9 at seeded moments, before, between and after images: each process goes on where the last one was,
+    and the file ends as one that was written without a break."""
+    listing = list_classes(images)
+    pack(listing, 32, 32, folder=tmp_path / "whole")
+    (whole,) = (tmp_path / "whole").iterdir()
     program = f"""
-    import sys, time
+    import os, signal, sys, threading
+    from pathlib import Path
+    from forktask.experiments.images import packed
+    from forktask.experiments.images.listing import list_classes
+    left, pwrite, decode, lock = int(sys.argv[1]), os.pwrite, packed.decode, threading.Lock()
+    def killed_when_none_is_left(file, content, start):
+        global left
+        with lock:
+            left -= 1
+            if left < 0:
+                pwrite(file, bytes(content)[: len(content) // 2], start)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return pwrite(file, content, start)
+    def counted(*arguments):
+        print("one", flush=True)
+        return decode(*arguments)
+    os.pwrite, packed.decode = killed_when_none_is_left, counted
+    folder = Path({str(tmp_path / "cache")!r})
+    packed.pack(list_classes(Path({str(images)!r})), 32, 32, folder=folder, threads=2)
+    """
+    moments = np.random.default_rng(16).integers(0, 24, 40).tolist()
+    kills = 0
+    for moment in moments:
+        before = there(tmp_path)
+        found = subprocess.run(
+            [sys.executable, "-P", "-c", textwrap.dedent(program), str(moment)], capture_output=True, text=True
+        )
+        if found.returncode == 0:
+            break
+        assert found.returncode == -signal.SIGKILL, found.stderr
+        # A write is of the header, of an image's pixels or of its entry: the third one ends the first image.
+        assert before <= there(tmp_path) <= before + moment // 2
+        kills += 1
+    assert kills >= 4 and found.stdout.count("one") == COUNT - before
+    assert packed_file(tmp_path).read_bytes() == whole.read_bytes()
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".packed"]
+
+
+def test_processes_that_pack_together_wait_for_each_other(images, tmp_path):
+    """Check that each image is decoded by one of two processes, and that both read all of them."""
+    program = f"""
     from pathlib import Path
     from forktask.experiments.images import packed
     from forktask.experiments.images.listing import list_classes
     decode = packed.decode
-    def slowly(*arguments):
+    def counted(*arguments):
         print("one", flush=True)
-        time.sleep(0.02)
         return decode(*arguments)
-    packed.decode = slowly
-    packed.pack(list_classes(Path({str(images)!r})), 32, 32, folder=Path({str(tmp_path / "cache")!r}))
+    packed.decode = counted
+    found = packed.pack(list_classes(Path({str(images)!r})), 32, 32, folder=Path({str(tmp_path / "cache")!r}))
+    print("sum", sum(int(found.get(number).sum()) for number in range({COUNT})))
     """
-    process = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
-    for _ in range(COUNT // 2):
-        process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    entries = np.frombuffer(packed_file(tmp_path).read_bytes()[PAGE : PAGE + COUNT * ENTRY.itemsize], ENTRY)
-    there = int((entries["state"] == 1).sum())
-    assert 0 < there < COUNT
+    command = [sys.executable, "-P", "-c", textwrap.dedent(program)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    assert sum(text.count("one") for text in said) == COUNT
+    assert len({text.splitlines()[-1] for text in said}) == 1 and "sum" in said[0]
+
+
+def test_files_that_come_and_go_cost_their_own_decoding_alone(images, tmp_path, monkeypatch):
+    """Check that a listing with other files keeps the images that both have, that who reads the old file keeps it, and
+    that a pixel that was flipped is not taken over."""
+    listing = list_classes(images)
+    found = pack(listing, 32, 32, folder=tmp_path / "cache")
+    expected = [found.get(number) for number in range(COUNT)]
+    with open(packed_file(tmp_path), "r+b") as file:
+        file.seek(found.first + 5)
+        value = file.read(1)[0] ^ 4
+        file.seek(found.first + 5)
+        file.write(bytes([value]))
+    (images / listing.files[7]).unlink()
+    Image.fromarray(np.full((50, 50, 3), 9, np.uint8)).save(images / "class-2" / "new.jpg")
     decoded = []
-    decode_one = packing.decode
-    try:
-        packing.decode = lambda *arguments: decoded.append(arguments) or decode_one(*arguments)
-        found = pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
-    finally:
-        packing.decode = decode_one
-    assert len(decoded) == COUNT - there
-    for number, name in enumerate(found.listing.files):
-        assert (found.get(number) == decode(images / name, 32, 32)).all()
+    monkeypatch.setattr(packing, "decode", lambda *arguments: decoded.append(arguments[0].name) or decode(*arguments))
+    changed = list_classes(images)
+    later = pack(changed, 32, 32, folder=tmp_path / "cache")
+    assert sorted(decoded) == sorted([os.path.basename(listing.files[0]), "new.jpg"])
+    for number, name in enumerate(changed.files):
+        assert (later.get(number) == decode(images / name, 32, 32)).all()
+    for number in range(1, COUNT):
+        assert (found.get(number) == expected[number]).all()
+
+
+def test_a_cache_that_is_cut_off_while_it_is_read_is_named(images, tmp_path):
+    """Check one sentence where reading the mapping would end the process."""
+    found = pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
+    os.truncate(packed_file(tmp_path), PAGE)
+    with pytest.raises(BrokenImage, match="must have .* and has 4096: it was cut off since it was opened; delete it"):
+        found.get(0)
+
+
+def test_images_that_fail_are_tried_again(images, tmp_path):
+    """Check that a file that could not be opened is packed by the next run, though neither size nor time changed."""
+    listing = list_classes(images)
+    path = images / listing.files[3]
+    path.rename(tmp_path / "away")
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BrokenImage, match=f"{path.name} cannot be decoded .No such file or directory.; repair"):
+        pack(listing, 32, 32, folder=tmp_path / "cache")
+    skipped = pack(listing, 32, 32, folder=tmp_path / "cache", skip_broken=True)
+    assert skipped.broken() == [listing.files[3]] and skipped.present.sum() == COUNT - 1
+    (tmp_path / "away").rename(tmp_path / "nowhere")
+    assert pack(listing, 32, 32, folder=tmp_path / "cache").present.all()
+
+
+def test_names_may_be_any_bytes(tmp_path):
+    """Check a class and an image whose names are no UTF-8, from the command line to the report."""
+    images = write_thumbnails(tmp_path / "photos", COUNT, 48, 64, classes=4) / "images"
+    (images / "class-0").rename(images / os.fsdecode(b"caf\xe9"))
+    first = images / "class-1" / sorted(os.listdir(images / "class-1"))[0]
+    first.rename(first.with_name(os.fsdecode(b"\xff.jpg")))
+    assert main(["train", *training_of(images, tmp_path), "--load", "cache"]) == 0
+    os.truncate(first.with_name(os.fsdecode(b"\xff.jpg")), 100)
+    with pytest.raises(BrokenImage, match="\udcff.jpg cannot be decoded"):
+        load_data(f"folder:{images}", NETWORK, options(tmp_path))
+    assert main(["train", *training_of(images, tmp_path), "--out", str(tmp_path / "other"), "--broken", "skip"]) == 0
+
+
+def training_of(images, tmp_path):
+    """Arguments of a training of one epoch."""
+    arguments = {"data": f"folder:{images}", "cache": tmp_path / "cache", "out": tmp_path / "run", "model": "serial"}
+    arguments |= {"threads": 1, "epochs": 1, "batch": 8, "learning-rate": 0.001}
+    return [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
 
 
 def test_flipped_bits_are_found(images, tmp_path):
@@ -448,3 +562,70 @@ def test_training_stays_within_the_memory_limit(tmp_path):
     assert 100 << 20 < seed["memory_bytes"]["peak resident"] < 300 << 20
     with pytest.raises(UsageError, match="evaluating need .*, the memory limit is 150 MiB"):
         train(run.with_changes(memory_limit="150MiB", out=str(tmp_path / "refused")), report=lambda line: None)
+
+
+def test_images_that_break_during_training_lose_nothing(images, tmp_path):
+    """Check the sentence for a file that breaks after the first epoch, that the epoch is kept, that the run does not
+    go on without the file, and that with it, whole again, it leaves the bits of a run without a break."""
+    run = config(images, tmp_path, load="files", model="taskiter", threads=2, epochs=3)
+    whole = train(run.with_changes(out=str(tmp_path / "whole")), report=lambda line: None)
+    path = images / list_classes(images).files[5]
+    content = path.read_bytes()
+    lines = []
+
+    def breaking(line):
+        lines.append(line)
+        if line.startswith("seed 0  epoch   1"):
+            path.write_bytes(content[:300])
+
+    sentence = f"{path.name} cannot be decoded .*; repair it; whole epochs are kept, .*train --resume --out {run.out}"
+    with pytest.raises(UsageError, match=sentence):
+        train(run, report=breaking)
+    assert len((tmp_path / "run" / "epochs.csv").read_text().splitlines()) == 2
+    path.unlink()
+    with pytest.raises(UsageError, match="must keep the samples, classes and splits that it began with"):
+        train(run, resume=True, report=lines.append)
+    path.write_bytes(content)
+    found = train(run, resume=True, report=lines.append)
+    assert found["seeds"][0]["parameters_sha256"] == whole["seeds"][0]["parameters_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["photos/cat/1.jpg", "photos/dog/1.jpg"], "at least two classes, got one, 'photos'"),
+        (["Train/a/1.jpg", "Train/b/1.jpg", "TEST/a/1.jpg"], "got 2 in train and 1 in test"),
+        (["train/a/1.jpg", "val/a/1.jpg", "valid/a/1.jpg"], "one folder, got 'val' and 'valid' of valid"),
+    ],
+)
+def test_folders_that_are_nearly_data_are_refused(tmp_path, paths, message):
+    """Check the folder above the classes' folders, splits in capitals, and two folders of one split."""
+    for path in paths:
+        (tmp_path / "data" / path).parent.mkdir(parents=True)
+        (tmp_path / "data" / path).touch()
+    with pytest.raises(UsageError, match=message):
+        list_classes(tmp_path / "data")
+
+
+def test_splits_without_a_readable_image_are_refused(images, tmp_path):
+    """Check one sentence where all images of a named split are left out; others would take their place in silence."""
+    data = tmp_path / "data"
+    for split in ("train", "test"):
+        (data / split).parent.mkdir(exist_ok=True)
+        (images.rename(data / split) if split == "train" else data / split).mkdir(exist_ok=True)
+    for label in os.listdir(data / "train"):
+        (data / "test" / label).mkdir()
+        (data / "test" / label / "1.jpg").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="some images of each split must be readable, got none of the 4 of test"):
+        load_data(f"folder:{data}", NETWORK, options(tmp_path, broken="skip"))
+
+
+def test_an_interrupted_packing_says_so(images, tmp_path, monkeypatch, capsys):
+    """Check that Ctrl-C before the training does not propose to resume a run that is not there."""
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(packing, "decode", interrupted)
+    assert main(["train", *training_of(images, tmp_path)]) == 130
+    assert "stopped; the training had not begun" in capsys.readouterr().err
