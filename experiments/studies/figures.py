@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,20 @@ from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .tables import epoch_table, run_table
 
 MARKERS = "osv^D<>Ph8"
+# Axes whose values say what they are; legends leave their names out.
+PLAIN = ("network", "model", "optimizer")
+
+
+def _written(axes: Mapping[str, Any]) -> str:
+    """Values of a combination as figures write them."""
+    return ", ".join(
+        str(value) if name in PLAIN else f"{name.replace('_', ' ')} {value}" for name, value in axes.items()
+    )
+
+
+def _legend_labels(results: Any) -> dict[str, str]:
+    """Label of each combination -> how figures write it."""
+    return {run.label: _written(run.axes) or run.label for run, _ in results.done()}
 
 
 def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
@@ -80,7 +94,9 @@ def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
             axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("validation accuracy (%)")
-    add_legend(figure, "double", [Line2D([], [], label=label, **style) for label, style in styles.items()], columns=3)
+    said = _legend_labels(results)
+    handles = [Line2D([], [], label=said[label], **style) for label, style in styles.items()]
+    add_legend(figure, "double", handles, columns=3)
     seeds = table["seed"].nunique()
     shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
     return figure, (
@@ -101,7 +117,7 @@ def by_batch(results: Any) -> tuple[Figure, str] | None:
     if "batch" not in results.study.axes or not len(table):
         return None
     others = [name for name in results.study.axes if name != "batch"]
-    table["line"] = [", ".join(f"{name} {row[name]}" for name in others) or "all" for _, row in table.iterrows()]
+    table["line"] = [_written({name: row[name] for name in others}) or "all" for _, row in table.iterrows()]
     figure, axes = new_figure("double", 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
@@ -115,7 +131,7 @@ def by_batch(results: Any) -> tuple[Figure, str] | None:
         axis.set_xscale("log", base=2)
         axis.set_xticks(batches, [str(batch) for batch in batches])
         axis.minorticks_off()
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.06 * axis.dataLim.ymax)
         axis.set(xlabel="batch", ylabel=unit)
     add_legend(figure, "double", [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
     missing = sorted({int(run.axes["batch"]) for run, _ in results.failed()} - set(np.array(batches).tolist()))
@@ -138,7 +154,8 @@ def phases(results: Any) -> tuple[Figure, str] | None:
         left += widths
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
-    axis.set_yticks(range(len(table)), [row["label"] + " *" * (row["phases_timed"] == BUSY) for row in table])
+    said = _legend_labels(results)
+    axis.set_yticks(range(len(table)), [said[row["label"]] + " *" * (row["phases_timed"] == BUSY) for row in table])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
     add_legend(figure, "double", axis.get_legend_handles_labels()[0], columns=len(names) + 1)
