@@ -14,6 +14,7 @@ from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_opti
 from ...cython_src.records import about
 from ..images.augmentation import parse
 from ..images.decoding import DECODERS
+from ..sampling.memory import parse_bytes
 from .folders import BROKEN, LOADS, ImageOptions
 from .weights import EXPORTS
 
@@ -129,6 +130,8 @@ class TrainingConfig(PlanOptions, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.augmentations  # noqa: B018  raises on a word that is none
+        if self.memory_limit:
+            parse_bytes(self.memory_limit)  # raises on no number of bytes, before any image is decoded
         if self.warmup > self.epochs:
             raise UsageError(f"warmup must be in [0, {self.epochs}], the number of epochs; got {self.warmup:g}")
 

@@ -469,7 +469,11 @@ def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
     assert main([*command, "--network", "starpu_cnn", "--out", out]) == 2
     assert "40 images of 270 x 360 need 44.5 MiB of memory, the memory limit is 38.1 MiB" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
-    command[command.index("40MB")] = "600MB"
+    command[command.index("40MB")] = "much"
+    assert main([*command, "--load", "cache", "--out", out]) == 2
+    assert "must be a number of bytes such as 1500M or 1.5GiB, got 'much'" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+    command[command.index("much")] = "600MB"
     assert main([*command, "--network", "starpu_cnn", "--load", "cache", "--out", out]) == 0
 
 
