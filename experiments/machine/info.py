@@ -257,8 +257,8 @@ def _page_rows(environment, machine, gpus):
     yield (
         "CPU",
         (
-            f"{', '.join(filter(None, (board['model'], cpu['model']))) or 'unknown model'} "
-            f"({cpu['vendor']} {cpu['family']}/{cpu['model_number']})"
+            f"{', '.join(filter(None, (board['model'], cpu['model']))) or 'unknown model'}"
+            f"{_family(cpu)}"
             f"{', virtual machine' if cpu['virtual_machine'] else ''}; {', '.join(environment['instruction_sets'])}"
         ),
     )
@@ -283,7 +283,7 @@ def _page_rows(environment, machine, gpus):
         (
             f"CPU quota {'none' if quota is None else f'{quota:g} CPUs'}; memory {_bytes(memory['total_bytes'])}, "
             f"{_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
-            f"huge pages {environment['transparent_huge_pages']}"
+            f"huge pages {environment['transparent_huge_pages'] or 'hidden'}"
         ),
     )
     yield (
@@ -323,7 +323,8 @@ def _page_rows(environment, machine, gpus):
     yield "Heat", f"processor's temperature {heat}{slowed}"
     yield "Energy", board["energy"]
     clock = environment["clock"]
-    yield "Clock", f"{clock['source']}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
+    source = clock["source"] or "source hidden"
+    yield "Clock", f"{source}, {clock['cost_ns']:.0f} ns a reading, smallest step {clock['step_ns']:.0f} ns"
     yield (
         "Libraries",
         "; ".join(
@@ -367,7 +368,7 @@ def _page_rows(environment, machine, gpus):
         "Load now",
         (
             f"load average {_or_hidden(environment['load_average'] and environment['load_average'][0])}, pressure "
-            f"{_or_hidden(environment['pressure_some_percent'])} %; during this check: "
+            f"{_or_hidden(environment['pressure_some_percent'], ' %')}; during this check: "
             f"{_or_hidden(disturbance['steal_ticks'])} ticks stolen, "
             f"{disturbance['nonvoluntary_switches']} times pushed off a CPU"
         ),
@@ -397,8 +398,14 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _or_hidden(value) -> str:
-    return "hidden" if value is None else f"{value:g}"
+def _family(cpu) -> str:
+    """Vendor and numbers of the CPU, which ARM's do not tell in these words."""
+    known = (cpu["vendor"], cpu["family"], cpu["model_number"])
+    return "" if None in known else " ({} {}/{})".format(*known)
+
+
+def _or_hidden(value, unit: str = "") -> str:
+    return "hidden" if value is None else f"{value:g}{unit}"
 
 
 def _bytes(count: int | None) -> str:

@@ -222,12 +222,18 @@ def test_the_worst_reason_decides_and_comes_first():
 
 
 def test_hidden_values_are_no_reason_and_print():
-    """Check that a container without pressure, steal or caches still gets its page."""
+    """Check that a container without pressure, steal or caches, or an ARM board without numbers of its CPU, still gets
+    its page, in words."""
     environment = make_environment(
         pressure_some_percent=None,
         load_average=None,
         caches=[],
         frequency__governor=None,
+        cpu__vendor=None,
+        cpu__family=None,
+        cpu__model_number=None,
+        transparent_huge_pages=None,
+        clock__source=None,
         memory=dict.fromkeys(("total_bytes", "available_bytes", "swap_bytes", "swap_free_bytes")),
     )
     machine = make_machine(
@@ -235,9 +241,8 @@ def test_hidden_values_are_no_reason_and_print():
     )
     judgement = info.verdict(environment, machine)
     assert judgement["level"] == "fit"
-    assert "hidden" in info.format_page(
-        {"environment": environment, "machine": machine, "gpus": [], "verdict": judgement}
-    )
+    page = info.format_page({"environment": environment, "machine": machine, "gpus": [], "verdict": judgement})
+    assert "hidden" in page and "None" not in page and "hidden %" not in page
 
 
 def test_the_page_fits_one_screen():
