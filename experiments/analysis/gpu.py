@@ -39,7 +39,9 @@ def gpu_table(study: Study) -> pd.DataFrame:
                 continue
             point = (plan_id, model, threads)
             samples = study.samples
-            samples = samples[(samples["plan_id"] == plan_id) & (samples["model"] == model)]
+            samples = samples[
+                (samples["plan_id"] == plan_id) & (samples["model"] == model) & (samples["threads"] == threads)
+            ]
             compared = stream in study.points and point != stream
             profiles = list(study.gpu_profiles_of(point).values())
             mixed = parse_model(model).model.mixes_devices

@@ -16,7 +16,7 @@ import pandas as pd
 from ...cython_src.typed_text import rounded
 from ..bounds.bounds import least_times, machine_rates
 from .accounting import loop_names
-from .names import model_label
+from .names import is_gpu, model_label
 from .study import Study
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
@@ -25,6 +25,11 @@ ARITHMETIC, MEMORY = "arithmetic", "memory"
 def rates(study: Study, threads: int) -> tuple[float, float]:
     """Return FLOP/s and bytes/s of so many threads of the study's machine; NaN where they were not measured."""
     return machine_rates(study.machine, threads)
+
+
+def _cpu_points(study: Study, plan_id: str) -> list[tuple[str, int]]:
+    """Return the models of the CPU, with their threads, that ran a plan."""
+    return [(model, threads) for model, threads in study.points_of(plan_id) if not is_gpu(model)]
 
 
 def kernel_of(loop: Mapping[str, Any]) -> tuple[str, str]:
@@ -39,10 +44,11 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
     Columns: plan_id, kernel, phase, loops, flops, bytes (least), intensity (FLOP a byte; NaN without bytes), floor_s,
     memory_share (of the floor: loops whose bytes take longer than their arithmetic), bound ("arithmetic" or "memory":
     what takes more of the floor), time_s and share (of the serial step, from the profiles; NaN without any), roof =
-    floor_s / time_s. Empty where peak or bandwidth were not measured. Rows are by falling time, or floor.
+    floor_s / time_s. Empty where peak or bandwidth were not measured, or no model of the CPU was: the peaks are the
+    CPU's. Rows are by falling time, or floor.
     """
     flops_per_s, bytes_per_s = rates(study, 1)
-    if not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+    if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return pd.DataFrame()
     loops = study.plans[plan_id]["loops"]
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -89,10 +95,10 @@ def _time_shares(study: Study, plan_id: str) -> dict[tuple[str, str], float]:
 def floors_by_phase(study: Study, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
     """Return phase -> (floor in loops that arithmetic bounds, floor in loops that memory bounds), in seconds.
 
-    Empty where peak or bandwidth of so many threads were not measured.
+    Empty where peak or bandwidth of so many threads were not measured, or no model of the CPU was.
     """
     flops_per_s, bytes_per_s = rates(study, threads)
-    if not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+    if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return {}
     floors: dict[str, list[float]] = {}
     for loop in study.plans[plan_id]["loops"]:
@@ -110,7 +116,7 @@ def memory_share(study: Study, plan_id: str) -> float | None:
 def bound_sentences(study: Study, plan_id: str) -> list[str]:
     """Say for each number of threads which phases arithmetic bounds and which memory, and how near the step comes."""
     sentences = []
-    for threads in sorted({threads for _, threads in study.points_of(plan_id)}):
+    for threads in sorted({threads for _, threads in _cpu_points(study, plan_id)}):
         floors = floors_by_phase(study, plan_id, threads)
         if not floors:
             continue
@@ -155,7 +161,7 @@ def beaten_floors(study: Study, plan_id: str) -> list[str]:
 def _fastest(study: Study, plan_id: str, threads: int) -> str:
     times = {
         model: study.typical_time((plan_id, model, count)).value
-        for model, count in study.points_of(plan_id)
+        for model, count in _cpu_points(study, plan_id)
         if count == threads
     }
     return min(times, key=lambda model: times[model], default="")

@@ -71,9 +71,10 @@ def speed_table(study: Study) -> pd.DataFrame:
             fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
             speedup = study.ratio(serial, point) if serial else NOTHING
             gpu = is_gpu(model)
-            reference = better_forkjoin(study, plan_id, threads, gpu)
+            join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
+            reference = better_forkjoin(study, plan_id, join_threads, gpu)
             reference = reference if reference != model else None
-            forms = [(plan_id, form, threads) for form in forkjoin_forms(study, plan_id, threads, gpu)]
+            forms = [(plan_id, form, join_threads) for form in forkjoin_forms(study, plan_id, join_threads, gpu)]
             ratio = study.ratio_to_fastest(point, forms) if reference else NOTHING
             rows.append(
                 {
@@ -89,7 +90,7 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "high_s": typical.high,
                     "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
                     **interval_columns("speedup", speedup),
-                    # A GPU's models have one thread, which only launches.
+                    # Threads of the host say little of a model of a GPU: most only launch.
                     "efficiency": math.nan if gpu else speedup.value / threads,
                     "efficiency_low": math.nan if gpu else speedup.low / threads,
                     "efficiency_high": math.nan if gpu else speedup.high / threads,

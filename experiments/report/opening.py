@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..analysis.gpu import gpu_names
 from ..analysis.names import NETWORK, base_model, is_gpu, is_graph, model_label
 from ..analysis.roofline import memory_share
 from ..analysis.speeds import best_serial, main_plan, speed_table
@@ -43,19 +44,33 @@ def _question(study: Study, plan_id: str) -> list[str]:
     about = f"A step takes {what} through the network {record[NETWORK]}: it {step}."
     if is_graph(plan):
         of, about = f"the task graph {record[NETWORK]}", "A step runs each of its tasks once."
-    threads = max((n for _, n in study.points_of(plan_id)), default=1)
+    points = study.points_of(plan_id)
+    cpu_ways, gpu_ways = ({model for model, _ in points if is_gpu(model) == gpu} for gpu in (False, True))
+    threads = max((n for model, n in points if model in cpu_ways), default=1)
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name") or "an unknown processor"
-    ways = len({model for model, _ in study.points_of(plan_id)})
-    where = f"on up to {threads} thread{'s' * (threads > 1)} of one machine ({cpu})"
-    timed = (
-        f"{ways} ways to run the same pieces {where} were timed in turn. They left the same results bit for bit and "
-        f"differ only in when a piece may start."
-    )
+    where = [f"on up to {threads} thread{'s' * (threads > 1)} of one machine ({cpu})"] if cpu_ways else []
+    where += [f"on a GPU ({', '.join(gpu_names(study))})"] if gpu_ways else []
+    counts = [len(ways) for ways in (cpu_ways, gpu_ways) if ways]
+    if sum(counts) == 1:
+        timed = f"one way to run them {where[0]} was timed."
+    else:
+        named = (
+            f"{counts[0]} ways to run the same pieces {where[0]}"
+            if counts[0] > 1
+            else f"one way to run them {where[0]}"
+        )
+        named += f", and {counts[1]} {where[1]}," if len(counts) > 1 else ""
+        timed = f"{named} were timed in turn. They left the same results bit for bit"
+        if len(counts) > 1:
+            timed += " on one device, within rounding on both,"
+        timed += " and differ only in when a piece may start"
+        timed += " and on which device it runs." if len(counts) > 1 else "."
+    place, lost = "on several processor cores", "cores wait for one another"
+    if gpu_ways:
+        place, lost = "on a graphics processor (GPU)", "it waits to be told what to do next"
     return [
-        f"How much faster does a step of {of} get on several processor cores, and how much of that is lost because "
-        f"cores wait for one another? {about}",
-        f"Here a step was cut into {plan['num_tasks']} pieces of work, and "
-        + (timed if ways > 1 else f"one way to run them {where} was timed."),
+        f"How much faster does a step of {of} get {place}, and how much of that is lost because {lost}? {about}",
+        f"Here a step was cut into {plan['num_tasks']} pieces of work, and {timed}",
     ]
 
 
@@ -84,6 +99,12 @@ def _answer(study: Study, plan_id: str) -> list[str]:
         )
         if which == "without it" and joins:
             told.append(_verdict(row, model_label(row["reference"])))
+    accelerated = [(plan_id, model, n) for model, n in rows if is_gpu(model)]
+    if accelerated:
+        _, model, n = study.times.fastest(accelerated)
+        row = rows[model, n]
+        gain = f", {_times(row['speedup'])} as one thread of the processor" if math.isfinite(row["speedup"]) else ""
+        told.append(f"On the GPU the fastest way is {model_label(model)}: {format_time(row['median_s'])}{gain}.")
     return told
 
 

@@ -205,7 +205,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
         Section(
             "Models of a GPU",
             sentences=[gpu_text(study)] if accelerated else (),
-            tables=[Table("gpu", columns.GPU, accelerated)],
+            tables=[Table("gpu", _gpu_columns(accelerated), accelerated)],
             figures=("gpu_batch",),
             plan_id=plan_id,
         ),
@@ -283,6 +283,12 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             in_terminal=False,
         ),
     ]
+
+
+def _gpu_columns(rows: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+    """Return the columns of models of a GPU, with the host's threads where some model has several."""
+    model, *others = columns.GPU
+    return columns.GPU if {row["threads"] for row in rows} <= {1} else (model, columns.THREADS, *others)
 
 
 def _logging(study: Study, plan_id: str) -> list[str]:
@@ -396,6 +402,12 @@ def headline(study: Study, plan_id: str) -> list[str]:
     compared = table[table["model"].map(base_model).isin(TASK_MODELS) & (table["verdict"] != "")]
     widest = compared[compared["threads"] == compared["threads"].max()]
     sentences = []
+
+    def name_of(row: Mapping[str, Any]) -> str:
+        workers = table[table["model"] == row["model"]]["threads"].nunique() > 1 and is_gpu(row["model"])
+        of_host = f" with {row['threads']} thread{'s' * (row['threads'] > 1)} of the host" if workers else ""
+        return model_label(row["model"]) + of_host
+
     for row in pd.concat([widest, table[gpu & (table["verdict"] != "")]]).to_dict("records"):
         threads = "" if is_gpu(row["model"]) else f" on {row['threads']} threads"
         against = f"{model_label(row['reference'])}{threads}"
@@ -407,13 +419,11 @@ def headline(study: Study, plan_id: str) -> list[str]:
         }[row["verdict"]]
         limits = interval(row["ratio_low"], row["ratio_high"], 3)
         limits = f", 95% interval {limits}" if limits else ""
-        sentences.append(f"{model_label(row['model'])} is {words} (time ratio {row['ratio']:.3f}{limits}).")
+        sentences.append(f"{name_of(row)} is {words} (time ratio {row['ratio']:.3f}{limits}).")
     for row in table[gpu & table["speedup"].notna()].to_dict("records"):
         limits = interval(row["speedup_low"], row["speedup_high"])
         limits = f" (95% interval {limits})" if limits else ""
-        sentences.append(
-            f"{model_label(row['model'])} is {row['speedup']:.2f} times as fast as the serial run on the CPU{limits}."
-        )
+        sentences.append(f"{name_of(row)} is {row['speedup']:.2f} times as fast as the serial run on the CPU{limits}.")
     return sentences
 
 

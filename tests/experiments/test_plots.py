@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments.synthetic_results import synthetic_rows
+from matplotlib import colors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -282,6 +283,10 @@ def test_models_keep_their_style():
     assert len({(str(s.color), s.marker) for s in forms.values()}) == 3
     unrolled = model_styles(["taskiter", "taskiter:unroll=2:slots=2", "taskiter:unroll=4:slots=4"])
     assert len({s.marker for s in unrolled.values()}) == 3
+    # Bars have neither marker nor line: each variant has a colour of its own.
+    loads = ["pageable:copies=synchronous", "pinned:copies=synchronous", "pinned:copies=prefetch"]
+    for variants in (forms, unrolled, model_styles([f"gpu_hostload:memory={load}" for load in loads])):
+        assert len({colors.to_hex(s.color) for s in variants.values()}) == 3
 
 
 def test_ratios_along_options_are_drawn():

@@ -15,13 +15,15 @@ from gpu.fake_gpu.device import FakeDevice
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.analysis.gpu import gpu_table
+from forktask.experiments.analysis.load import load, study_from_rows
 from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report.files import summary_json, summary_text, write_report
+from forktask.experiments.report.sections import build, headline
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
@@ -282,6 +284,10 @@ def test_the_report_of_both_devices(tmp_path):
     text = reported(tmp_path)
     assert "gpu_stream is faster than gpu_forkjoin (time ratio 0.333" in text
     assert "gpu_stream is 60.00 times as fast as the serial run on the CPU (95% interval [60.00, 60.00])" in text
+    first = " ".join(build(load(tmp_path)).opening)
+    assert "one machine (" in first and ", and 2 on a GPU (made up), were timed" in first
+    assert "within rounding on both" in first and "60.00 times as fast as one thread of the processor" in first
+    assert "a step of gpu_" not in text  # no model of the GPU beside the floors of the processor
     found = summary_json(tmp_path)
     speed = {(row["batch"], row["model"], row["threads"]): row for row in found["speed"]}
     for batch in (16, 64):
@@ -297,6 +303,21 @@ def test_the_report_of_both_devices(tmp_path):
     assert "sm_90" in (tmp_path / "figures" / "gpu_batch.txt").read_text()
 
 
+def test_host_workers_are_named():
+    """Check that findings and tables tell the numbers of host workers of gpu_both apart, each with its own costs."""
+    rows = mixed_rows()
+    for row in [row for row in rows if row.get("model") == "gpu_stream"]:
+        for threads in (1, 2):
+            own = {"model": "gpu_both", "threads": threads, "config_id": f"{row.get('config_id')}both{threads}"}
+            rows.append({**row, **own} | ({"prepare_s": float(threads)} if row["kind"] == "sample" else {}))
+    study = study_from_rows(rows)
+    said = headline(study, study.plan_ids()[0])
+    for threads in ("1 thread", "2 threads"):
+        assert any(f"gpu_both with {threads} of the host is faster than gpu_forkjoin (" in text for text in said)
+    costs = gpu_table(study).query("model == 'gpu_both'").groupby("threads")["prepare_s"].first()
+    assert costs.to_dict() == {1: 1.0, 2: 2.0}
+
+
 def test_a_report_of_gpu_models_alone(tmp_path):
     """Check that a folder without runs on the CPU has tables, without speedups."""
     rows = [row for row in mixed_rows() if "model" not in row or row["model"].startswith("gpu_")]
@@ -304,6 +325,9 @@ def test_a_report_of_gpu_models_alone(tmp_path):
     write_rows(tmp_path, rows)
     text = reported(tmp_path)
     assert "no serial run" in text and "gpu_stream is faster than gpu_forkjoin" in text
+    assert "What bounds the kernels" not in text and "Bound on" not in text  # the peaks are the processor's
+    first = " ".join(build(load(tmp_path)).opening)
+    assert "2 ways to run the same pieces on a GPU (made up)" in first and "thread" not in first
     assert (tmp_path / "figures" / "gpu_batch.svg").exists() and not (tmp_path / "figures" / "speedup.svg").exists()
 
 

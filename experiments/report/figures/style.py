@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
+import matplotlib.colors
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -30,7 +31,8 @@ COLORS = sns.color_palette("colorblind")
 
 GREY = "0.45"
 
-# Colour, marker and line of each model; variants of one model cycle through the markers behind the first.
+# Colour and markers of each model. Variants of one model take the markers in turn, the lines, and other shades of the
+# colour, so that no two variants look alike.
 _FAMILY_STYLES = {
     "serial": ("0.2", "."),
     "forkjoin": (COLORS[0], "osph8"),
@@ -45,11 +47,14 @@ _FAMILY_STYLES = {
     # Models of a GPU go by their name without the prefix.
     "stream": (COLORS[7], "<"),
     "both": (COLORS[6], "P"),
-    "hostload": (COLORS[8], "P"),
+    "hostload": (COLORS[5], "Pp"),
     "offload": ("0.7", "*"),
 }
 
-_SECOND_COLOR = {"forkjoin": COLORS[9]}
+_SECOND_COLOR = {"forkjoin": (COLORS[9],)}
+
+# Share of black (below 0) or white (above 0) in the colour of each further variant.
+_SHADES = (0.0, -0.4, 0.4, -0.65, 0.6)
 
 LINES = ("-", "--", "-.", ":")
 
@@ -105,7 +110,7 @@ class ModelStyle:
 
 
 def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
-    """Assign colours by family, markers and lines by variant, in the models' fixed order."""
+    """Assign colours by family; shades of them, markers and lines by variant, in the models' fixed order."""
     styles: dict[str, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
@@ -113,10 +118,18 @@ def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
         variant = seen.get(base, 0)
         seen[base] = variant + 1
         color, markers = _FAMILY_STYLES.get(base, (COLORS[8], "*P"))
-        if variant % 2:
-            color = _SECOND_COLOR.get(base, color)
+        hues = (color, *_SECOND_COLOR.get(base, ()))
+        color = _shade(hues[variant % len(hues)], _SHADES[variant // len(hues) % len(_SHADES)])
         styles[model] = ModelStyle(color, markers[variant % len(markers)], LINES[variant % len(LINES)])
     return styles
+
+
+def _shade(color: object, share: float) -> object:
+    """Mix a colour with white (share above 0) or black (below 0); the colour itself for 0."""
+    if not share:
+        return color
+    end = 1.0 if share > 0 else 0.0
+    return tuple(c + abs(share) * (end - c) for c in matplotlib.colors.to_rgb(color))
 
 
 def new_figure(

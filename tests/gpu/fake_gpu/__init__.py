@@ -9,4 +9,4 @@ from gpu.fake_gpu import emulator
 def measuring_command(module: str) -> list[str]:
     """Command of a measuring process whose GPU is the fake device."""
     emulator.library()  # compiled here once: such processes load the same file
-    return [sys.executable, "-P", str(Path(__file__).with_name("measuring.py")), module]
+    return [sys.executable, "-P", str(Path(__file__).parent), "-m", module]
