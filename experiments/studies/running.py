@@ -14,12 +14,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu import device as gpu_device
 from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_json, read_regular
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.files import check_writable_folder, locked_file, write_atomically
-from ..sampling.models import check_threads
+from ..sampling.models import check_threads, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.checkpoints import EpochMeasurements
 from .configuration import Run, Study
@@ -130,11 +131,13 @@ def run_study(
     Raises
     ------
     UsageError
-        More threads than this machine has cores, or a folder that cannot take the results.
+        More threads than this machine has cores, no GPU for a model of a GPU, or a folder that cannot take the results.
     """
     runs = study.runs()
     for config in (stage for run in runs for stage in run.stages):
         check_threads(config.threads, oversubscribe=False)
+        if parse_model(config.model).model.device == "gpu":
+            gpu_device.count_gpus()
     marker = out / MARKER
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not marker.exists())):
         raise UsageError(f"--out must be a new folder or one of an earlier study, got {out}; choose another")

@@ -61,6 +61,7 @@ def no_gpu(monkeypatch):
         "metg --device gpu",
         "profile",
         "run gpu_batch",
+        "study cpu_gpu_batch --quick",
         PEERS,
     ],
 )
