@@ -385,6 +385,12 @@ def test_networks_of_tokens_take_sequences():
     assert "Along sequence, times are those of a token." in figures.caption(study, "options")
 
 
+def test_a_figure_without_models_says_so():
+    """Check that the panels of speedup and efficiency are not empty where serial runs alone have samples."""
+    figure = figures.draw(study_from_rows(synthetic_rows(models=("serial",), repeats=5)))
+    assert ["has a valid sample" in axis.texts[0].get_text() for axis in figure.axes[:2]] == [True, True]
+
+
 def test_each_network_has_its_figures_over_batches():
     """Check that a sweep of two networks shows a figure over batches for both, and one over all plans once."""
     networks = ({}, {"network": "lenet5"})

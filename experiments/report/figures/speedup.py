@@ -58,6 +58,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     for axis, divide in ((speedup, False), (efficiency, True)):
         dodge = beside if divide else dict.fromkeys(models, 1.0)
         x = np.array(counts, dtype=float)
+        if not models and not len(accelerated):
+            said = {"ha": "center", "va": "center", "transform": axis.transAxes, "fontsize": 7, "color": "0.45"}
+            axis.text(0.5, 0.5, "no model besides serial\nhas a valid sample", **said)
         if divide:
             axis.axhline(1, color="0.2", linewidth=0.8, zorder=1)
         else:
