@@ -49,3 +49,12 @@ def rounded(value: float, zeros: bool = True) -> str:
     value = float(f"{value:.2e}")
     text = f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
     return text if zeros or "." not in text else text.rstrip("0").rstrip(".")
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes with three digits and a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1000:
+            return f"{rounded(size, zeros=False)} {unit}"
+        size /= 1024
+    return f"{rounded(size, zeros=False)} GiB"

@@ -26,7 +26,7 @@ ARROWS = {
         "lowering": {"plan", "networks", "kernels", "records", "errors"},
         "binding": {"plan", "kernels", "shown", "errors"},
         "graphs": {"plan", "kernels", "binding", "shown", "errors"},
-        "gpu": {"plan", "kernels", "binding", "shown", "errors"},
+        "gpu": {"plan", "kernels", "binding", "shown", "typed_text", "errors"},
         "targets": {"plan", "binding", "gpu"},
     },
     "cython_src/kernels": {

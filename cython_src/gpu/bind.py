@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from ..shown import Shown
+from ..typed_text import format_bytes
 from .blas import PRODUCTS, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, default_gpu
@@ -160,17 +161,6 @@ class GpuBoundPlan(Shown):
             )
             for loop in plan.loops
         ]
-        self.host = bind(plan, self.storage)
-        self.arrays = CoherentArrays(self)
-        # What decides the bits of results; models that agree in it must agree bit for bit.
-        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (
-            products != "cublas"
-        )
-        self.instruction_set = ", ".join([self.device.architecture, *forms])
-        self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
-        self.iteration_stride = plan.iteration_stride
-        self.scratch_bytes = kernel_table.scratch_bytes(plan)
-        self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
         self.managed = self.storage.managed
         self._owner = {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}
         self._members: dict[str, list[str]] = {}
@@ -182,6 +172,18 @@ class GpuBoundPlan(Shown):
             self.storage.device_copies = DeviceCopies(self.device)
         if self.storage.device_copies.device is not self.device:
             raise UsageError("a storage may be used with one GPU, got a second one; make a new storage")
+        self._check_fits()
+        self.host = bind(plan, self.storage)
+        self.arrays = CoherentArrays(self)
+        # What decides the bits of results; models that agree in it must agree bit for bit.
+        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (
+            products != "cublas"
+        )
+        self.instruction_set = ", ".join([self.device.architecture, *forms])
+        self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
+        self.iteration_stride = plan.iteration_stride
+        self.scratch_bytes = kernel_table.scratch_bytes(plan)
+        self.copies = {HOST: [0, 0], DEVICE: [0, 0]}
         shared = self.storage.device_copies.coherence
         own_memory = Coherence()
         self._coherence = {
@@ -216,6 +218,18 @@ class GpuBoundPlan(Shown):
         if self.multiplies:
             for stream in streams:
                 self.device.prepare_products(stream)
+
+    def _check_fits(self) -> None:
+        """Raise `MemoryError`, before the host's memory is taken, if the device has less free than the plan needs."""
+        copies = self.storage.device_copies.address
+        buffers = {} if self.managed else {o: self.plan.buffers[n] for o, n in self._span.items() if o not in copies}
+        needed = sum(b.size_bytes for b in buffers.values()) + sum(4 * loop.bounds.size for loop in self.plan.loops)
+        free = self.device.free_bytes()
+        if needed > free:
+            raise MemoryError(
+                f"the plan needs {format_bytes(needed)} of the memory of the GPU ({self.device.name}), free are "
+                f"{format_bytes(free)}; use a smaller batch, or end what else uses the GPU"
+            )
 
     def _allocate(self) -> None:
         plan, device = self.plan, self.device

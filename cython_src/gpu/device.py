@@ -10,11 +10,13 @@ import ctypes
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from ..errors import UsageError
+from ..typed_text import format_bytes
 from . import launches
 from .blas import Blas, Product
 
@@ -32,6 +34,8 @@ LANES_OF_MULTIPROCESSOR = {
     (12, 0): 128,
 }
 
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+
 
 class Device(ABC):
     """What executors need of a GPU. Calls return before the work is done unless they say that they wait."""
@@ -43,8 +47,12 @@ class Device(ABC):
     multiprocessors: int
 
     @abstractmethod
+    def free_bytes(self) -> int:
+        """Bytes of device memory that nobody uses now."""
+
+    @abstractmethod
     def allocate(self, num_bytes: int) -> int:
-        """Address of device memory, aligned to 256 bytes, undefined content."""
+        """Address of device memory, aligned to 256 bytes, undefined content; `MemoryError` where there is none."""
 
     @abstractmethod
     def free(self, address: int) -> None:
@@ -52,7 +60,10 @@ class Device(ABC):
 
     @abstractmethod
     def host_memory(self, num_bytes: int, kind: str) -> np.ndarray:
-        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed")."""
+        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed").
+
+        `MemoryError` where there are none.
+        """
 
     @abstractmethod
     def stream(self):
@@ -209,17 +220,34 @@ class CupyDevice(Device):
             self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
+    def free_bytes(self):
+        return self._runtime.memGetInfo()[0]
+
+    def _reserve(self, num_bytes: int, what: str, allocate: Callable[[], int]) -> int:
+        """Call what allocates; `MemoryError` where there is not enough."""
+        try:
+            return allocate()
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != OUT_OF_MEMORY:
+                raise
+            raise MemoryError(
+                f"{self.name} has no {format_bytes(num_bytes)} of {what} left; use a smaller batch, or end what else "
+                f"uses the GPU"
+            ) from None
+
     def allocate(self, num_bytes):
-        return self._runtime.malloc(max(num_bytes, 1))
+        return self._reserve(num_bytes, "its own memory", lambda: self._runtime.malloc(max(num_bytes, 1)))
 
     def free(self, address):
         self._runtime.free(address)
 
     def host_memory(self, num_bytes, kind):
         if kind == "pinned":
-            address = self._runtime.hostAlloc(num_bytes, self._runtime.hostAllocDefault)
+            flags, what = self._runtime.hostAllocDefault, "page-locked memory of the host"
+            address = self._reserve(num_bytes, what, lambda: self._runtime.hostAlloc(num_bytes, flags))
         else:
-            address = self._runtime.mallocManaged(num_bytes)
+            what = "memory shared with the host"
+            address = self._reserve(num_bytes, what, lambda: self._runtime.mallocManaged(num_bytes))
         return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
 
     def stream(self):

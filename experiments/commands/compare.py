@@ -60,10 +60,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
+    from ..sampling.models import parse_models
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes, measure_given
 
     chosen = models(arguments)
-    if arguments.device == "gpu" and "serial" not in chosen:
+    if "serial" not in chosen and any(spec.model.device == "gpu" for spec in parse_models(chosen)):
         chosen = ("serial", *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {
         **plan_axes(arguments),

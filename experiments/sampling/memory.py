@@ -12,7 +12,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower
-from ...cython_src.typed_text import rounded
+from ...cython_src.typed_text import format_bytes
 
 # Role of a buffer -> its name in tables.
 KINDS = {
@@ -55,15 +55,6 @@ def parse_bytes(text: str) -> int:
     if value < 1:
         raise UsageError(f"a memory limit must be a number of bytes such as 1500M or 1.5GiB, got {text!r}")
     return int(value)
-
-
-def format_bytes(size: float) -> str:
-    """Format a number of bytes with three digits and a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1000:
-            return f"{rounded(size, zeros=False)} {unit}"
-        size /= 1024
-    return f"{rounded(size, zeros=False)} GiB"
 
 
 def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:

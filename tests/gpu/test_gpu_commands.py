@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ from forktask.experiments.report.files import summary_json, summary_text, write_
 from forktask.experiments.report.sections import build, headline
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
-from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, find_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
@@ -120,8 +121,49 @@ def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
         arguments = make_parser().parse_args(["compare", "--device", "gpu", *given])
         grid = compare.configuration_of(arguments).grid
         assert grid.models == models and grid.threads == (1,)
+    arguments = make_parser().parse_args(["compare", "--models", "taskiter,gpu_stream"])
+    assert compare.configuration_of(arguments).grid.models == ("serial", "taskiter", "gpu_stream")
+    assert "serial" in find_configuration("hetero").grid.models
     arguments = make_parser().parse_args(["compare", "--device", "gpu", "--models", "both"])
     assert compare.configuration_of(arguments).grid.threads == core_counts()
+
+
+REFUSED = r"the plan needs [0-9.]+ MiB of the memory of the GPU \(fake device\), free are 97\.7 KiB; use a smaller"
+
+
+@pytest.mark.parametrize("model", ["stream", "taskiter"])
+def test_training_that_a_gpu_has_no_memory_for_is_refused(model, fake_gpu, capsys, tmp_path):
+    """Check one sentence with both numbers and code 2, before anything is written."""
+    fake_gpu.memory_bytes = 100_000
+    command = f"train --device gpu --model {model} --network lenet5 --batch 64 --data synthetic:128 --epochs 1"
+    assert main([*command.split(), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"forktask: error: {REFUSED}", error) and error.count("\n") == 1
+    assert not (tmp_path / "out").exists() and not fake_gpu._memory
+
+
+@pytest.mark.cxx
+def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_path):
+    """Check that what does not fit is a row that says so, and that the sweep goes on with what fits."""
+    configuration = Configuration(
+        "small GPU",
+        Grid(network=("lenet5",), batch=(2, 256), models=("gpu_stream", "serial"), threads=(1,), conv=("direct",)),
+        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_pairs=1, pin=False),
+    )
+    monkeypatch.setenv("FORKTASK_EMULATED_BYTES", str(4 << 20))
+    sweep = Sweep(
+        configuration,
+        str(tmp_path),
+        "forktask run",
+        stream=sys.stdout,
+        environment={"environment": collect(), "environment_id": "here"},
+        sample_command=measuring_command("forktask.experiments.sampling.measure"),
+        machine_row=lambda: {"kind": "machine"},
+    )
+    results = sweep.run()
+    assert sorted(row["model"] for row in results.of_kind("sample")) == ["gpu_stream", "serial", "serial"]
+    (failure,) = results.of_kind("failure")
+    assert failure["reason"] == "memory" and "the GPU (fake device), free are 4 MiB" in failure["message"]
 
 
 @pytest.mark.cxx

@@ -63,3 +63,32 @@ def test_cupy_has_what_the_device_calls():
         assert len(wanted) - optional <= len(given) <= len(wanted), f"{name}({arguments}) against {signature}"
     for function in ("mallocManaged", "hostAlloc", "malloc", "streamCreateWithFlags", "streamEndCapture"):
         assert "-> intptr_t" in getattr(runtime, function).__doc__
+
+
+def test_memory_that_a_gpu_refuses_is_one_sentence():
+    """Check what users read where CUDA says that memory is out, and that other errors of CUDA stay what they are."""
+
+    class CudaError(Exception):
+        def __init__(self, status):
+            self.status = status
+
+    class Runtime:
+        CUDARuntimeError, hostAllocDefault, status = CudaError, 0, gpu_device.OUT_OF_MEMORY
+
+        def malloc(self, *arguments):
+            raise CudaError(self.status)
+
+        hostAlloc = mallocManaged = malloc
+
+    device = object.__new__(gpu_device.CupyDevice)
+    device.name, device._runtime = "board", Runtime()
+    for call, what in (
+        (lambda: device.allocate(3 << 29), "its own memory"),
+        (lambda: device.host_memory(3 << 29, "pinned"), "page-locked memory of the host"),
+        (lambda: device.host_memory(3 << 29, "managed"), "memory shared with the host"),
+    ):
+        with pytest.raises(MemoryError, match=rf"board has no 1\.5 GiB of {what} left; use a smaller batch"):
+            call()
+    device._runtime.status = 700  # an illegal address
+    with pytest.raises(CudaError):
+        device.allocate(1)

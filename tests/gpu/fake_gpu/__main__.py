@@ -1,8 +1,10 @@
 """Any command of forktask with the fake device as its GPU: `python -P tests/gpu/fake_gpu compare --device gpu`.
 
+FORKTASK_EMULATED_BYTES in the environment limits its memory.
 `-m MODULE` runs a measuring process instead, which reads its job from standard input.
 """
 
+import os
 import runpy
 import shlex
 import sys
@@ -20,7 +22,8 @@ def take_fake_device() -> None:
 
     from forktask.cython_src.gpu import device as gpu_device
 
-    fake = FakeDevice(clock=time.monotonic)
+    limit = os.environ.get("FORKTASK_EMULATED_BYTES")
+    fake = FakeDevice(clock=time.monotonic, **({"memory_bytes": int(limit)} if limit else {}))
     gpu_device.default_gpu = lambda: fake
     gpu_device.count_gpus = lambda: 1
 

@@ -63,6 +63,8 @@ class FakeDevice(Device):
     seed : int
     execute : bool
         Whether kernels run; otherwise only the order is kept.
+    memory_bytes : int, optional
+        Of device memory; default: as much as the host gives.
     clock : callable, optional
         Seconds on the device. Default: each operation takes up to a microsecond, drawn from the seed.
 
@@ -80,7 +82,7 @@ class FakeDevice(Device):
     peak_flops_per_s = 1e9
     multiprocessors = 4
 
-    def __init__(self, seed: int = 0, execute: bool = True, clock=None):
+    def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
         self.random = random.Random(seed)
         self.execute = execute
@@ -91,6 +93,7 @@ class FakeDevice(Device):
         self._pending: list[Operation] = []
         self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
         self._memory: dict[int, np.ndarray] = {}
+        self.memory_bytes = memory_bytes
         self._pinned: list[np.ndarray] = []
         self._time, self._clock = 0.0, clock or (lambda: self._time + 1e-6 * self.random.random())
 
@@ -99,7 +102,12 @@ class FakeDevice(Device):
 
     # --- memory
 
+    def free_bytes(self):
+        return self.memory_bytes - sum(raw.nbytes - 256 for raw in self._memory.values())
+
     def allocate(self, num_bytes):
+        if num_bytes > self.free_bytes():
+            raise MemoryError(f"{self.name} has no {num_bytes} bytes left")
         raw = np.full(num_bytes + 256, 0xFF, np.uint8)
         address = -(-raw.ctypes.data // 256) * 256
         self._memory[address] = raw
