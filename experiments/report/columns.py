@@ -22,6 +22,12 @@ class Column(NamedTuple):
     number: bool = False
 
 
+def digits_of(value: float, digits: int = 2) -> int:
+    """Return how many decimals show a number and its interval: `digits`, or more for two significant ones."""
+    known = value is not None and math.isfinite(value) and value > 0
+    return max(digits, 1 - math.floor(math.log10(value))) if known else digits
+
+
 def number(value: Any, digits: int = 2) -> str:
     """Format a number; empty for none."""
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else f"{value:.{digits}f}"
@@ -73,10 +79,14 @@ def _percent(name: str, heading: str, digits: int = 0) -> Column:
 
 
 def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, Column]:
-    """Return the columns of a ratio and its interval."""
+    """Return the columns of a ratio and its interval, with two significant digits at least."""
+
+    def limits(row: Mapping[str, Any]) -> str:
+        return interval(row[f"{name}_low"], row[f"{name}_high"], digits_of(row[name], digits))
+
     return (
-        _number(name, heading, digits),
-        Column("95% interval", lambda r: interval(r[f"{name}_low"], r[f"{name}_high"], digits), True),
+        Column(heading, lambda r: number(r[name], digits_of(r[name], digits)), True),
+        Column("95% interval", limits, True),
     )
 
 
@@ -112,7 +122,7 @@ OWN_BEST = (
     MODEL,
     _text("granularity", "its best granularity"),
     _time("median_s", "median"),
-    _number("speedup", "speedup"),
+    _ratio("speedup", "speedup", 2)[0],
     *_ratio("time / fork-join at its best"),
     VERDICT,
 )

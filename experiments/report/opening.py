@@ -21,6 +21,12 @@ WAYS = {
     "taskgraph": "a piece starts once the pieces whose results it reads are done; their order is recorded once",
     "taskiter": "the order is recorded once, and pieces of the next step start before this one has ended",
 }
+CPU, GPU, BOTH = "cpu", "gpu", "both"
+
+
+def _place(model: str) -> str:
+    """Return where a model runs blocks."""
+    return BOTH if base_model(model) == "gpu_both" else GPU if is_gpu(model) else CPU
 
 
 def opening(study: Study) -> list[str]:
@@ -45,28 +51,30 @@ def _question(study: Study, plan_id: str) -> list[str]:
     if is_graph(plan):
         of, about = f"the task graph {record[NETWORK]}", "A step runs each of its tasks once."
     points = study.points_of(plan_id)
-    cpu_ways, gpu_ways = ({model for model, _ in points if is_gpu(model) == gpu} for gpu in (False, True))
-    threads = max((n for model, n in points if model in cpu_ways), default=1)
+    ways = {place: {model for model, _ in points if _place(model) == place} for place in (CPU, GPU, BOTH)}
+    threads = max((n for model, n in points if model in ways[CPU]), default=1)
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name") or "an unknown processor"
-    where = [f"on up to {threads} thread{'s' * (threads > 1)} of one machine ({cpu})"] if cpu_ways else []
-    where += [f"on a GPU ({', '.join(gpu_names(study))})"] if gpu_ways else []
-    counts = [len(ways) for ways in (cpu_ways, gpu_ways) if ways]
-    if sum(counts) == 1:
-        timed = f"one way to run them {where[0]} was timed."
+    gpus = f" ({', '.join(gpu_names(study))})"
+    texts = {
+        CPU: f"on up to {threads} thread{'s' * (threads > 1)} of one machine ({cpu})",
+        GPU: f"on a GPU{gpus}",
+        BOTH: f"on processor and GPU together{gpus * (not ways[GPU])}",
+    }
+    groups = [(len(ways[place]), text) for place, text in texts.items() if ways[place]]
+    (count, where), others = groups[0], [f"{count} {where}" for count, where in groups[1:]]
+    named = f"{count} ways to run the same pieces {where}" if count > 1 else f"one way to run them {where}"
+    if count == 1 and not others:
+        timed = f"{named} was timed."
     else:
-        named = (
-            f"{counts[0]} ways to run the same pieces {where[0]}"
-            if counts[0] > 1
-            else f"one way to run them {where[0]}"
-        )
-        named += f", and {counts[1]} {where[1]}," if len(counts) > 1 else ""
+        if others:
+            named = ", and ".join([", ".join([named, *others[:-1]]), others[-1]]) + ","
         timed = f"{named} were timed in turn. They left the same results bit for bit"
-        if len(counts) > 1:
+        if others:
             timed += " on one device, within rounding on both,"
         timed += " and differ only in when a piece may start"
-        timed += " and on which device it runs." if len(counts) > 1 else "."
+        timed += " and on which device it runs." if others else "."
     place, lost = "on several processor cores", "cores wait for one another"
-    if gpu_ways:
+    if ways[GPU] or ways[BOTH]:
         place, lost = "on a graphics processor (GPU)", "it waits to be told what to do next"
     return [
         f"How much faster does a step of {of} get {place}, and how much of that is lost because {lost}? {about}",
@@ -93,18 +101,21 @@ def _answer(study: Study, plan_id: str) -> list[str]:
         _, model, _ = study.times.fastest(forms)
         row = rows[model, threads]
         gain = f", {_times(row['speedup'])}" if math.isfinite(row["speedup"]) else ""
+        way = f"fastest way {which}" if joins else "fastest way"
         told.append(
-            f"On {threads} threads the fastest way {which} is {model_label(model)} ({WAYS[base_model(model)]}): "
+            f"On {threads} threads the {way} is {model_label(model)} ({WAYS[base_model(model)]}): "
             f"{format_time(row['median_s'])}{gain}."
         )
         if which == "without it" and joins:
             told.append(_verdict(row, model_label(row["reference"])))
-    accelerated = [(plan_id, model, n) for model, n in rows if is_gpu(model)]
-    if accelerated:
+    for place, where in ((GPU, "On the GPU"), (BOTH, "On processor and GPU together")):
+        accelerated = [(plan_id, model, n) for model, n in rows if _place(model) == place]
+        if not accelerated:
+            continue
         _, model, n = study.times.fastest(accelerated)
         row = rows[model, n]
         gain = f", {_times(row['speedup'])} as one thread of the processor" if math.isfinite(row["speedup"]) else ""
-        told.append(f"On the GPU the fastest way is {model_label(model)}: {format_time(row['median_s'])}{gain}.")
+        told.append(f"{where} the fastest way is {model_label(model)}: {format_time(row['median_s'])}{gain}.")
     return told
 
 

@@ -31,7 +31,7 @@ from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from ..sampling.events import overhead_text
 from . import columns
-from .columns import Column, interval
+from .columns import Column, digits_of, interval
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
 from .in_short import in_short
@@ -421,9 +421,11 @@ def headline(study: Study, plan_id: str) -> list[str]:
         limits = f", 95% interval {limits}" if limits else ""
         sentences.append(f"{name_of(row)} is {words} (time ratio {row['ratio']:.3f}{limits}).")
     for row in table[gpu & table["speedup"].notna()].to_dict("records"):
-        limits = interval(row["speedup_low"], row["speedup_high"])
+        digits = digits_of(row["speedup"])
+        limits = interval(row["speedup_low"], row["speedup_high"], digits)
         limits = f" (95% interval {limits})" if limits else ""
-        sentences.append(f"{name_of(row)} is {row['speedup']:.2f} times as fast as the serial run on the CPU{limits}.")
+        times = f"{row['speedup']:.{digits}f} times as fast"
+        sentences.append(f"{name_of(row)} is {times} as the serial run on the CPU{limits}.")
     return sentences
 
 

@@ -23,7 +23,10 @@ from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
+from forktask.experiments.report import figures
+from forktask.experiments.report.columns import SPEED
 from forktask.experiments.report.files import summary_json, summary_text, write_report
+from forktask.experiments.report.opening import opening
 from forktask.experiments.report.sections import build, headline
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
@@ -340,8 +343,8 @@ def test_the_report_of_both_devices(tmp_path):
     row = next(row for row in found["gpu"] if row["model"] == "gpu_forkjoin")
     assert row["vs_stream"] == pytest.approx(1 / 3) and row["idle_share"] == pytest.approx(0.25, rel=0.2)
     assert (row["context_s"], row["compilation_s"]) == (0.25, 0.5)
-    figures = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"speedup.svg", "gpu_batch.svg", "overhead.svg", "batch.svg"} <= figures
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"speedup.svg", "gpu_batch.svg", "overhead.svg", "batch.svg"} <= drawn
     assert "models of a GPU" in (tmp_path / "figures" / "speedup.txt").read_text()
     assert "sm_90" in (tmp_path / "figures" / "gpu_batch.txt").read_text()
 
@@ -371,7 +374,47 @@ def test_a_report_of_gpu_models_alone(tmp_path):
     assert "What bounds the kernels" not in text and "Bound on" not in text  # the peaks are the processor's
     first = " ".join(build(load(tmp_path)).opening)
     assert "2 ways to run the same pieces on a GPU (made up)" in first and "thread" not in first
+    batch = figures.draw(load(tmp_path), "batch")
+    assert batch.axes[1].lines and not any("measured together" in text.get_text() for text in batch.axes[1].texts)
+    assert "on a GPU" in batch._suptitle.get_text() and "serial" not in batch._suptitle.get_text()
+    legend = {text.get_text() for text in figures.draw(load(tmp_path), "overhead").legends[0].get_texts()}
+    assert "other preparation" in legend and not legend & {"record", "close"}
     assert (tmp_path / "figures" / "gpu_batch.svg").exists() and not (tmp_path / "figures" / "speedup.svg").exists()
+
+
+def test_slow_models_of_a_gpu_keep_two_digits():
+    """Check speedups far below 1 in sentences and tables, and throughputs below a thousand in the figure."""
+    rows = mixed_rows()
+    for row in rows:
+        if row["kind"] == "sample" and row["model"].startswith("gpu_"):
+            row["step_time_s"] *= 20 / 0.00271
+    study = study_from_rows(rows)
+    said = headline(study, study.plan_ids()[0])
+    assert any(text.startswith("gpu_forkjoin is 0.0027 times as fast") and "[0.0027, 0.0027]" in text for text in said)
+    columns = {column.heading: column for column in SPEED}
+    row = {"speedup": 0.00271, "speedup_low": 0.0024, "speedup_high": 0.003}
+    assert columns["speedup"].text(row) == "0.0027"
+    row = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
+    assert columns["speedup"].text(row) == "1.50"
+    assert figures.draw(study, "batch").axes[0].get_ylabel() == "thousand images per second"
+    for row in rows:
+        if row["kind"] == "sample":
+            row["step_time_s"] *= 1e4
+    assert figures.draw(study_from_rows(rows), "batch").axes[0].get_ylabel() == "images per second"
+
+
+def test_openings_tell_gpu_both_from_a_gpu_and_name_no_fork_join_that_was_not_measured():
+    """Check where gpu_both is said to run, and the sentence on threads without a fork-join form."""
+    rows = mixed_rows()
+    for row in [row for row in rows if row.get("model") == "gpu_stream" and row["kind"] == "sample"]:
+        own = {"model": "gpu_both", "config_id": f"{row['config_id']}both", "step_time_s": row["step_time_s"] / 2}
+        rows.append({**row, **own})
+    rows = [row for row in rows if row.get("model") != "forkjoin"]
+    first = " ".join(opening(study_from_rows(rows)))
+    assert ", 2 on a GPU (made up), and 1 on processor and GPU together, were timed" in first
+    assert "On the GPU the fastest way is gpu_stream" in first
+    assert "On processor and GPU together the fastest way is gpu_both" in first
+    assert "On 2 threads the fastest way is taskiter" in first and "without it" not in first
 
 
 def test_devices_that_disagree_are_refused():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from ...analysis.names import TASK_MODELS, base_model, model_label
+from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
 from ...analysis.statistics import EQUIVALENCE_BAND
 from ...analysis.study import Study
 from .style import GREY, ModelStyle, marker_look
@@ -131,8 +131,10 @@ def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mappin
     Returns whether there was any ratio.
     """
     equivalence_band(axis)
-    compared = [m for m in models if base_model(m) in TASK_MODELS]
+    # A GPU's models are compared with its own fork-join form.
+    compared = [m for m in models if base_model(m) in TASK_MODELS or is_gpu(m)]
     part = table[table["model"].isin(compared) & table["ratio"].notna()]
+    compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
     for model in compared:
         points = part[part["model"] == model].sort_values(x)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ...analysis.study import Study
 from ..words import samples_word
-from .over_plans import caption_over_plans, draw_over_plans
+from .over_plans import caption_over_plans, draw_over_plans, drawn_rows
 
 RANK, ONE_FOR = 3, "network"
 
@@ -29,14 +29,16 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p]["batch"])
     counted, each = _counted(study, plan_id)
     own = f"batch {study.plans[plan_id]['batch']}, "
+    slowest = min(each * row["batch"] / row["median_s"] for row in drawn_rows(study, plans)[0].to_dict("records"))
+    scale, unit = (1e3, "thousand ") if slowest >= 1e3 else (1.0, "")
     return draw_over_plans(
         study,
         plans,
         column,
         lambda p: p["batch"],
         f"batch ({samples_word(study, plan_id)})",
-        lambda p, t: p["batch"] * each / t / 1e3,
-        f"thousand {counted} per second",
+        lambda p, t: p["batch"] * each / t / scale,
+        f"{unit}{counted} per second",
         ("throughput", "below 1: faster"),
         [
             study.problem_name(plan_id).replace(own, ""),

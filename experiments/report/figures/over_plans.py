@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...analysis.limits import BOUNDS, bound_table
-from ...analysis.names import model_label, model_rank
+from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
@@ -18,6 +18,14 @@ from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, x_ax
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+
+
+def drawn_rows(study: Study, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int]:
+    """Return the rows of `speed_table` on the largest number of threads, with the serial run's, and that number."""
+    speeds = speed_table(study)
+    table = speeds[speeds["plan_id"].isin(plan_ids)]
+    widest = int(table["threads"].max())
+    return table[(table["threads"] == widest) | (table["model"] == "serial")].copy(), widest
 
 
 def draw_over_plans(
@@ -32,10 +40,7 @@ def draw_over_plans(
     facts: Sequence[str],
 ) -> Figure:
     """Draw a value and the ratio to fork-join over a property of the plan, at the largest number of threads."""
-    speeds = speed_table(study)
-    table = speeds[speeds["plan_id"].isin(plan_ids)]
-    widest = int(table["threads"].max())
-    table = table[(table["threads"] == widest) | (table["model"] == "serial")].copy()
+    table, widest = drawn_rows(study, plan_ids)
     table["x"] = [x_of(study.plans[p]) for p in table["plan_id"]]
     styles = model_styles(study.samples["model"])
     models = sorted(table["model"].unique(), key=model_rank)
@@ -77,7 +82,9 @@ def draw_over_plans(
     if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
-    header(figure, study, [*facts, f"{widest} threads (serial: 1)"], column)
+    own = set(table["model"]) - {"serial"}
+    where = "on a GPU" if own and all(map(is_gpu, own)) else f"{widest} thread{'s' * (widest != 1)}"
+    header(figure, study, [*facts, where + " (serial: 1)" * ("serial" in models and widest != 1)], column)
     return figure
 
 

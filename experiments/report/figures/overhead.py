@@ -40,12 +40,14 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         ("other preparation", "0.75"),
         ("first iteration beyond a steady one", COLORS[9]),
     )
-    labels = []
+    labels, seen = [], set()  # parts that some model has
     for row, (_, cost) in enumerate(costs.iterrows()):
         record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
         rest = max(0.0, cost["prepare_s"] - record - close)
         left = 0.0
-        for (_, color), width in zip(parts, (record, close, rest, cost["once_s"] - cost["prepare_s"]), strict=True):
+        for (name, color), width in zip(parts, (record, close, rest, cost["once_s"] - cost["prepare_s"]), strict=True):
+            if width:
+                seen.add(name)
             bars.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
             left += width
         labels.append(model_label(cost["model"]))
@@ -56,7 +58,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.set_xlabel("one-time cost (ms)")
     bars.xaxis.set_major_locator(MaxNLocator(5))
-    panel_title(bars, f"before the steady state, {widest} threads")
+    panel_title(bars, f"before the steady state, {widest} thread{'s' * (widest != 1)}")
 
     steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
     reference = better_forkjoin(study, plan_id, widest)
@@ -87,7 +89,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     curves.xaxis.set_minor_locator(NullLocator())
     curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if reference else 'best steady'}")
     panel_title(curves, "one-time cost spread over the run")
-    handles = [Patch(color=color, label=name) for name, color in parts] + model_handles(styles, steady["model"])
+    handles = [Patch(color=color, label=name) for name, color in parts if name in seen]
+    handles += model_handles(styles, steady["model"])
     add_legend(figure, column, handles, columns=4 if column == "double" else 2)
     plan_header(figure, study, plan_id, column)
     return figure
@@ -95,11 +98,13 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
+    own = study.samples[study.samples["plan_id"] == plan_id]
+    records = "record_s" in own and own["record_s"].notna().any()
+    spent = "recording the graph, closing it over iterations, the rest of its preparation" if records else "preparation"
     return [
-        "(a) What each model spends once: recording the graph, closing it over iterations, the rest of its "
-        "preparation, and how much longer its first iteration takes than a steady one (cold caches included; it "
-        "meets every model). (b) Mean time per iteration of a run of n iterations, one-time costs included, over the "
-        "steady step time of the better fork-join form; where two curves cross, the costs are earned back. "
-        "Step times are the typical times of the tables, costs medians.",
+        f"(a) What each model spends once: {spent}, and how much longer its first iteration takes than a steady one "
+        "(cold caches included; it meets every model). (b) Mean time per iteration of a run of n iterations, one-time "
+        "costs included, over the steady step time of the better fork-join form; where two curves cross, the costs are "
+        "earned back. Step times are the typical times of the tables, costs medians.",
         *conditions(study, plan_id),
     ]
