@@ -35,7 +35,7 @@ def call(arguments: Namespace) -> int:
     """Train what is missing, and print and write the report. Exit code 1: a run failed, or weights differ."""
     from ..studies.configuration import find_study
     from ..studies.report import as_json, write_study_report
-    from ..studies.running import run_study
+    from ..studies.running import obstacles, run_study
     from ..studies.tables import agreement
 
     study = find_study(arguments.file)
@@ -45,6 +45,8 @@ def call(arguments: Namespace) -> int:
         print(f"{study.title}\n\n{study.how_to_read}\n")
         for run in study.runs():
             print(f"{run.label}, seed {run.seed}, {' + '.join(str(s.epochs) for s in run.stages)} epochs")
+        for text in obstacles(study):
+            print(f"\ncannot run here: {text}")
         return 0
     out = Path(arguments.out or f"studies/{datetime.now().strftime('%Y%m%d-%H%M%S')}")
 

@@ -113,6 +113,21 @@ class Results:
         return [(run, result) for run, result in self.found if "failure" in result]
 
 
+def obstacles(study: Study) -> list[str]:
+    """Return what keeps this machine from running a study: cores, GPUs, a sentence each."""
+    configs = [stage for run in study.runs() for stage in run.stages]
+    checks: list[tuple] = [(check_threads, n, None, False) for n in sorted({config.threads for config in configs})]
+    if any(parse_model(config.model).model.device == "gpu" for config in configs):
+        checks.append((gpu_device.count_gpus,))
+    found = []
+    for check, *arguments in checks:
+        try:
+            check(*arguments)
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
 def run_study(
     study: Study, out: Path, report: Callable[[str], None] = print, command: Sequence[str] = COMMAND
 ) -> Results:
@@ -134,10 +149,8 @@ def run_study(
         More threads than this machine has cores, no GPU for a model of a GPU, or a folder that cannot take the results.
     """
     runs = study.runs()
-    for config in (stage for run in runs for stage in run.stages):
-        check_threads(config.threads, oversubscribe=False)
-        if parse_model(config.model).model.device == "gpu":
-            gpu_device.count_gpus()
+    for text in obstacles(study):
+        raise UsageError(text)
     marker = out / MARKER
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not marker.exists())):
         raise UsageError(f"--out must be a new folder or one of an earlier study, got {out}; choose another")

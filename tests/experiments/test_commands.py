@@ -147,7 +147,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     assert main([command, path.stem, "--dry-run", "--quick"]) == 0
     said = capsys.readouterr().out
     assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
-    needs_gpu = command == "run" and read_configuration(path).uses_gpu
+    needs_gpu = read_configuration(path).uses_gpu if command == "run" else path.stem == "cpu_gpu_batch"
     assert ("cannot run here: a GPU" in said) == needs_gpu
 
 
