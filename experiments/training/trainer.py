@@ -107,6 +107,24 @@ class Trainer:
         capacity = self.phases.event_capacity if self.phases else 0
         self.executor = self._executors.enter_context(make_executor(spec, config.threads, event_capacity=capacity))
         self.executor.prepare(self.bound)
+        if self.sampler and not config.memory_limit:
+            self._bind_evaluations()
+
+    def _bind_evaluations(self) -> None:
+        """Bind what evaluates before anything is trained: a GPU has memory for all of it, or the run is refused now."""
+        try:
+            for indices in (self.data.valid, self.data.test):
+                for part, batch in self._parts(indices):
+                    self._evaluation(batch, len(part) // batch)
+        except MemoryError:
+            self.close()
+            raise
+
+    def _parts(self, indices: np.ndarray) -> list[tuple[np.ndarray, int]]:
+        """Divide samples into whole batches and the rest; return each part with its batch."""
+        whole = len(indices) // self.evaluation_batch * self.evaluation_batch
+        parts = (indices[:whole], self.evaluation_batch), (indices[whole:], len(indices) - whole)
+        return [(part, batch) for part, batch in parts if len(part)]
 
     def _start_from(self, path: Path) -> None:
         """Copy parameters and statistics from a file, except for a last layer of a classifier that does not fit."""
@@ -200,11 +218,7 @@ class Trainer:
         Whole batches come first; a plan with a smaller batch takes the rest, on the same parameters.
         """
         total_loss, total_correct = 0.0, 0
-        size = self.evaluation_batch
-        whole = len(indices) // size * size
-        for part, batch in ((indices[:whole], size), (indices[whole:], len(indices) - whole)):
-            if not len(part):
-                continue
+        for part, batch in self._parts(indices):
             num_batches = len(part) // batch
             prefix, bound, executor = self._evaluation(batch, num_batches)
             bound.arrays[f"{prefix}batch_order"][:] = part.reshape(num_batches, batch)
