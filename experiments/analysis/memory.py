@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..sampling.memory import KINDS
+from ..sampling.memory import GRAPH, KINDS
 from .study import Study
 
-REST = "libraries, Python and graph"
+LIBRARIES = "Python and libraries"
+REST = "rest"
+# Parts of a process's memory besides the buffers -> their fields in samples.
+_FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 
 def memory_table(study: Study) -> pd.DataFrame:
     """Return the peak memory of each point.
 
     Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
-    process), the bytes of the plan's buffers by kind (the values of `KINDS`), and `REST`: the difference. Samples
-    without that figure, as of older versions, give no row.
+    process), the bytes of the plan's buffers by kind (the values of `KINDS`), `LIBRARIES`: what was resident before the
+    plan was made, `GRAPH`: about what plan and task graph take, and `REST`: the difference. Samples without the
+    first figure, as of older versions, give no row; without those of libraries and graph they count as the rest.
     """
     rows = []
     for plan_id in study.plan_ids() if "max_resident_bytes" in study.samples else ():
@@ -28,5 +32,7 @@ def memory_table(study: Study) -> pd.DataFrame:
             peak = here["max_resident_bytes"].median()
             if pd.notna(peak):
                 point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}
-                rows.append({**point, **buffers, REST: float(peak) - sum(buffers.values())})
+                others = {part: float(here[field].median()) for part, field in _FIELDS.items() if field in here}
+                parts = buffers | {part: size for part, size in others.items() if pd.notna(size)}
+                rows.append({**point, **parts, REST: float(peak) - sum(parts.values())})
     return pd.DataFrame(rows)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
 from ..analysis.losses import FACTORS
-from ..analysis.memory import REST
+from ..analysis.memory import LIBRARIES, REST
 from ..analysis.names import axis_label, model_label
-from ..sampling.memory import KINDS, format_bytes
+from ..sampling.memory import GRAPH, KINDS, format_bytes
 from .words import format_time
 
 
@@ -314,6 +314,5 @@ MEMORY = (
     MODEL,
     THREADS,
     _size("peak_bytes", "peak"),
-    *(_size(kind, kind) for kind in dict.fromkeys(KINDS.values())),
-    _size(REST, REST),
+    *(_size(part, part) for part in (*dict.fromkeys(KINDS.values()), GRAPH, LIBRARIES, REST)),
 )

@@ -268,7 +268,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_id=plan_id,
         ),
         Section(
-            "Peak resident memory of a measuring process, and what of it the plan's buffers are",
+            "Peak resident memory of a measuring process, and what it is for",
             tables=[Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))],
             in_terminal=False,
         ),

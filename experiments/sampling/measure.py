@@ -37,7 +37,8 @@ from ..machine.heat import read_temperature_c
 from ..machine.perf_counters import PerfCounters
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
-from .measured_memory import peak_resident_bytes
+from .measured_memory import peak_resident_bytes, resident_bytes
+from .memory import graph_bytes
 from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
@@ -106,7 +107,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         Used in place of the job's plan and model.
     """
     spec = parse_model(job["model"])
-    started = time.time()
+    started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model, clock)
@@ -162,6 +163,8 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         "conduct": conduct,
         **observed,
         "max_resident_bytes": peak_resident_bytes(),
+        "libraries_bytes": libraries_bytes,
+        "graph_bytes": graph_bytes(bound.plan, spec.model.records),
         "frequency_hz": frequency_hz,
         "libraries": libraries,
         "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,

@@ -29,6 +29,7 @@ KINDS = {
     "table": "data and logs",
     "log": "data and logs",
 }
+GRAPH = "plan and graph"
 # Python, NumPy and this package, with what they load and allocate once a plan runs: 47 to 50 MiB for eight plans of
 # images and tokens, in training and inference. `forktask memory` measures what of it is there before the plan.
 LIBRARIES_BYTES = 48 << 20
@@ -73,11 +74,16 @@ def planned_bytes(plan, threads: int, records: bool = True) -> dict[str, int]:
     for role, size in plan.memory_bytes().items():
         result[KINDS[role]] = result.get(KINDS[role], 0) + size
     result["temporaries"] = result.get("temporaries", 0) + threads * scratch_bytes(plan)
-    graph = NODE_BYTES * plan.num_tasks + EDGE_BYTES * len(plan.accesses.access_list) if records else 0
-    table = sum(array.nbytes for array in vars(plan.accesses).values() if hasattr(array, "nbytes"))
-    result["plan and graph"] = graph + table + BLOCK_BYTES * plan.num_tasks
+    result[GRAPH] = graph_bytes(plan, records)
     result["libraries"] = LIBRARIES_BYTES
     return result
+
+
+def graph_bytes(plan, records: bool = True) -> int:
+    """Return the bytes of a plan's own records and, where the model records one, of the task graph."""
+    graph = NODE_BYTES * plan.num_tasks + EDGE_BYTES * len(plan.accesses.access_list) if records else 0
+    table = sum(array.nbytes for array in vars(plan.accesses).values() if hasattr(array, "nbytes"))
+    return graph + table + BLOCK_BYTES * plan.num_tasks
 
 
 def needs_text(needed: float, free: int | None) -> str:
