@@ -201,9 +201,12 @@ def study_folder() -> Path:
 
 
 def find_study(name: str) -> Study:
-    """Read a study, or the shipped one with this name, with or without `.toml`."""
+    """Read a study, or the shipped one with this name, with or without `.toml`.
+
+    A folder may have the name, such as that of its results.
+    """
     shipped = study_folder() / (name if name.endswith(".toml") else name + ".toml")
-    if not Path(name).exists() and os.sep not in name and shipped.exists():
+    if not Path(name).is_file() and os.sep not in name and shipped.exists():
         return read_study(shipped)
     return read_study(name)
 

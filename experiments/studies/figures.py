@@ -146,7 +146,7 @@ def phases(results: Any) -> tuple[Figure, str] | None:
     if not names:
         return None
     figure, (axis,) = new_figure("double", 1, 0.6 + 0.19 * len(table))
-    axis.set_title("")
+    axis.set_title("")  # a single panel needs no letter
     left = np.zeros(len(table))
     for name, color in zip(names, COLORS, strict=False):
         widths = np.array([row.get(name, 0.0) for row in table])

@@ -469,8 +469,11 @@ def config_folder() -> Path:
 
 
 def find_configuration(name: str) -> Configuration:
-    """Return the path of a configuration, or of the shipped one with this name, with or without `.toml`."""
+    """Read a configuration, or the shipped one with this name, with or without `.toml`.
+
+    A folder may have the name, such as that of its results.
+    """
     shipped = config_folder() / (name if name.endswith(".toml") else name + ".toml")
-    if not Path(name).exists() and os.sep not in name and shipped.exists():
+    if not Path(name).is_file() and os.sep not in name and shipped.exists():
         return read_configuration(shipped)
     return read_configuration(name)

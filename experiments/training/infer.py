@@ -214,7 +214,9 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     fused.warm_up()
     fused_s = sorted(fused.run() for _ in range(job["repeats"]))[job["repeats"] // 2]
     fused_probabilities = fused.results("softmax").copy()
+    ending = time.perf_counter()
     fused.close()
+    ended_s = time.perf_counter() - ending
     flops = sum(part.plan.flops * count for _, part, _, count in fused.parts)
     if bound.target == "gpu":
         peak = bound.device.peak_flops_per_s
@@ -239,11 +241,16 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
     digest = hashlib.sha256()
     for array in (losses, correct, fused_probabilities, unfused_probabilities):
         digest.update(array.tobytes())
+    instruction_set = bound.instruction_set
+    releasing = time.perf_counter()
+    del bound, fused, unfused, check, storage
+    free_s = ended_s + time.perf_counter() - releasing
     return {
         "model": job["model"],
         "threads": job["threads"],
         "load_s": loaded - start,
         "create_s": created - loaded,
+        "free_s": free_s,
         "layers_s": layers,
         "kinds_s": sum_by_kind(layers),
         "run_unfused_s": unfused_s,
@@ -257,7 +264,7 @@ def measure_inference(job: dict[str, Any]) -> dict[str, Any]:
         "answers_hash": digest.hexdigest(),
         "reproducible": spec.model.reproducible,
         "answer": [float(loss) for loss in losses[:FIRST_LOSSES]],
-        "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,
+        "instruction_set": f"{instruction_set}, {spec}" if spec.model.mixes_devices else instruction_set,
     }
 
 
@@ -385,6 +392,7 @@ def format_table(result: dict[str, Any]) -> str:
         ("total, a loop a layer", "total_unfused_s"),
         ("run, fused", "run_fused_s"),
         ("total, fused", "total_fused_s"),
+        ("free", "free_s"),
     ):
         rows.append(line(label, [column[name] for column in columns]))
     rows.append(
@@ -399,16 +407,14 @@ def format_table(result: dict[str, Any]) -> str:
         f"{result['network']}, forward of {result['images']} images in batches of {result['batch']}{others} "
         f"(images of {result['data']} in turn, {parameters})"
     )
+    passes = f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else ""
+    of_device = " of one device" if len({column["instruction_set"] for column in columns}) > 1 else ""
     notes = [
-        "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: "
-        "images into the",
-        "layout of the first layer). load: reading data and parameters; create: plan, memory, recording; total: load +",
-        "create + run. floor: operations over the FMA peak measured beside the runs, of all its cores. "
-        + (f"Of {result['repeats']} passes the one" if result["repeats"] > 1 else ""),
-        ("of median time. " if result["repeats"] > 1 else "")
-        + "All columns"
-        + (" of one device" if len({column["instruction_set"] for column in columns}) > 1 else "")
-        + " gave bit-identical losses and probabilities.",
+        "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: images",
+        "into the layout of the first layer). load: reading data and parameters; create: plan, memory, recording;",
+        "total: load + create + run. free: ending the threads, giving back all memory. floor: operations over the FMA",
+        f"peak, measured beside the runs, of all its cores. {passes}All columns{of_device}",
+        "gave bit-identical losses and probabilities.",
     ]
     if columns[0]["error_rate"] is not None:
         notes.append(f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included).")

@@ -48,6 +48,7 @@ def test_every_layer_is_timed_and_sums_add_up():
     assert sum(column["layers_s"].values()) <= column["run_unfused_s"]
     assert column["total_fused_s"] == pytest.approx(column["load_s"] + column["create_s"] + column["run_fused_s"])
     assert column["error_rate"] is None
+    assert column["free_s"] > 0
     # Two batches of two images and one image left over: 7.84 MFLOP an image.
     assert column["flops"] == 5 * 7_840_000
     assert column["floor_s"] == pytest.approx(column["flops"] / column["peak_flops_per_s"])
@@ -99,7 +100,7 @@ def test_the_command_prints_a_table_and_json(capsys):
     assert main(common) == 0
     text = capsys.readouterr().out
     assert "forward of 3 images in batches of 2" in text and "serial x1" in text
-    for row in [*LAYERS, "all conv", "load", "create", "total, fused"]:
+    for row in [*LAYERS, "all conv", "load", "create", "free", "total, fused"]:
         assert f"\n{row} " in text
     assert "\nrun, fused / floor " in text
     assert main([*common, "--json"]) == 0

@@ -403,10 +403,13 @@ def test_bad_files_are_refused(tmp_path, text, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_names_the_shipped_ones(tmp_path):
-    """Check the message, and that shipped configurations are found by name."""
+def test_a_missing_file_names_the_shipped_ones(tmp_path, monkeypatch):
+    """Check the message, and that shipped configurations are found by name, also beside a folder of their results."""
     with pytest.raises(UsageError, match=r"strong_scaling\.toml"):
         find_configuration(str(tmp_path / "none.toml"))
+    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+    monkeypatch.chdir(tmp_path)
+    Path("strong_scaling").mkdir()
     assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
 
 

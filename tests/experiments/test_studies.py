@@ -215,6 +215,13 @@ def test_folders_of_others_are_refused(file, tmp_path):
         find_study("none")
 
 
+def test_a_study_goes_on_beside_its_results(tmp_path, monkeypatch):
+    """Check that a shipped study is found by name where the current folder has a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lenet5").mkdir()
+    assert find_study("lenet5").title == find_study("lenet5.toml").title
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in study_folder().glob("*.toml")))
 def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     """Check that each shipped study says how to read it, and runs in its small form; without a GPU, that one for it
