@@ -29,6 +29,17 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     return f"; did you mean {small[near[0]]!r}?" if near else ""
 
 
+def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:
+    """Call each check, and return the sentences of those that raise `UsageError`."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
 def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
     """Return a function whose arguments raise `UsageError` where they do not fit its signature.
 

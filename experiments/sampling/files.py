@@ -143,6 +143,15 @@ def check_writable_folder(folder: Path | str) -> None:
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
 
 
+def given_or_shipped(name: str, folder: Path) -> Path | str:
+    """Return the path of a shipped TOML file where a name, with or without `.toml`, is one's; if not, the name.
+
+    A file of the user's comes first; a folder may have the name, such as that of the results.
+    """
+    shipped = folder / (name if name.endswith(".toml") else name + ".toml")
+    return shipped if not Path(name).is_file() and os.sep not in name and shipped.exists() else name
+
+
 def list_folder(folder: Path | str) -> list[Path]:
     """Return the paths of all that lies in a folder.
 

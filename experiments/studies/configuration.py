@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import Text, check_keys, check_title, checked, read_toml
 from ...cython_src.records import Field, Record, about, fields
+from ..sampling.files import given_or_shipped
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
@@ -201,14 +201,8 @@ def study_folder() -> Path:
 
 
 def find_study(name: str) -> Study:
-    """Read a study, or the shipped one with this name, with or without `.toml`.
-
-    A folder may have the name, such as that of its results.
-    """
-    shipped = study_folder() / (name if name.endswith(".toml") else name + ".toml")
-    if not Path(name).is_file() and os.sep not in name and shipped.exists():
-        return read_study(shipped)
-    return read_study(name)
+    """Read a study, or the shipped one with this name, with or without `.toml`."""
+    return read_study(given_or_shipped(name, study_folder()))
 
 
 def read_study(path: Path | str) -> Study:

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_json, read_regular
 from ..machine.environment import collect, environment_id
@@ -116,16 +117,11 @@ class Results:
 def obstacles(study: Study) -> list[str]:
     """Return what keeps this machine from running a study: cores, GPUs, a sentence each."""
     configs = [stage for run in study.runs() for stage in run.stages]
-    checks: list[tuple] = [(check_threads, n, None, False) for n in sorted({config.threads for config in configs})]
+    counts = sorted({config.threads for config in configs})
+    checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
     if any(parse_model(config.model).model.device == "gpu" for config in configs):
-        checks.append((gpu_device.count_gpus,))
-    found = []
-    for check, *arguments in checks:
-        try:
-            check(*arguments)
-        except UsageError as error:
-            found.append(str(error))
-    return found
+        checks.append(gpu_device.count_gpus)
+    return refusals(checks)
 
 
 def run_study(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..sampling.memory import KINDS
+from ..sampling.memory import GRAPH, KINDS
 from ..training.checkpoints import OPTIONAL_COLUMNS
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .configuration import WITHOUT_EFFECT, Run
 from .running import Results
 
 # Kinds of memory that a run's plan has to itself; the data lie in what the loader took.
-PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), "plan and graph")
+PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH)
 
 
 def epoch_table(results: Results) -> pd.DataFrame:

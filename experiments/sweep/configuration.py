@@ -24,12 +24,13 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
@@ -39,6 +40,7 @@ from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
+from ..sampling.files import given_or_shipped
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
@@ -276,19 +278,15 @@ class Configuration:
         UsageError
             A convolution algorithm that has no CUDA kernels.
         """
-        checks: list[tuple] = [(process_environment, spec) for spec in parse_models(self.grid.models)]
+        checks: list[Callable[[], object]] = [
+            partial(process_environment, spec) for spec in parse_models(self.grid.models)
+        ]
         if self.uses_gpu:
-            checks.append((gpu_device.count_gpus,))
+            checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
                 convolution_for(model, conv)  # raises
-        checks += [(check_threads, threads, None, self.measure.oversubscribe) for threads in self.grid.threads]
-        found = []
-        for check, *arguments in checks:
-            try:
-                check(*arguments)
-            except UsageError as error:
-                found.append(str(error))
-        return found
+        checks += [partial(check_threads, n, None, self.measure.oversubscribe) for n in self.grid.threads]
+        return refusals(checks)
 
     @property
     def uses_gpu(self) -> bool:
@@ -469,11 +467,5 @@ def config_folder() -> Path:
 
 
 def find_configuration(name: str) -> Configuration:
-    """Read a configuration, or the shipped one with this name, with or without `.toml`.
-
-    A folder may have the name, such as that of its results.
-    """
-    shipped = config_folder() / (name if name.endswith(".toml") else name + ".toml")
-    if not Path(name).is_file() and os.sep not in name and shipped.exists():
-        return read_configuration(shipped)
-    return read_configuration(name)
+    """Read a configuration, or the shipped one with this name, with or without `.toml`."""
+    return read_configuration(given_or_shipped(name, config_folder()))

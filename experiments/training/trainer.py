@@ -21,7 +21,7 @@ from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
 from ..machine.energy import EnergyMeter
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
-from ..sampling.memory import check_fits, format_bytes, parse_bytes, planned_bytes
+from ..sampling.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
@@ -35,7 +35,7 @@ from .weights import EXPORTS, read_weights
 EVALUATION_BATCH = 64
 LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
 # Kinds of memory that an evaluating plan has to itself.
-OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", "plan and graph")
+OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", GRAPH)
 
 
 class Trainer:
