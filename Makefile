@@ -43,7 +43,7 @@ space := $() $()
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(SOURCES)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet .
 	touch $@
 
@@ -123,7 +123,7 @@ AARCH64 ?= tests/cython_src/kernels/norm tests/cython_src/kernels/dense tests/cy
 
 test-aarch64: FURTHER := aarch64
 test-aarch64: check-packages
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet meson ninja cython
 	tests/aarch64/run $(BIN)/python build/aarch64 $(AARCH64)
 

@@ -28,6 +28,7 @@ PATTERNS = (
     "spread",
     "random_nearest",
 )
+PATTERNS_WITH_RADIX = ("nearest", "spread", "random_nearest")
 
 
 def points(pattern: str, width: int, steps: int, step: int) -> tuple[int, int]:
@@ -112,7 +113,7 @@ def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: 
         raise UsageError(
             f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"
         )
-    if not 1 <= radix <= width and pattern in ("nearest", "spread", "random_nearest"):
+    if not 1 <= radix <= width and pattern in PATTERNS_WITH_RADIX:
         raise UsageError(f"radix must be in [1, {width}] (the width), got {radix}")
     if work < 0 or not 0.0 <= imbalance <= 1.0:
         raise UsageError(f"work must not be negative and imbalance be in [0, 1]; got {work} and {imbalance}")

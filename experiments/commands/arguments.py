@@ -25,6 +25,7 @@ def add_plan_options(
     phase: str = "train",
     leave_out: tuple[str, ...] = (),
     axes: bool = False,
+    networks: bool = False,
     **defaults: Any,
 ) -> None:
     """Add `--network` and a flag for each field of `PlanOptions`; see `plan_options` and `plan_axes`.
@@ -40,7 +41,9 @@ def add_plan_options(
     leave_out : tuple of str
         Fields that the command sets itself.
     axes : bool
-        Each flag takes several values.
+        Each flag of an option takes several values, and the parsed network is a tuple.
+    networks : bool
+        `--network` takes several values too; needs `axes`.
     **defaults
         Fields whose default differs from that of `PlanOptions`; with `axes` a tuple of values. Of "batch" it is that of
         networks of images.
@@ -53,15 +56,15 @@ def add_plan_options(
     if axes:
         group.add_argument(
             "--network",
-            type=texts,
+            type=texts if networks else _one_text,
             default=(network,),
-            metavar="N[,N...]",
-            help=f"name, module:function or file.py:function, which may have arguments: file.py:function(depth=2); "
-            f"default: {network}",
+            metavar="N[,N...]" if networks else "N",
+            help=f"name of `forktask networks`, module:function or file.py:function, which may have arguments: "
+            f"file.py:function(depth=2); default: {network}",
         )
     else:
         said = (
-            "name, module:function or file.py:function; default: %(default)s"
+            "name of `forktask networks`, module:function or file.py:function; default: %(default)s"
             if network
             else "a network instead; the options of plans are for it"
         )
@@ -239,6 +242,13 @@ def texts(text: str) -> tuple[str, ...]:
     return parts
 
 
+def _one_text(text: str) -> tuple[str]:
+    parts = texts(text)
+    if len(parts) > 1:
+        raise ArgumentTypeError(f"takes one value, got {text!r}; give the command once for each")
+    return parts[:1]
+
+
 def numbers(text: str, least: int = 0, most: int = MOST) -> tuple[int, ...]:
     """Parse whole numbers between commas, each once; a type for argparse."""
     try:
@@ -292,7 +302,10 @@ def add_device(parser: ArgumentParser) -> None:
 def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     """Add `--models`; `models` reads them."""
     parser.add_argument(
-        "--models", default=",".join(default), metavar="M[,M...]", help="name[:option=value...]; default: %(default)s"
+        "--models",
+        default=",".join(default),
+        metavar="M[,M...]",
+        help="name[:option=value...], all of which `forktask compare --help` lists; default: %(default)s",
     )
     parser.set_defaults(default_models=default)
 
@@ -306,14 +319,14 @@ def models(arguments: Namespace) -> tuple[str, ...]:
     return tuple(map(str, parse_models(models_on(device, named, arguments.default_models))))
 
 
-def add_threads(parser: ArgumentParser) -> None:
-    """Add `--threads`: several numbers; `threads` reads them."""
+def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the cores of this process") -> None:
+    """Add `--threads`: several numbers; `threads` reads them. `default`: what the help says of it."""
     parser.add_argument(
         "--threads",
         type=lambda text: text if text == "cores" else numbers(text, 1, MOST_THREADS),
         default="cores",
         metavar="N[,N...]",
-        help="default: 1,2,4,... up to the cores of this process",
+        help=f"numbers of threads; default: {default}",
     )
 
 

@@ -36,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     from ..sweep.configuration import Measure
 
     parser.epilog = f"Models and their options: {describe_models()}."
-    add_plan_options(parser, axes=True)
+    add_plan_options(parser, axes=True, networks=True)
     add_models(parser, DEFAULT_MODELS)
     add_device(parser)
     add_threads(parser)

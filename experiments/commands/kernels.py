@@ -37,9 +37,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         choices=("loop", "kernel"),
-        default="loop",
+        default=None,
         help="rows of the step: a loop each, or all loops of a kernel and phase. The limit of one that memory bounds "
-        "is what plain loops take that read and write the same regions in its place; default: %(default)s",
+        "is what plain loops take that read and write the same regions in its place; default: loop",
     )
     parser.add_argument("--kernels", type=texts, default=(), metavar="NAME[,...]", help="parts of names, with --maps")
     parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")
@@ -58,6 +58,7 @@ def call(arguments: Namespace) -> int:
     from ..machine.map_kernels import DEFAULT_MAPS, format_maps, measure_maps
     from ..machine.step_kernels import format_step, measure_step
 
+    _check_effects(arguments)
     seconds = {} if arguments.seconds is None else {"seconds": arguments.seconds}
     where = {"instruction_set": arguments.instruction_set, "cpu": arguments.cpu}
     if arguments.maps:
@@ -70,5 +71,19 @@ def call(arguments: Namespace) -> int:
         show(arguments, result, format_algorithms)
     else:
         result = measure_step(arguments.network, plan_options(arguments), **seconds, **where)
-        show(arguments, result, lambda step: format_step(step, arguments.by))
+        show(arguments, result, lambda step: format_step(step, arguments.by or "loop"))
     return 0
+
+
+def _check_effects(arguments: Namespace) -> None:
+    """Raise `UsageError` for an option that would change nothing."""
+    from ...cython_src.errors import UsageError
+
+    if arguments.kernels and not arguments.maps:
+        raise UsageError(
+            f"--kernels chooses among the kernels of --maps, got --kernels {','.join(arguments.kernels)} without it; "
+            f"add --maps default, or leave it out"
+        )
+    if arguments.by and (arguments.maps or arguments.convolutions is not None):
+        other = "--maps" if arguments.maps else "--convolutions"
+        raise UsageError(f"--by is for the loops of a step, got it with {other}; leave one of them out")

@@ -28,11 +28,14 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
+    from ...cython_src.graphs.task_bench import PATTERNS
     from ..metg.graphs import TaskBenchOptions
     from ..metg.metg import MetgSettings, default_models
 
     graph = parser.add_mutually_exclusive_group()
-    graph.add_argument("--pattern", default="stencil_1d", metavar="P[,P...]", help="default: %(default)s")
+    graph.add_argument(
+        "--pattern", default="stencil_1d", metavar="P[,P...]", help=f"of {', '.join(PATTERNS)}; default: %(default)s"
+    )
     add_plan_options(parser, network=None, network_group=graph)
     add_models(parser, default_models())
     add_device(parser)
@@ -54,18 +57,28 @@ def add_arguments(parser: ArgumentParser) -> None:
 def call(arguments: Namespace) -> int:
     """Measure, print and draw. Exit code 1: nothing could be measured."""
     from ...cython_src.errors import UsageError
+    from ...cython_src.graphs.task_bench import PATTERNS_WITH_RADIX
     from ...cython_src.lowering.options import PlanOptions
     from ..metg.graphs import TaskBenchOptions, network_graph, task_bench_graphs
     from ..metg.metg import MetgSettings, measure_metg
     from ..metg.table import format_table
 
-    specs, options = models(arguments), TaskBenchOptions(**given(arguments, TaskBenchOptions))
+    asked = given(arguments, TaskBenchOptions)
+    specs, options = models(arguments), TaskBenchOptions(**asked)
     if arguments.network is None:
         if unused := given(arguments, PlanOptions):
             flag = next(iter(unused)).replace("_", "-")
             raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
-        graphs = task_bench_graphs(texts(arguments.pattern), options, arguments.device)
+        patterns = texts(arguments.pattern)
+        graphs = task_bench_graphs(patterns, options, arguments.device)
+        if "radix" in asked and not {*patterns} & {*PATTERNS_WITH_RADIX}:
+            raise UsageError(
+                f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {arguments.pattern}; leave it out"
+            )
     else:
+        if unused := asked.keys() - {"kernel"}:
+            flag = "no-check" if "check" in unused else min(unused)
+            raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
         graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]
     settings = MetgSettings(**given(arguments, MetgSettings))
     table = measure_metg(graphs, specs, threads(arguments), settings, arguments.out, arguments.format)

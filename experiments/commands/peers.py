@@ -47,7 +47,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_threads(parser)
     parser.add_argument(
-        "--repeats", type=number_from(1, most=100_000), default=5, metavar="R", help="default: %(default)s"
+        "--repeats",
+        type=number_from(1, most=100_000),
+        default=5,
+        metavar="R",
+        help="processes of each; default: %(default)s",
     )
     parser.add_argument(
         "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
@@ -64,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="such as 90s or 3min: no process starts that would end later; default: none, and 5 min a process",
     )
-    parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
+    parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
     add_json(parser, "raw samples and table")
 
 

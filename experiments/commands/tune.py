@@ -29,14 +29,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_plan_options(parser, leave_out=("granularity",))
     add_models(parser, MODELS)
-    add_threads(parser)
+    add_threads(parser, default="the cores of this process")
     parser.add_argument(
         "--budget", type=number_from(2, most=10_000), default=12, metavar="N", help="candidates; default: %(default)s"
     )
     parser.add_argument(
         "--seconds", type=positive, default=0.3, metavar="S", help="timed for each; default: %(default)s"
     )
-    parser.add_argument("--seed", type=number_from(0), default=0, help="default: %(default)s")
+    parser.add_argument("--seed", type=number_from(0), default=0, help="of the candidates; default: %(default)s")
     parser.add_argument(
         "--file",
         default="tuned.json",

@@ -23,7 +23,7 @@ class TaskBenchOptions(Record, frozen=True):
     kernel: Annotated[str, about("what a task does", choices=("compute", "memory", "load_imbalance", "busy_wait"))] = (
         "compute"
     )
-    check: Annotated[bool, about("tasks look at their inputs: without, it is the runtime alone")] = True
+    check: Annotated[bool, about("each task checks its inputs; without, the runtime alone is measured")] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

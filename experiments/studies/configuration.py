@@ -43,7 +43,7 @@ from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import Text, check_keys, check_title, checked, read_toml
 from ...cython_src.records import Field, Record, about, fields
-from ..sampling.files import given_or_shipped
+from ..sampling.files import SHIPPED, given_or_shipped
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
@@ -197,12 +197,12 @@ def _fields() -> dict[str, Field]:
 
 def study_folder() -> Path:
     """Return the folder of the shipped studies."""
-    return Path(__file__).parent.parent / "configs" / "studies"
+    return SHIPPED["study"]
 
 
 def find_study(name: str) -> Study:
     """Read a study, or the shipped one with this name, with or without `.toml`."""
-    return read_study(given_or_shipped(name, study_folder()))
+    return read_study(given_or_shipped(name, "study"))
 
 
 def read_study(path: Path | str) -> Study:

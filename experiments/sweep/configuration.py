@@ -40,7 +40,7 @@ from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
-from ..sampling.files import given_or_shipped
+from ..sampling.files import SHIPPED, given_or_shipped
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
@@ -453,19 +453,19 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    try:
-        values, comment = read_toml(path, "readable TOML file")
-    except UsageError as error:
-        shipped = ", ".join(sorted(p.name for p in config_folder().glob("*.toml")))
-        raise UsageError(f"{error}; shipped with forktask: {shipped}") from None
+    values, comment = read_toml(path, "readable TOML file")
+    if "grid" not in values:
+        raise UsageError(
+            f"{path} must have a table [grid], got none; write [grid] and what to compare below it, such as batch = 16"
+        )
     return replace(parse_configuration(values, str(path)), how_to_read=comment)
 
 
 def config_folder() -> Path:
     """Return the folder of the shipped configurations."""
-    return Path(__file__).parent.parent / "configs"
+    return SHIPPED["run"]
 
 
 def find_configuration(name: str) -> Configuration:
     """Read a configuration, or the shipped one with this name, with or without `.toml`."""
-    return read_configuration(given_or_shipped(name, config_folder()))
+    return read_configuration(given_or_shipped(name, "run"))

@@ -211,7 +211,7 @@ def test_folders_of_others_are_refused(file, tmp_path):
         with pytest.raises(UsageError, match=message):
             run_study(read_study(file), tmp_path / "full")
         assert json.loads(marker.read_text()) == content
-    with pytest.raises(UsageError, match="name a TOML file or a shipped study"):
+    with pytest.raises(UsageError, match="FILE must be a TOML file, or the name of a shipped one, got 'none'"):
         find_study("none")
 
 
