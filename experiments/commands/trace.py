@@ -60,10 +60,11 @@ def call(arguments: Namespace) -> int:
     from ..machine.limits import measure_machine
     from ..machine.topology import core_counts
     from ..report.trace_files import write_trace_files
-    from ..traces.collect import collect_traces, write_machine
+    from ..traces.collect import check_trace_folder, collect_traces, write_machine
 
     count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
     folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    check_trace_folder(folder)
     collection = collect_traces(
         {"network": arguments.network, **plan_options(arguments).as_dict()},
         models(arguments),

@@ -177,6 +177,15 @@ def given_or_shipped(name: str, command: str) -> Path | str:
     )
 
 
+def holds_others(folder: Path | str, marker: str) -> bool:
+    """Return whether a folder without an entry `marker` holds anything but folders with one.
+
+    What a command leaves lies in a folder with a marker; several of them may lie side by side in the folder above.
+    """
+    place = Path(folder)
+    return not (place / marker).exists() and any(not (path / marker).exists() for path in place.iterdir())
+
+
 def list_folder(folder: Path | str) -> list[Path]:
     """Return the paths of all that lies in a folder.
 

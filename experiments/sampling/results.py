@@ -24,6 +24,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import decode_json, read_regular
+from .files import holds_others
 from .older_rows import present_rows
 from .rows import ROWS, check_row
 
@@ -176,7 +177,7 @@ class ResultsWriter:
         path = self.out_dir / samples
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
-            foreign = not path.exists() and any(self.out_dir.iterdir())
+            foreign = holds_others(self.out_dir, samples)
             if not foreign:
                 self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:

@@ -17,8 +17,9 @@ from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.files import check_writable_folder, write_atomically
+from ..sampling.files import check_writable_folder, holds_others, write_atomically
 from ..sampling.models import check_threads, parse_model, process_environment
+from ..sampling.results import SAMPLES
 
 MACHINE = "machine.json"
 WARMUP_S = 0.5
@@ -37,6 +38,20 @@ class Collection:
 def file_name(model: str, threads: int) -> str:
     """Return the name of a model's event log in its folder."""
     return f"{model.replace(':', '_').replace('=', '-').replace('/', '-')}-{threads}.npz"
+
+
+def check_trace_folder(folder: str | os.PathLike) -> None:
+    """Raise `UsageError` where a folder holds anything but traces and folders of traces."""
+    path = Path(folder)
+    try:
+        others = path.is_dir() and ((path / SAMPLES).exists() or holds_others(path, EVENTS_FOLDER))
+    except OSError as error:
+        raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
+    if others:
+        raise UsageError(
+            f"the folder of traces must be new, empty or hold traces, got {str(folder)!r} with other files; choose "
+            f"another with --out"
+        )
 
 
 def collect_traces(

@@ -27,6 +27,7 @@ from forktask.experiments.sampling.event_states import (
 from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
 from forktask.experiments.sampling.models import built_models
 from forktask.experiments.sampling.trace import trace_run
+from forktask.experiments.traces.collect import check_trace_folder
 from forktask.forkjoin.executor import SerialExecutor
 
 EVENTS = np.dtype([("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")])
@@ -289,3 +290,25 @@ def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main([*arguments, "--out", str(tmp_path / "file")]) == 2
     assert "cannot be made or written to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["training.json"], ["samples.jsonl", "events/serial-1.npz"], ["other/thesis.tex"]])
+def test_traces_are_written_to_no_folder_of_another_kind(names, tmp_path, capsys):
+    """Check that folders of a training, of a sweep and of anything else stay as they are; one of traces above others
+    may be used."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("important")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["trace", "--network", "lenet5", "--batch", "4", "--out", str(tmp_path)]) == 2
+    assert "must be new, empty or hold traces" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_above_traces_takes_traces(tmp_path):
+    """Check that new, empty, used folders and those above used ones pass."""
+    check_trace_folder(tmp_path)
+    check_trace_folder(tmp_path / "new")
+    (tmp_path / "cifar" / "events").mkdir(parents=True)
+    check_trace_folder(tmp_path)
+    check_trace_folder(tmp_path / "cifar")

@@ -90,6 +90,18 @@ def test_a_foreign_folder_is_left_alone(tmp_path):
         read_results(tmp_path)
 
 
+def test_a_folder_above_results_takes_results(tmp_path):
+    """Check that the folder in which results lie by default can be named as `--out`, and one with more cannot."""
+    (tmp_path / "20261123-040141").mkdir()
+    (tmp_path / "20261123-040141" / "samples.jsonl").write_text("")
+    ResultsWriter(tmp_path).close()
+    assert sorted(os.listdir(tmp_path)) == ["20261123-040141", "samples.jsonl"]
+    (tmp_path / "samples.jsonl").unlink()
+    (tmp_path / "thesis").mkdir()
+    with pytest.raises(UsageError, match="other files"):
+        ResultsWriter(tmp_path)
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     """Check a path below a file, and a file system that takes nothing."""
     (tmp_path / "file").write_text("")
