@@ -46,7 +46,7 @@ def call(arguments: Namespace) -> int:
         for run in study.runs():
             print(f"{run.label}, seed {run.seed}, {' + '.join(str(s.epochs) for s in run.stages)} epochs")
         for text in obstacles(study):
-            print(f"\ncannot run here: {text}")
+            print(f"\ncannot run: {text}")
         return 0
     out = Path(arguments.out or f"studies/{datetime.now().strftime('%Y%m%d-%H%M%S')}")
 

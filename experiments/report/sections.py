@@ -23,7 +23,7 @@ from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.memory import memory_table
-from ..analysis.names import TASK_MODELS, axis_label, base_model, is_gpu, model_label
+from ..analysis.names import TASK_MODELS, axis_label, base_model, is_gpu, model_label, value_text
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, speed_table
@@ -37,6 +37,8 @@ from .how_to_read import DEFINITIONS
 from .in_short import in_short
 from .opening import opening
 from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
+
+NAMED_PROBLEMS = 4  # a title that names more takes a page to read
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,6 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
 
 def build(study: Study) -> Report:
     """Return the report of a study."""
-    problems = list(dict.fromkeys(study.problem_name(p) for p in study.plan_ids()))
     sections: list[Section] = []
     if not len(study.samples):
         sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
@@ -141,7 +142,7 @@ def build(study: Study) -> Report:
         sections += _comparisons(study)
     sections += _closing_sections(study)
     return Report(
-        title="; ".join(problems) or "no samples",
+        title=_title(study),
         facts={
             "title": study.config.get("title", ""),
             "created": study.run.get("created", ""),
@@ -157,6 +158,15 @@ def build(study: Study) -> Report:
         sections=sections,
         opening=opening(study),
     )
+
+
+def _title(study: Study) -> str:
+    """Return the names of a study's problems, or what they differ by where they are many."""
+    problems = list(dict.fromkeys(study.problem_name(p) for p in study.plan_ids()))
+    if len(problems) <= NAMED_PROBLEMS:
+        return "; ".join(problems) or "no samples"
+    values = {axis: dict.fromkeys(value_text(study.records[p][axis]) for p in study.plan_ids()) for axis in study.axes}
+    return f"{len(problems)} problems: " + "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
 
 
 def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:

@@ -44,9 +44,9 @@ PHASES_SAID = (
 )
 MEMORY_SAID = (
     "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
-    "loader (with the data) were measured; the other kinds are what the plan of a step needs. The rest is evaluation, "
-    "copies, and libraries that are loaded later, such as PyTorch for a file of it; it is negative where parts of a "
-    "plan were never touched. Growth is from the second epoch to the last one."
+    "loader (with the data) were measured; the other kinds are what the plan of a step needs, and evaluating plans "
+    "beside it. The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
+    "negative where parts of a plan were never touched. Growth is from the second epoch to the last one."
 )
 
 

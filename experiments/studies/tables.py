@@ -12,11 +12,12 @@ import pandas as pd
 from ..sampling.memory import GRAPH, KINDS
 from ..training.checkpoints import OPTIONAL_COLUMNS
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
+from ..training.trainer import EVALUATING
 from .configuration import WITHOUT_EFFECT, Run
 from .running import Results
 
-# Kinds of memory that a run's plan has to itself; the data lie in what the loader took.
-PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH)
+# Kinds of memory that a run's plans have to themselves; the data lie in what the loader took.
+PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH, EVALUATING)
 
 
 def epoch_table(results: Results) -> pd.DataFrame:
@@ -121,8 +122,9 @@ def memory_table(results: Results) -> list[dict[str, Any]]:
     """Return a row for each combination: medians over seeds of the peak of its process and what it consists of.
 
     peak_bytes, libraries_bytes (resident before the training), loader_bytes (what reading the data added), the kinds of
-    `PLANNED` as the plan needs them, rest_bytes (the peak without all these: evaluating plans, copies), and grown_bytes
-    (resident after the last epoch beyond that after the second of a stage, of the last stage; NaN for fewer epochs).
+    `PLANNED` as the plans need them, rest_bytes (the peak without all these: copies, what libraries allocate), and
+    grown_bytes (resident after the last epoch beyond that after the second of a stage, of the last stage; NaN for
+    fewer epochs).
     """
     rows: dict[str, list[dict[str, float]]] = defaultdict(list)
     axes = {run.label: run.axes for run, _ in results.done()}

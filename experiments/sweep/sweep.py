@@ -463,7 +463,7 @@ def expected_text(found: Mapping[str, Any]) -> str:
                     f"  {c['config_id']}  {c['model']} on {c['threads']} thread{'s' * (c['threads'] > 1)}{hogs}"
                 )
     environment = found["environment"]
-    lines += ["", *(f"cannot run here: {text}" for text in found["obstacles"])] if found["obstacles"] else []
+    lines += ["", *(f"cannot run: {text}" for text in found["obstacles"])] if found["obstacles"] else []
     count, repeats = len(found["configurations"]), found["repeats"]
     lines.append(
         f"\n{environment['cpu']['model']}, {environment['topology']['cores']} cores, CPUs {environment['affinity']}, "

@@ -36,6 +36,7 @@ EVALUATION_BATCH = 64
 LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
 # Kinds of memory that an evaluating plan has to itself.
 OF_A_PLAN = ("activations", "activations and gradients, shared", "temporaries", GRAPH)
+EVALUATING = "evaluating plans"
 
 
 class Trainer:
@@ -56,6 +57,8 @@ class Trainer:
         A row for each epoch done.
     started : str
         What was loaded from a file of parameters, and what was not.
+    evaluating_bytes : int
+        Most that evaluating plans have held at once beside what they share with the training's.
     """
 
     def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
@@ -69,7 +72,8 @@ class Trainer:
         large = not isinstance(data, Dataset) or math.prod(data.images.shape[1:]) > LARGE_IMAGE
         self.evaluation_batch = config.batch if large else EVALUATION_BATCH
         self._executors, self._evaluation_executors = ExitStack(), ExitStack()
-        self._evaluations: dict[int, tuple[str, Any, Any]] = {}
+        self._evaluations: dict[tuple[int, int], tuple[str, Any, Any]] = {}
+        self.evaluating_bytes = 0
         self.storage = storage_for(config.model)
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_data(self.storage, data)
@@ -252,7 +256,14 @@ class Trainer:
             executor = self._evaluation_executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
+            held = sum(self._own_bytes(bound.plan) for _, bound, _ in self._evaluations.values())
+            self.evaluating_bytes = max(self.evaluating_bytes, held)
         return self._evaluations[key]
+
+    def _own_bytes(self, plan: Any) -> int:
+        """Return the bytes of an evaluating plan that no other plan of this training has."""
+        planned = planned_bytes(plan, self.config.threads)
+        return sum(planned[kind] for kind in planned if kind in OF_A_PLAN)
 
     def _close_evaluations(self) -> None:
         """End the threads of evaluating plans and give their memory back."""
@@ -269,8 +280,7 @@ class Trainer:
         except MemoryError as error:
             raise UsageError(str(error)) from None
         batch = min(self.evaluation_batch, len(self.data.valid))
-        evaluating = planned_bytes(lower(self.network, self.config.evaluation(batch)), self.config.threads)
-        needed = self.needed_bytes + sum(evaluating[kind] for kind in evaluating if kind in OF_A_PLAN)
+        needed = self.needed_bytes + self._own_bytes(lower(self.network, self.config.evaluation(batch)))
         if needed > limit:
             raise UsageError(
                 f"training and evaluating need {format_bytes(needed)}, the memory limit is {format_bytes(limit)}; "
@@ -318,7 +328,11 @@ class Trainer:
             "phases_timed": self.phases.timed if self.phases else "",
             "test_loss": test_loss,
             "test_accuracy": 1 - test_error,
-            "memory_bytes": {**planned_bytes(self.plan, self.config.threads), "peak resident": peak_resident_bytes()},
+            "memory_bytes": {
+                **planned_bytes(self.plan, self.config.threads),
+                EVALUATING: self.evaluating_bytes,
+                "peak resident": peak_resident_bytes(),
+            },
             **({"started": self.started} if self.started else {}),
             "parameters": path.name,
             "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],

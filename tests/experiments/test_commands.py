@@ -148,7 +148,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     said = capsys.readouterr().out
     assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
     needs_gpu = read_configuration(path).uses_gpu if command == "run" else path.stem == "cpu_gpu_batch"
-    assert ("cannot run here: a GPU" in said) == needs_gpu
+    assert ("cannot run: a GPU" in said) == needs_gpu
 
 
 def test_numbers_have_no_exponent():

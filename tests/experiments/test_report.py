@@ -12,7 +12,7 @@ from forktask.experiments.analysis.load import load, study_from_rows
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
-from forktask.experiments.report import figures, files
+from forktask.experiments.report import figures, files, sections
 from forktask.experiments.report.in_short import in_short
 from forktask.experiments.report.render_html import _unwrapped
 from forktask.experiments.report.words import format_time
@@ -268,6 +268,19 @@ def test_a_swept_option_is_named_everywhere(tmp_path):
     assert answer["swept"] == ["weight_gradients"]
     assert {row["value"] for row in answer["axes"]} == {"chain"}
     assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])
+
+
+@pytest.mark.parametrize(
+    "count, title",
+    [
+        (2, "cifar10_cnn, batch 8, train; cifar10_cnn, batch 16, train"),
+        (6, "6 problems: batch 8, 16, 32, 64, 128, 256"),
+    ],
+)
+def test_the_title_names_problems_or_what_many_differ_by(count, title):
+    """Check a few problems, and more than a line holds."""
+    rows = synthetic_rows(models=("serial",), batches=[8 << k for k in range(count)])
+    assert sections.build(study_from_rows(rows)).title == title
 
 
 def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
