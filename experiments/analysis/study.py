@@ -138,13 +138,18 @@ class Study:
         records = [self.records[plan_id] for plan_id in self.plan_ids()]
         return tuple(n for n in (records[0] if records else ()) if len({repr(record[n]) for record in records}) > 1)
 
-    def siblings(self, plan_id: str, axis: str) -> list[str]:
-        """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included."""
+    def siblings(self, plan_id: str, axis: str, asked: bool = False) -> list[str]:
+        """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included; with
+        `asked`, also those that were to be measured and have no sample."""
 
         def rest(plan: str) -> dict[str, Any]:
             return {name: value for name, value in self.records[plan].items() if name != axis}
 
-        return [other for other in self.plan_ids() if rest(other) == rest(plan_id)]
+        return [other for other in (self.plans if asked else self.plan_ids()) if rest(other) == rest(plan_id)]
+
+    def asked_threads(self, plan_id: str) -> list[int]:
+        """Return the numbers of threads that a plan was measured on or was to be."""
+        return sorted({*(threads for _, threads in self.points_of(plan_id)), *self.config.get("threads", ())})
 
     def problem_name(self, plan_id: str) -> str:
         """Return the readable name of a plan's problem: all but its granularity."""

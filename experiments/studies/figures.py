@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ..report.figures.axes import with_gaps
 from ..report.figures.style import COLORS, LINES, add_legend, new_figure, panel_title
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
@@ -121,6 +122,7 @@ def by_batch(results: Any) -> tuple[Figure, str] | None:
     figure, axes = new_figure("double", 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
+        group = with_gaps(group, "batch", results.study.axes["batch"])  # of batches that did not run or not fit
         for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
             axis.plot(group["batch"], values, markersize=3.5, **styles[line])
     batches = sorted(table["batch"].unique())

@@ -432,3 +432,30 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[1])], check=True, timeout=120)
+
+
+def test_lines_end_where_nothing_was_measured():
+    """Check that an unfinished sweep's lines over the batch and over threads do not join the neighbours of a gap."""
+    models = ("serial", "forkjoin", "taskiter")
+    rows = synthetic_rows(models=models, threads=(1, 2, 4), batches=(16, 32, 64), repeats=3)
+    batch = {row["plan_id"]: row["batch"] for row in rows if row["kind"] == "plan"}
+
+    def lost(row):
+        """taskiter at batch 32, and at batch 64 on two threads."""
+        if row["kind"] != "sample" or row["model"] != "taskiter":
+            return False
+        return batch[row["plan_id"]] == 32 or (batch[row["plan_id"]] == 64 and row["threads"] == 2)
+
+    study = study_from_rows([row for row in rows if not lost(row)])
+    widest = next(p for p in study.plan_ids() if study.records[p]["batch"] == 64)
+    for figure, plan_id, gap in (("batch", None, 32), ("speedup", widest, 2)):
+        for axis in figures.draw(study, figure, plan_id).axes:
+            lines = {line.get_label(): line for line in axis.lines}
+            for model in models[1:]:
+                line = lines.get(model)
+                if line is None:
+                    continue  # fork-join is what the ratios are over
+                place = np.argmin(np.abs(np.log2(line.get_xdata() / gap)))
+                known = np.isfinite(line.get_ydata())
+                assert len(known) == 3 and known.sum() == (2 if model == "taskiter" else 3)
+                assert known[place] == (model != "taskiter")

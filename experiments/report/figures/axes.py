@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,13 @@ def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
 
 
+def with_gaps(points: pd.DataFrame, x: str, places: Iterable[float]) -> pd.DataFrame:
+    """Return rows in the order of the column `x`, with an empty one at each of the places that has none: the line of
+    `series` ends there, in place of joining its neighbours as if something lay between them."""
+    every = pd.DataFrame({x: sorted({*places, *points[x]})})
+    return points.merge(every, on=x, how="outer").sort_values(x)
+
+
 def series(
     axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5, hollow: bool = False
 ) -> None:
@@ -78,7 +85,7 @@ def series(
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
     if band and known.sum() > 1:
-        axis.fill_between(x[known], low[known], high[known], color=style.color, alpha=0.15, linewidth=0, zorder=2)
+        axis.fill_between(x, low, high, where=known, color=style.color, alpha=0.15, linewidth=0, zorder=2)
     if known.any():
         axis.errorbar(
             x[known],
@@ -125,8 +132,11 @@ def ratio_axis(axis, values: np.ndarray) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
-def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mapping[str, ModelStyle], x: str) -> bool:
-    """Draw the ratio of each task model to the better fork-join form, with its interval, over the column `x`.
+def ratio_panel(
+    axis, table: pd.DataFrame, models: Sequence[str], styles: Mapping[str, ModelStyle], x: str, places: Sequence[float]
+) -> bool:
+    """Draw the ratio of each task model to the better fork-join form, with its interval, over the column `x`, whose
+    lines end at those of the places where nothing was measured.
 
     Returns whether there was any ratio.
     """
@@ -137,7 +147,7 @@ def ratio_panel(axis, table: pd.DataFrame, models: Sequence[str], styles: Mappin
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
     for model in compared:
-        points = part[part["model"] == model].sort_values(x)
+        points = with_gaps(part[part["model"] == model], x, places)
         if len(points):
             values = points["ratio"], points["ratio_low"], points["ratio_high"]
             series(axis, points[x] * aside[model], *values, styles[model], model_label(model), band=False)

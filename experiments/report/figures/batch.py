@@ -35,6 +35,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         study,
         plans,
         column,
+        "batch",
         lambda p: p["batch"],
         f"batch ({samples_word(study, plan_id)})",
         lambda p, t: p["batch"] * each / t / scale,

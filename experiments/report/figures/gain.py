@@ -89,7 +89,8 @@ def _limits(table: pd.DataFrame) -> tuple[float, float]:
         distance = np.abs(logs - np.median(logs))
         near = logs[distance <= max(math.log(FAR), FAR_SPREADS * np.median(distance))]
         low, high = min(low, np.exp(near.min()) / 1.05), max(high, np.exp(near.max()) * 1.05)
-    return low, high
+    room = 0.02 * (high - low)  # for half a marker
+    return low - room, high + room
 
 
 def _point_to(axis, row: dict, low: float, high: float, color) -> None:

@@ -24,6 +24,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         study,
         study.siblings(plan_id, GRANULARITY),
         column,
+        GRANULARITY,
         lambda p: p["num_tasks"],
         "tasks per step",
         lambda p, t: t * 1e3,

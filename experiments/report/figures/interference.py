@@ -5,10 +5,11 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ...analysis.interference import interference_table, label_with_preemption
+from ...analysis.names import INTERFERENCE
 from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
 from ..words import blocks_text, conditions
-from .axes import series
+from .axes import series, with_gaps
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -33,7 +34,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     styles = model_styles(models)
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
-        own, x_shift = table[table["model"] == model], 0.05 * (number - (len(models) - 1) / 2)
+        own = with_gaps(table[table["model"] == model], "hogs", study.config.get(INTERFERENCE, ()))
+        x_shift = 0.05 * (number - (len(models) - 1) / 2)
         series(
             times,
             own["hogs"] + x_shift,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -14,7 +15,7 @@ from ...analysis.speeds import speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ..words import conditions
-from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, x_axis
+from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -32,6 +33,7 @@ def draw_over_plans(
     study: Study,
     plan_ids: Sequence[str],
     column: str,
+    axis: str,
     x_of: Callable,
     x_label: str,
     value_of: Callable,
@@ -39,30 +41,26 @@ def draw_over_plans(
     titles: tuple[str, str],
     facts: Sequence[str],
 ) -> Figure:
-    """Draw a value and the ratio to fork-join over a property of the plan, at the largest number of threads."""
+    """Draw a value and the ratio to fork-join over a property of plans that differ in `axis`, on the most threads."""
     table, widest = drawn_rows(study, plan_ids)
     table["x"] = [x_of(study.plans[p]) for p in table["plan_id"]]
     styles = model_styles(study.samples["model"])
     models = sorted(table["model"].unique(), key=model_rank)
     positions = sorted(set(table["x"]))
+    asked = [x_of(study.plans[p]) for p in study.siblings(plan_ids[0], axis, asked=True)]
     figure, (values, ratio) = new_figure(column, 2, 2.1)
     for number, model in enumerate(models):
-        points = table[table["model"] == model].sort_values("x")
-        triples = [
-            sorted(value_of(study.plans[p], t) for t in (m, low, high))
-            for p, m, low, high in points[["plan_id", "median_s", "low_s", "high_s"]].itertuples(index=False)
-        ]
-        middle = [value_of(study.plans[p], m) for p, m in points[["plan_id", "median_s"]].itertuples(index=False)]
-        series(
-            values,
-            points["x"],
-            middle,
-            [t[0] for t in triples],
-            [t[2] for t in triples],
-            styles[model],
-            model_label(model),
-            size=nested_size(number, len(models)),
+        own = table[table["model"] == model]
+        plans = [study.plans[plan_id] for plan_id in own["plan_id"]]
+        middle, *ends = (
+            [value_of(plan, seconds) for plan, seconds in zip(plans, own[name], strict=True)]
+            for name in ("median_s", "low_s", "high_s")
         )
+        low, high = np.sort(ends, axis=0)  # a rate is least where the time is longest
+        points = pd.DataFrame({"x": own["x"].to_numpy(), "value": middle, "low": low, "high": high})
+        points = with_gaps(points, "x", asked)
+        size = nested_size(number, len(models))
+        series(values, *(points[name] for name in points), styles[model], model_label(model), size=size)
     lines = _bounds(study, plan_ids, x_of, value_of)
     for line in lines:
         draw_bound(values, line)
@@ -73,7 +71,7 @@ def draw_over_plans(
     values.set_ylabel(value_label)
     panel_title(values, titles[0])
 
-    has_ratios = ratio_panel(ratio, table, models, styles, "x")
+    has_ratios = ratio_panel(ratio, table, models, styles, "x", asked)
     x_axis(ratio, positions, x_label)
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, titles[1])

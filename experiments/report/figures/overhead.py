@@ -12,6 +12,7 @@ from ...analysis.names import base_model, model_label
 from ...analysis.speeds import better_forkjoin
 from ...analysis.study import Study
 from ..words import conditions, format_time
+from .axes import log2_axis, power_ticks
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -81,7 +82,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         )
     ends = (steady["once_s"] / 3 + steady["step_s"]) / scale
     curves.set_xscale("log")
-    curves.set_ylim(min(0.9, 0.97 * float((steady["step_s"] / scale).min())), min(4.0, max(1.3, float(ends.max()))))
+    low, high = (float(end) for end in (steady["step_s"] / scale).agg(["min", "max"]))
+    low, high = min(0.9, 0.97 * low), max(min(4.0, max(1.3, float(ends.max()))), 1.1 * high)
+    if high > 8 * low:
+        log2_axis(curves, "y", power_ticks(low, high), low, high)
+    else:
+        curves.set_ylim(low, high)
     curves.axhline(1, color=GREY, linewidth=0.7, zorder=0)
     curves.set_xlabel("iterations run")
     curves.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))

@@ -22,6 +22,7 @@ from ...analysis.names import (
 from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns
 from ...analysis.statistics import CONFIDENCE, Estimate
 from ...analysis.study import Point, Study
+from ...analysis.typical import NOTHING
 from ..words import conditions, format_time
 from .axes import dodged, log2_axis, power_ticks, series, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
@@ -131,10 +132,11 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
         for value in plans:
             points = found[model, value]
-            threads = np.array(sorted(points), dtype=float)
-            columns = np.array([[points[t].value, points[t].low, points[t].high] for t in sorted(points)]).reshape(
-                -1, 3
-            )
+            asked = [t for t in study.asked_threads(plans[value]) if t in counts]
+            threads = np.array(asked, dtype=float)
+            columns = np.array(
+                [(e.value, e.low, e.high) for e in (points.get(t, NOTHING) for t in asked)], dtype=float
+            ).reshape(-1, 3)
             series(speedup, threads, *columns.T, styles[value], value)
             series(efficiency, threads * beside[value], *(columns / threads[:, None]).T, styles[value], value)
             for line in _bounds(study, plans[value], bases[plans[value]], model):

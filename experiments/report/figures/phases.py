@@ -25,6 +25,7 @@ from .axes import (
     power_ticks,
     series,
     speedup_limits,
+    with_gaps,
     x_axis,
 )
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
@@ -98,7 +99,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             draw_bound(efficiency, line, line.x, beside)
             lines[line.label] = line
         for order, model in enumerate(models):
-            points = table[table["model"] == model]
+            points = with_gaps(table[table["model"] == model], "threads", study.asked_threads(plan_id))
             for panel, name, aside, size in (
                 (speedup, "speedup", 1.0, nested_size(order, len(models))),
                 (efficiency, "efficiency", beside[model], 4.0),

@@ -26,6 +26,7 @@ from .axes import (
     raw_dots,
     series,
     speedup_limits,
+    with_gaps,
     x_axis,
 )
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
@@ -68,7 +69,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for line in bounds:
             draw_bound(axis, line, line.x if divide else 1.0, beside if divide else None)
         for number, model in enumerate(models):
-            points = table[table["model"] == model].sort_values("threads")
+            points = with_gaps(table[table["model"] == model], "threads", study.asked_threads(plan_id))
             size = 4.5 if divide else nested_size(number, len(models))
             prefix = "efficiency" if divide else "speedup"
             for threads in points["threads"]:
@@ -106,7 +107,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     efficiency.set_ylabel("efficiency")
     panel_title(efficiency, "speedup / threads")
 
-    has_ratios = ratio_panel(ratio, table, models, styles, "threads")
+    has_ratios = ratio_panel(ratio, table, models, styles, "threads", study.asked_threads(plan_id))
     x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, "below 1: faster")

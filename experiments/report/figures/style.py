@@ -34,7 +34,7 @@ GREY = "0.45"
 # Colour and markers of each model. Variants of one model take the markers in turn, the lines, and other shades of the
 # colour, so that no two variants look alike.
 _FAMILY_STYLES = {
-    "serial": ("0.2", "."),
+    "serial": ("0.2", "8"),
     "forkjoin": (COLORS[0], "osph8"),
     "joblib": ("0.55", "XP"),
     "tasks": (COLORS[1], "^>H"),
