@@ -90,6 +90,10 @@ def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, 
     )
 
 
+def _spread(row: Mapping[str, Any]) -> str:
+    return percent((row["upper_quartile_s"] - row["lower_quartile_s"]) / row["median_s"], 1)
+
+
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = _count("threads")
 PLAN = _text("plan_name", "plan")
@@ -101,7 +105,7 @@ SPEED = (
     THREADS,
     _count("repetitions", "n"),
     _time("median_s", "median"),
-    Column("IQR", lambda r: percent((r["upper_quartile_s"] - r["lower_quartile_s"]) / r["median_s"], 1), True),
+    Column("IQR", lambda r: _spread(r) if r["repetitions"] > 1 else "", True),
     *_ratio("speedup", "speedup", 2),
     _percent("efficiency", "efficiency", 1),
     *_ratio("time / fork-join"),

@@ -39,20 +39,20 @@ def in_short(study: Study, plan_id: str) -> list[str]:
 
 def _sentence(study: Study, threads: int, what: str, point: Point, references: Sequence[Point]) -> str:
     ratio = study.ratio_to_fastest(point, references)  # as in the tables
-    who = f"{model_label(point[1])} against {model_label(study.times.fastest(references)[1])}"
-    answer = verdict(ratio)
-    if math.isfinite(ratio.low):
-        who += f", 95% interval of the time ratio {ratio.low:.3f} to {ratio.high:.3f}"
+    told = [f"{model_label(point[1])} against {model_label(study.times.fastest(references)[1])}"]
     said = {
         FASTER: f"make a step {1 / ratio.value:.2f} times as fast",
         SLOWER: f"make a step {ratio.value:.2f} times as long",
         SAME: f"change nothing, within {EQUIVALENCE_BAND:.0%}",
-    }.get(answer, f"have no effect that could be told from noise (time ratio {ratio.value:.3f})")
+    }.get(verdict(ratio))
+    if said is None:
+        said = "have no effect that could be told from noise"
+        told.append(f"time ratio {ratio.value:.3f}")
+    if math.isfinite(ratio.low):
+        told.append(f"95% interval of the time ratio {ratio.low:.3f} to {ratio.high:.3f}")
     if ratio.count < MIN_PAIRS:
-        said = (
-            f"have an effect that {ratio.count} repetition{'s' * (ratio.count != 1)} cannot tell from noise "
-            f"(time ratio {ratio.value:.3f}; a verdict needs at least {MIN_PAIRS} repetitions)"
-        )
+        said = f"have an effect that {ratio.count} repetition{'s' * (ratio.count != 1)} cannot tell from noise"
+        told.append(f"a verdict needs at least {MIN_PAIRS} repetitions")
     if what.startswith("a graph"):
         said = said.replace("make a", "makes a").replace("change nothing", "changes nothing").replace("have ", "has ")
-    return f"On {threads} threads {what} {said} ({who})."
+    return f"On {threads} threads {what} {said} ({', '.join(told)})."

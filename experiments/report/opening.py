@@ -11,7 +11,8 @@ from ..analysis.speeds import best_serial, main_plan, speed_table
 from ..analysis.statistics import FASTER, SAME, SLOWER
 from ..analysis.study import Study
 from .columns import interval
-from .words import axes_text, find_text, format_time, samples_word
+from .over_sweep import WAITING, over_sweep
+from .words import axes_text, compared_bits, find_text, format_time, samples_word
 
 # What a model does, for those who do not know its name.
 WAYS = {
@@ -34,7 +35,8 @@ def opening(study: Study) -> list[str]:
     if not len(study.samples):
         return []
     plan_id = main_plan(study)
-    return [" ".join(text) for text in (_question(study, plan_id), _answer(study, plan_id), _limits(study)) if text]
+    texts = (_question(study, plan_id), _answer(study, plan_id), over_sweep(study), _limits(study))
+    return [" ".join(text) for text in texts if text]
 
 
 def _question(study: Study, plan_id: str) -> list[str]:
@@ -68,10 +70,11 @@ def _question(study: Study, plan_id: str) -> list[str]:
     else:
         if others:
             named = ", and ".join([", ".join([named, *others[:-1]]), others[-1]]) + ","
-        timed = f"{named} were timed in turn. They left the same results bit for bit"
-        if others:
-            timed += " on one device, within rounding on both,"
-        timed += " and differ only in when a piece may start"
+        timed = f"{named} were timed in turn. They "
+        if compared_bits(study, plan_id):
+            timed += "left the same results bit for bit" + " on one device, within rounding on both," * bool(others)
+            timed += " and "
+        timed += "differ only in when a piece may start"
         timed += " and on which device it runs." if others else "."
     place, lost = "on several processor cores", "cores wait for one another"
     if ways[GPU] or ways[BOTH]:
@@ -88,14 +91,14 @@ def _answer(study: Study, plan_id: str) -> list[str]:
     points = [(model, n) for model, n in rows if not is_gpu(model) and base_model(model) in WAYS]
     threads = max((n for _, n in points), default=1)
     serial = best_serial(study, plan_id)
-    joins = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) in ("forkjoin", "joblib")]
-    free = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) not in ("forkjoin", "joblib")]
+    joins = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) in WAITING]
+    free = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) not in WAITING]
     told = []
     if serial is not None:
         told.append(
             f"On one thread, where nothing waits, a step takes {format_time(study.typical_time(serial).value)}."
         )
-    for forms, which in ((joins, "with such waiting"), (free, "without it")):
+    for forms, which in ((joins, "with such waiting" if told else "with waiting"), (free, "without it")):
         if not forms or threads < 2:
             continue
         _, model, _ = study.times.fastest(forms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
@@ -91,9 +91,15 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
-def axes_text(study: Study, plan_id: str) -> str:
-    """Return what tells a plan from the others of its study: each swept axis and its value; empty with one plan."""
-    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
+def axes_text(study: Study, plan_id: str, but: Collection[str] = ()) -> str:
+    """Return what tells a plan from the others of its study: each swept axis `but` some, and its value."""
+    axes = [axis for axis in study.axes if axis not in but]
+    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in axes)
+
+
+def compared_bits(study: Study, plan_id: str) -> bool:
+    """Whether the results of a plan's models were compared bit for bit: not where blocks add in any order."""
+    return bool(study.plans[plan_id].get("deterministic", True))
 
 
 def machine_text(study: Study) -> str:
@@ -170,15 +176,16 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
     # Models of both devices name themselves too, since their bits depend on who computes which part.
     sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
+    agreed = ", and all of them " + ("on one device " if gpu_names(study) else "") + "left bit-identical weights"
+    agreed += "; the devices' losses agree within rounding" if gpu_names(study) else ""
+    agreed += "; this was checked before anything was drawn"
+    if not compared_bits(study, plan_id):
+        agreed = "; these add in any order, so that weights differ in their last bits and were not compared"
     return [
         f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "
         f"counted in their direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
         + (f" ({options})." if options else "."),
-        f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}, and all of them "
-        + ("on one device " if gpu_names(study) else "")
-        + "left bit-identical weights; "
-        + ("the devices' losses agree within rounding; " if gpu_names(study) else "")
-        + "this was checked before anything was drawn.",
+        f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
         f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
         f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),

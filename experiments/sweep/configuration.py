@@ -335,7 +335,10 @@ class Configuration:
         return order
 
     def quick(self) -> Configuration:
-        """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads."""
+        """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads.
+
+        Its title says so.
+        """
         grid = self.grid
         batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
         shortened = {
@@ -343,6 +346,7 @@ class Configuration:
         }
         return replace(
             self,
+            title=f"{self.title}, small form",
             grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
             measure=self.measure.with_changes(
                 repeats=1,

@@ -263,11 +263,11 @@ def check_sentences(study, tables, numbers):
         for (other_plan, _, other_threads), other in of_points.items()
         if (plan_id, threads) == (other_plan, other_threads)
     }
-    assert set(re.findall(r"\(time ratio (\d+(?:\.\d+)?)", text)) <= ratios
+    assert set(re.findall(r"[(,] ?time ratio (\d+(?:\.\d+)?)", text)) <= ratios
     intervals = {(r["model"], f"{r['ratio_low']:.3f}", f"{r['ratio_high']:.3f}") for r in tables.get("speed", ())}
     labels = {model_label(model): model for model, _, _ in intervals}
     for model, low, high in re.findall(
-        r"\((\S+) against forkjoin.*?, 95% interval of the time ratio ([\d.]+) to ([\d.]+)\)", text
+        r"\((\S+) against forkjoin[^()]*, 95% interval of the time ratio ([\d.]+) to ([\d.]+)\)", text
     ):
         assert (labels[model], low, high) in intervals, f"{model} in short"
     speedups = {f"{value:.2f}" for value in numbers.values("speedup")}

@@ -424,6 +424,7 @@ def test_shipped_configurations_say_how_to_read_them(path):
     quick = configuration.quick()
     assert len(quick.order()) < len(configuration.order())
     assert max(quick.grid.batch) <= 16 and quick.measure.repeats == 1
+    assert quick.title == f"{configuration.title}, small form"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
