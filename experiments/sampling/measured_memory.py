@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions
 from ..machine.disturbance import read_memory
@@ -101,7 +102,14 @@ def compare_memory(
     dict
         network, model, threads, limit_bytes, free_bytes (of the machine, or None), and rows: {"batch", "options",
         "planned", "resident" and "more_steps" or "failure"}.
+
+    Raises
+    ------
+    UsageError
+        A plan that cannot be made; a model of a GPU that is to run where there is none.
     """
+    if run and model.model.device == "gpu":
+        gpu_device.count_gpus()
     rows = []
     free = read_memory()["available_bytes"]
     for chosen in options:
@@ -146,7 +154,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         for kind, size in sorted(planned.items(), key=lambda item: -item[1]):
             lines.append(f"  {kind:36} {format_bytes(size):>10} {100 * size / total:5.1f} %")
         if "failure" in row:
-            verdict = "not measured" if row["failure"].startswith("timeout") else "did not fit"
+            verdict = "not measured" if row["failure"].startswith(("timeout", "usage")) else "did not fit"
             lines.append(f"  {verdict}: {row['failure']}")
         elif resident:
             lines.append(

@@ -89,7 +89,10 @@ def compare_commits(
         check_writable(settings.jsonl)
     threads = threads or min(2, len(os.sched_getaffinity(0)))
     check_threads(threads)
-    repository = _git(settings.repository, "rev-parse", "--show-toplevel")
+    try:
+        repository = _git(settings.repository, "rev-parse", "--show-toplevel")
+    except UsageError as error:
+        raise UsageError(f"{error}; go to a clone, or name one with --repository") from None
     commits = [commit_of(repository, name) for name in (settings.commit, settings.against)]
     if _git(repository, "status", "--porcelain", "--untracked-files=no"):
         print("forktask: changes that are not committed take no part", file=sys.stderr)

@@ -63,15 +63,17 @@ class TunedFile(msgspec.Struct, kw_only=True):
 
 def _read(path: str | os.PathLike) -> list[dict[str, Any]]:
     """Return the problems of a file, once all of it is known to be right."""
+    content = read_json(path, "file of forktask tune", TunedFile, "name another one")
     try:
-        content = read_json(path, "file of forktask tune", TunedFile, "run it again")
         for problem in content.problems:
             _stored_id(problem.plan)
             for row in problem.rows:
                 Granularity.parse(row.granularity)
         return msgspec.to_builtins(content)["problems"]
     except (UsageError, KeyError, TypeError) as error:
-        raise UsageError(f"tuned must be a file of forktask tune, got {str(path)!r}: {error}; run it again") from None
+        raise UsageError(
+            f"tuned must be a file of forktask tune, got {str(path)!r}: {error}; name another one"
+        ) from None
 
 
 def read_tuned(path: str | os.PathLike) -> dict[tuple[str, str, int], str]:

@@ -15,6 +15,7 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.memory import memory_table
 from forktask.experiments.commands.main import main
+from forktask.experiments.sampling import measured_memory
 from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.sampling.memory import check_fits, format_bytes, parse_bytes, planned_bytes, what_fits
 from forktask.experiments.sampling.models import make_executor
@@ -138,6 +139,19 @@ def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
     resident, planned = fits["resident"], sum(fits["planned"].values())
     assert 0.85 * planned < resident["peak"] < 1.15 * planned
     assert resident["later"] - resident["running"] < MIB // 2
+
+
+def test_memory_of_a_gpu_model_needs_a_gpu_to_be_measured(capsys, monkeypatch):
+    """Check the sentence without a GPU, and that a plan alone needs none."""
+
+    def refuse():
+        raise UsageError("no GPU can be used here")
+
+    monkeypatch.setattr(measured_memory.gpu_device, "count_gpus", refuse)
+    command = ["memory", "--network", "lenet5", "--batch", "2", "--model", "gpu_taskiter"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == "forktask: error: no GPU can be used here\n"
+    assert main([*command, "--plan-only"]) == 0
 
 
 def test_the_peak_of_preparing_is_what_was_planned():

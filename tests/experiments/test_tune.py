@@ -68,11 +68,13 @@ def test_what_is_found_is_used_by_compare(tmp_path, capsys):
 
 def test_foreign_files_are_refused(tmp_path):
     """Check that a missing file and another one give one sentence."""
-    with pytest.raises(UsageError, match="must be a file of forktask tune"):
+    with pytest.raises(UsageError, match="name a file of forktask tune"):
         read_tuned(tmp_path / "none")
-    (tmp_path / "other").write_text("{}")
-    with pytest.raises(UsageError, match="run it again"):
-        read_tuned(tmp_path / "other")
+    for content in ("{}", "key = 1"):
+        (tmp_path / "other").write_text(content)
+        with pytest.raises(UsageError, match="name another one") as caught:
+            read_tuned(tmp_path / "other")
+        assert str(caught.value).count("forktask tune") == 1
 
 
 def problem(*rows, **options):
