@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def call(arguments: Namespace) -> int:
-    """Measure, print and draw. Exit code 1: nothing could be measured."""
+    """Measure, print and draw, after Ctrl-C what there is. Exit code 1: nothing could be measured."""
     from ...cython_src.errors import UsageError
     from ...cython_src.graphs.task_bench import PATTERNS_WITH_RADIX
     from ...cython_src.lowering.options import PlanOptions
@@ -82,5 +82,8 @@ def call(arguments: Namespace) -> int:
         graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]
     settings = MetgSettings(**given(arguments, MetgSettings))
     table = measure_metg(graphs, specs, threads(arguments), settings, arguments.out, arguments.format)
-    show(arguments, table, format_table)
+    if table["results"] or not table["interrupted"]:
+        show(arguments, table, format_table)
+    if table["interrupted"]:
+        raise KeyboardInterrupt
     return 0 if any(entry["repeats"] for entry in table["results"]) else 1

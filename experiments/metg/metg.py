@@ -73,7 +73,9 @@ def measure_metg(
     out: str | None = None,
     figure_format: str = "pdf",
 ) -> dict[str, Any]:
-    """Measure all models on all graphs, and return the table of `summarise`.
+    """Measure all models on all graphs, and return the table of `summarise`, with "interrupted" beside its entries.
+
+    Ctrl-C ends a measurement without a folder early, with the table of what there is; with a folder it is raised.
 
     Parameters
     ----------
@@ -108,21 +110,24 @@ def measure_metg(
         ]
         random.Random(f"{settings.seed} {repetition}").shuffle(block)
         jobs += block
-    folder = None if out is None else Path(out)
+    folder, interrupted = None if out is None else Path(out), False
+    rows: dict[str, dict[str, Any]] = {}
     with nullcontext() if folder is None else ResultsWriter(folder, SAMPLES) as writer:
         if writer is not None:
             _start(writer, graphs, specs, threads, settings, cores)
         try:
-            rows = _measure_all(jobs, settings, cores, writer)
+            _measure_all(jobs, settings, cores, writer, rows)
         except KeyboardInterrupt:
-            if writer is not None:
+            if writer is None:
+                interrupted = True
+            else:
                 kept = len(writer.results.of_kind("metg"))
                 print(
                     f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
                     file=sys.stderr,
                 )
-            raise
-    table = summarise(rows)
+                raise
+    table = {**summarise(list(rows.values())), "interrupted": interrupted}
     if folder is not None:
         from .figure import draw_all
 
@@ -157,13 +162,14 @@ def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int)
     return canonical_json([model, threads, dict(graph), repetition])
 
 
-def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None) -> list[dict[str, Any]]:
-    """Measure the jobs one after the other, each in a process of its own; rows are written as they come.
+def _measure_all(
+    jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None, rows: dict[str, dict[str, Any]]
+) -> None:
+    """Measure the jobs one after the other, each in a process of its own; rows are added and written as they come.
 
     Rows in the folder are not measured again, except for failures that a second attempt may mend.
     """
     cpus = available_cpus()
-    rows: dict[str, dict[str, Any]] = {}
     durations: list[list[float]] = []
     if writer is not None:
         durations = [row["durations_s"] for row in writer.results.of_kind("durations")]
@@ -175,9 +181,17 @@ def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter
             durations = [_measure_durations(jobs[0][3], cpus[:1], cores)]
             if writer is not None:
                 writer.append({"kind": "durations", "durations_s": durations[0]})
+        said = None
         for number, (repetition, model, threads, graph) in enumerate(jobs):
             if job_key(model, threads, graph, repetition) in rows:
                 continue
+            if not bar.visible and repetition != said:
+                said = repetition
+                print(
+                    f"forktask: repetition {repetition + 1} of {settings.repeats}: {number} of {len(jobs)} measured",
+                    file=sys.stderr,
+                    flush=True,
+                )
             bar.show(number, f"repetition {repetition + 1}, {graph_name(graph)}, {model}, {threads} threads")
             order = cpu_order(threads, cpus, oversubscribe=settings.oversubscribe)
             variables = {
@@ -221,7 +235,6 @@ def _measure_all(jobs, settings: MetgSettings, cores: int, writer: ResultsWriter
             rows[job_key(model, threads, graph, repetition)] = row
             if writer is not None:
                 writer.append(row)
-    return list(rows.values())
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:

@@ -9,6 +9,7 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
+from forktask.experiments.metg import metg
 from forktask.experiments.metg.figure import caption, draw
 from forktask.experiments.metg.measure import unit_time_s, work_ladder
 from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
@@ -157,8 +158,6 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
         "4",
         "--pattern",
         "fft,trivial",
-        "--radix",
-        "3",
         "--json",
         "--out",
         str(out),
@@ -254,6 +253,25 @@ def test_every_outside_reference_is_measured(capsys):
     results = json.loads(capsys.readouterr().out)["results"]
     assert {e["model"] for e in results} == set(models)
     assert all(e["repeats"] == 1 and e["curve"] for e in results)
+
+
+@pytest.mark.parametrize(("measured", "shown"), [(0, 0), (1, 1)])
+def test_an_interrupt_shows_what_was_measured(measured, shown, monkeypatch, capsys):
+    """Check the table after Ctrl-C without a folder: of what there is, or none, and the exit code."""
+    sample, calls = metg.run_sample, []
+
+    def interrupted(*arguments, **options):
+        if len(calls) == measured:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return sample(*arguments, **options)
+
+    monkeypatch.setattr(metg, "run_sample", interrupted)
+    command = ["metg", "--quick", "--models", "serial,forkjoin", "--threads", "1", "--width", "2", "--steps", "2"]
+    assert main(command) == 130
+    captured = capsys.readouterr()
+    assert captured.out.count("stencil_1d") == shown and captured.err.endswith("forktask: interrupted\n")
+    assert "repetition 1 of 1: 0 of 2 measured" in captured.err
 
 
 @pytest.mark.parametrize(
