@@ -176,15 +176,18 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
     # Models of both devices name themselves too, since their bits depend on who computes which part.
     sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
-    agreed = ", and all of them " + ("on one device " if gpu_names(study) else "") + "left bit-identical weights"
+    graph = is_graph(plan)  # without convolutions, and options of a network say nothing of it
+    counted = "(convolutions counted in their direct form)"
+    flops = "" if graph else f", {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step {counted}"
+    left = "results" if graph else "weights"
+    agreed = ", and all of them " + ("on one device " if gpu_names(study) else "") + f"left bit-identical {left}"
     agreed += "; the devices' losses agree within rounding" if gpu_names(study) else ""
     agreed += "; this was checked before anything was drawn"
     if not compared_bits(study, plan_id):
-        agreed = "; these add in any order, so that weights differ in their last bits and were not compared"
+        agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
     return [
-        f"Work: {study.problem_name(plan_id)}, {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step (convolutions "
-        f"counted in their direct form), {blocks_text(plan)}, {plan['num_edges']} dependence edges"
-        + (f" ({options})." if options else "."),
+        f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan['num_edges']} dependence edges"
+        + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
         f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
         f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"

@@ -459,3 +459,35 @@ def test_lines_end_where_nothing_was_measured():
                 known = np.isfinite(line.get_ydata())
                 assert len(known) == 3 and known.sum() == (2 if model == "taskiter" else 3)
                 assert known[place] == (model != "taskiter")
+
+
+def test_deep_networks_have_legible_layers(monkeypatch):
+    """Check that bars name blocks of a network of 60 layers, and that labels of rates are few, in order and apart."""
+    layers = [(f"layers.{i // 3}.conv{i % 3}", "forward", 1e-3 * (1 + i % 7), 1.0) for i in range(60)]
+    ends = [("load", "load", 0.0, 0.2)], [("fc", "backward", 1e-5, 0.06), ("sgd", "update", 1e-6, 0.05)]
+    monkeypatch.setattr("experiments.synthetic_results.LAYERS", [*ends[0], *layers, *ends[1]])
+    study = study_from_rows(synthetic_rows(models=("serial", "forkjoin"), repeats=3))
+    figure = figures.draw(study, "layers")
+    FigureCanvasAgg(figure).draw()
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sum(bool(re.fullmatch(r"layers\.\d+", name)) for name in named) >= 8
+    shown = figure.axes[1].get_yticklabels()
+    names = [label.get_text() for label in shown]
+    order = [name for name, *_ in layers]
+    assert names == sorted(names, key=order.index) and len(names) == 24
+    boxes = [label.get_window_extent() for label in shown]
+    assert all(below.y1 <= above.y0 + 0.5 for above, below in itertools.pairwise(boxes))
+
+
+def test_plans_without_arithmetic_have_no_empty_panels():
+    """Check that a graph that is no network and computes nothing has no roofs and no rates, and words of its own."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=3)
+    for row in rows:
+        if row["kind"] == "plan":
+            row["num_parameters"] = 0
+            row["loops"] = [{**loop, "flops": 0.0} for loop in row["loops"]]
+    study = study_from_rows(rows)
+    for name in ("layers", "roofline"):
+        assert len(figures.draw(study, name).axes) == 1
+        caption = figures.caption(study, name)
+        assert "left bit-identical results" in caption and "GFLOP a step" not in caption and "optimizer" not in caption

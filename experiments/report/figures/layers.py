@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,13 +21,19 @@ from .style import COLORS, add_legend, new_figure, panel_title
 RANK, ONE_FOR = 1, "plan"
 
 
-# Bars name so many layers; the others are summed up.
-MAX_LAYERS = 9
+# Bars name so many layers; the others are summed up. Where these hold less than half of the time, layers of one block
+# of the network are summed up first.
+MAX_LAYERS, LEAST_NAMED = 9, 0.5
+# Panel (b) has a row for each of so many layers, those with most time.
+MAX_RATES = 24
 
 SMALLEST_LAYER = 0.015
 
 # Segments of at least this fraction of the longest bar hold a number.
 SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
+
+
+MARKERS = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -46,8 +53,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     points = [p for p in points if p == ("serial", 1) or p[1] == widest]
     tables = {p: layer_table(study, plan_id, *p) for p in points}
     lead = tables.get(("serial", 1), next(iter(tables.values())))
-    order = list(dict.fromkeys(lead["layer"]))
-    weight = lead.groupby("layer")["time_s"].sum()
+    group = _groups(lead)
+    order = list(dict.fromkeys(lead["layer"].map(group)))
+    weight = lead.groupby(lead["layer"].map(group))["time_s"].sum()
     large = [layer for layer in order if weight[layer] >= SMALLEST_LAYER * weight.sum()]
     shown = sorted(large, key=lambda layer: -weight[layer])[:MAX_LAYERS]
     shown = [layer for layer in order if layer in shown]
@@ -56,11 +64,13 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     names = shown + (["others"] if others else [])
     colors["others"] = (0.8, 0.8, 0.8)
 
-    figure, (bars, rates) = new_figure(column, 2, max(1.7, 0.28 * len(points) + 0.6), widths=(1.25, 1))
+    fractions, layers = _rates(lead)
+    height = max(1.7, 0.28 * len(points) + 0.6, 0.12 * len(layers) + 0.4)
+    figure, (bars, *of_rates) = new_figure(column, 1 + bool(layers), height, widths=(1.25, 1) if layers else None)
     labels = []
     longest = max(float(table["time_s"].sum()) for table in tables.values())
     for row, point in enumerate(points):
-        sums = tables[point].groupby("layer")["time_s"].sum()
+        sums = tables[point].groupby(tables[point]["layer"].map(group))["time_s"].sum()
         left, total = 0.0, float(sums.sum())
         for name in names:
             width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
@@ -86,12 +96,43 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.set_xlabel("busy time per step, all workers (ms)")
     panel_title(bars, "time by layer")
 
-    fractions = lead[
-        (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
+    for rates in of_rates:
+        title = model_label(points[0][0]) if ("serial", 1) not in tables else "serial"
+        _draw_rates(rates, study, fractions, layers, title)
+    handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
+    handles += [
+        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
+        for phase, (m, c, _) in MARKERS.items()
+        if (fractions["phase"] == phase).any()
     ]
-    layers = list(dict.fromkeys(fractions["layer"]))
-    markers = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
-    for phase, (marker, color, aside) in markers.items():
+    add_legend(figure, column, handles, columns=7 if column == "double" else 3)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _groups(lead: pd.DataFrame) -> dict[str, str]:
+    """Return what each layer is summed up as: itself, or its block of the network (its name without the last part) as
+    long as the largest hold too little of the time."""
+    group = {layer: layer for layer in lead["layer"]}
+    while any("." in name for name in group.values()):
+        sums = lead.groupby(lead["layer"].map(group))["time_s"].sum()
+        if sums.nlargest(MAX_LAYERS).sum() >= LEAST_NAMED * sums.sum():
+            break
+        group = {layer: name.rpartition(".")[0] or name for layer, name in group.items()}
+    return group
+
+
+def _rates(lead: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows with arithmetic that panel (b) shows, and their layers in the order of the plan."""
+    known = (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
+    largest = set(lead[known].groupby("layer")["time_s"].sum().nlargest(MAX_RATES).index)
+    fractions = lead[known & lead["layer"].isin(largest)]
+    return fractions, [layer for layer in dict.fromkeys(lead["layer"]) if layer in largest]
+
+
+def _draw_rates(rates, study: Study, fractions: pd.DataFrame, layers: Sequence[str], model: str) -> None:
+    """Draw each layer's fraction of one thread's peak, a mark for each phase."""
+    for phase, (marker, color, aside) in MARKERS.items():
         part = fractions[fractions["phase"] == phase]
         rates.scatter(
             part["peak_fraction"],
@@ -113,16 +154,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     rates.tick_params(axis="y", length=0)
     peak = study.machine.get("peak_flops_per_s_1thread")
     rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
-    panel_title(rates, "arithmetic rate, " + (model_label(points[0][0]) if ("serial", 1) not in tables else "serial"))
-    handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
-    handles += [
-        Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
-        for phase, (m, c, _) in markers.items()
-        if (fractions["phase"] == phase).any()
-    ]
-    add_legend(figure, column, handles, columns=7 if column == "double" else 3)
-    plan_header(figure, study, plan_id, column)
-    return figure
+    panel_title(rates, f"arithmetic rate, {model}")
 
 
 def _others_text(others: Sequence[str]) -> str:
@@ -133,9 +165,10 @@ def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Busy time of one step by layer, forward and backward together, summed over all workers; numbers are "
-        "shares. The serial bar is the serial time of this plan. A longer bar means that blocks ran slower side by "
-        "side. (b) Operations per second of busy time over one thread's measured peak (those of direct convolutions: "
-        "Winograd's form needs fewer and may pass it); layers without arithmetic, or below 0.5% of the time, are left "
-        "out. Shares are means over repeats with the event log on, apart from those that were timed.",
+        "shares; in deep networks the layers of a block are one. The serial bar is the serial time of this plan. A "
+        "longer bar means that blocks ran slower side by side. (b) Operations per second of busy time over one "
+        "thread's measured peak (those of direct convolutions: Winograd's form needs fewer and may pass it); layers "
+        f"without arithmetic, or below 0.5% of the time, and all but the {MAX_RATES} longest are left out. Shares are "
+        "means over repeats with the event log on, apart from those that were timed.",
         *conditions(study, plan_id),
     ]

@@ -39,9 +39,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     table = roofline_table(study, plan_id)
     rows = table[table["time_s"] > 0].to_dict("records")
     shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
-    figure, (roof, bars) = new_figure(column, 2, max(2.0, 0.16 * len(shown) + 0.5), widths=(1, 1.1))
-    _roofs(roof, study, rows)
-    panel_title(roof, "arithmetic under the roofs")
+    arithmetic = any(row["flops"] for row in rows)
+    widths = (1, 1.1) if arithmetic else None
+    figure, (*roofs, bars) = new_figure(column, 1 + arithmetic, max(2.0, 0.16 * len(shown) + 0.5), widths=widths)
+    for roof in roofs:
+        _roofs(roof, study, rows)
+        panel_title(roof, "arithmetic under the roofs")
     for place, row in enumerate(shown):
         color = BOUND_COLORS[row["bound"]]
         time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
