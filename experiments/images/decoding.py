@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -13,6 +14,19 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.load.pixels import scale
 
 DECODERS = ("pillow", "simplejpeg")
+ORIENTATION = 0x0112  # tag of EXIF
+UPRIGHT = (False, False, False)
+# Value of the tag -> rows are reversed, columns are reversed, and then rows and columns exchanged.
+ORIENTATIONS = {
+    2: (False, True, False),
+    3: (True, True, False),
+    4: (True, False, False),
+    5: (False, False, True),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (False, True, True),
+}
+EXIF_WITHIN = 1 << 16  # bytes at the beginning of a file
 
 
 class BrokenImage(UsageError):
@@ -43,8 +57,9 @@ def decoder_name(decoder: str = "pillow") -> str:
 def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -> np.ndarray:
     """Decode an image and crop it to the middle part of the wanted proportions, scaled to the wanted size.
 
-    JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. Neither the decoder nor
-    scaling holds Python's interpreter lock.
+    The image is turned as its EXIF orientation says, transparency is dropped, and of an animation or several pages the
+    first is taken. JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. Neither
+    the decoder nor scaling holds Python's interpreter lock.
 
     Parameters
     ----------
@@ -66,20 +81,37 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError("it is no regular file")  # opening a pipe would wait for ever
-        pixels = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
-        if pixels is None:
-            pixels = _decode_any(path, height, width)
+        found = _decode_jpeg(path, height, width) if decoder == "simplejpeg" else None
+        pixels, (upside_down, mirrored, turned) = found or _decode_any(path, height, width)
     except Exception as error:  # there is no end to what libraries raise for damaged files
         reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "") or type(error).__name__
         raise BrokenImage(f"{path} cannot be decoded ({reason}); repair or remove it") from None
+    if turned:
+        height, width = width, height
     size = pixels.shape[:2]
     part = min(size[0] / height, size[1] / width)
     rows, columns = (((old - part * new) / 2, part * new) for old, new in zip(size, (height, width), strict=True))
-    return scale(pixels, rows, columns, height, width)
+    scaled = scale(pixels, rows, columns, height, width)
+    scaled = scaled[:, :: -1 if upside_down else 1, :: -1 if mirrored else 1]
+    return np.ascontiguousarray(scaled.transpose(0, 2, 1) if turned else scaled)
 
 
-def _decode_any(path: Path | str, height: int, width: int) -> np.ndarray:
+def _orientation(image: Image.Image) -> tuple[bool, bool, bool]:
+    """How an open image must be turned: a value of `ORIENTATIONS`."""
+    try:
+        return ORIENTATIONS.get(image.getexif().get(ORIENTATION), UPRIGHT)
+    except Exception:  # damaged or strange EXIF data: the pixels may be whole
+        return UPRIGHT
+
+
+def _decode_any(path: Path | str, height: int, width: int) -> tuple[np.ndarray, tuple[bool, bool, bool]]:
+    """Decode an image with Pillow; return its pixels and how they must be turned."""
     with Image.open(path) as image:
+        if image.format not in ("JPEG", "MPO"):
+            image.load()  # only then EXIF data at the end of a file are known
+        orientation = _orientation(image)
+        if orientation[2]:
+            height, width = width, height
         image.draft("RGB", (width, height))
         image.load()
         if image.mode in ("I", "F"):
@@ -87,14 +119,16 @@ def _decode_any(path: Path | str, height: int, width: int) -> np.ndarray:
         if image.mode.startswith("I;16"):  # Pillow would cut off what is above 255
             pixels = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
         else:
+            image.info.pop("transparency", None)  # it is dropped anyhow; Pillow would warn
             pixels = image if image.mode == "RGB" else image.convert("RGB")  # converting to the same mode is a copy
     if (factor := min(pixels.width // width, pixels.height // height) // 2) > 1:
         pixels = pixels.reduce(factor)
-    return np.asarray(pixels)
+    return np.asarray(pixels), orientation
 
 
-def _decode_jpeg(path: Path | str, height: int, width: int) -> np.ndarray | None:
-    """Decode a JPEG file; None if it is none, has four colours, is too large or damaged: Pillow reads it, or not."""
+def _decode_jpeg(path: Path | str, height: int, width: int) -> tuple[np.ndarray, tuple[bool, bool, bool]] | None:
+    """The same with simplejpeg; None if it is no JPEG file, has four colours, is too large or damaged: Pillow reads it,
+    or not."""
     import simplejpeg
 
     content = Path(path).read_bytes()
@@ -104,6 +138,12 @@ def _decode_jpeg(path: Path | str, height: int, width: int) -> np.ndarray | None
         rows, columns, colours, _ = simplejpeg.decode_jpeg_header(content)
         if colours in ("CMYK", "YCCK") or rows * columns > 2 * Image.MAX_IMAGE_PIXELS:  # what Pillow refuses
             return None
-        return simplejpeg.decode_jpeg(content, min_height=height, min_width=width, min_factor=2)
-    except ValueError:
+        orientation = UPRIGHT
+        if b"Exif\0\0" in content[:EXIF_WITHIN]:
+            with Image.open(io.BytesIO(content)) as image:
+                orientation = _orientation(image)
+        if orientation[2]:
+            height, width = width, height
+        return simplejpeg.decode_jpeg(content, min_height=height, min_width=width, min_factor=2), orientation
+    except (OSError, ValueError):
         return None

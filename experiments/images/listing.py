@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = ("train", "valid", "test")
 # Other names of the splits' folders, and of their values in a table.
 SPLIT_NAMES = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"} | {
@@ -36,6 +37,8 @@ class Listing:
         Of each image, one of `SPLITS`; "" where neither folders nor table say.
     class_names : tuple of str
         In alphabetical order.
+    passed_over : tuple of str
+        Files beside the images whose names have other endings.
     """
 
     root: Path
@@ -43,6 +46,7 @@ class Listing:
     labels: np.ndarray
     splits: tuple[str, ...]
     class_names: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<listing of {len(self.files)} images in {len(self.class_names)} classes below {str(self.root)!r}>"
@@ -74,14 +78,18 @@ def list_classes(folder: Path) -> Listing:
         if split:
             splits[split] = name
     if "train" not in splits:
-        return _make(folder, [(file, name, "") for name in inside for file in _images_of_class(folder, name)])
-    found, classes = [], {}
+        files = {name: _images_of_class(folder, name) for name in inside}
+        rows = [(file, name, "") for name, (images, _) in files.items() for file in images]
+        return _make(folder, rows, [file for _, others in files.values() for file in others])
+    found, passed_over, classes = [], [], {}
     for split, name in splits.items():
         classes[split] = set(_folders(folder / name))
         for label in sorted(classes[split]):
-            found += [(file, label, split) for file in _images_of_class(folder, f"{name}/{label}")]
+            images, others = _images_of_class(folder, f"{name}/{label}")
+            found += [(file, label, split) for file in images]
+            passed_over += others
     _check_same_classes(classes, folder)
-    return _make(folder, found)
+    return _make(folder, found, passed_over)
 
 
 def list_table(path: Path) -> Listing:
@@ -146,20 +154,22 @@ def _refuse_unreadable(error: OSError) -> None:
     raise UsageError(f"folder {error.filename!r} cannot be read ({error.strerror}); mend or remove it") from None
 
 
-def _images_of_class(folder: Path, name: str) -> list[str]:
-    """Paths of the images below a class's folder, at any depth; links to folders in it are not followed."""
-    found = [
-        os.path.relpath(os.path.join(at, file), folder)
-        for at, _, files in os.walk(folder / name, onerror=_refuse_unreadable)
-        for file in files
-        if file.lower().endswith(ENDINGS) and not file.startswith(".")
-    ]
+def _images_of_class(folder: Path, name: str) -> tuple[list[str], list[str]]:
+    """Paths of the images below a class's folder, at any depth, and of other files that are not hidden; links to
+    folders in it are not followed."""
+    found: list[str] = []
+    others: list[str] = []
+    for at, _, files in os.walk(folder / name, onerror=_refuse_unreadable):
+        for file in files:
+            if not file.startswith("."):
+                kind = found if file.lower().endswith(ENDINGS) else others
+                kind.append(os.path.relpath(os.path.join(at, file), folder))
     if not found:
         raise UsageError(
             f"each class's folder must hold images ({', '.join(ENDINGS)}), got none in {str(folder / name)!r}; remove "
             f"the folder or name another"
         )
-    return sorted(found)
+    return sorted(found), sorted(others)
 
 
 def _check_same_classes(classes: dict[str, set[str]], source: Path) -> None:
@@ -173,7 +183,7 @@ def _check_same_classes(classes: dict[str, set[str]], source: Path) -> None:
             )
 
 
-def _make(root: Path, rows: list[tuple[str, str, str]]) -> Listing:
+def _make(root: Path, rows: list[tuple[str, str, str]], passed_over: Sequence[str] = ()) -> Listing:
     if len(rows) < 2:
         raise UsageError(
             f"a data set must hold images in sub-folders, one for each class, got {len(rows)} below {str(root)!r}; "
@@ -192,4 +202,5 @@ def _make(root: Path, rows: list[tuple[str, str, str]]) -> Listing:
         labels=np.array([number[label] for _, label, _ in rows], np.int32),
         splits=tuple(split for _, _, split in rows),
         class_names=names,
+        passed_over=tuple(passed_over),
     )

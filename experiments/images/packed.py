@@ -31,7 +31,7 @@ from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 
-VERSION = 2
+VERSION = 3  # since 3, images are turned as their EXIF orientation says
 PAGE = mmap.PAGESIZE
 CHANNELS = 3
 PRESENT = 1  # of an entry's state; every other one is absent

@@ -140,10 +140,10 @@ class TrainingConfig(PlanOptions, frozen=True):
         """The words in `augment`."""
         return parse(self.augment)
 
-    def image_options(self, progress: Callable[[int, int], None]) -> ImageOptions:
-        """How image files are read; `progress` is told how many are decoded, and of how many."""
+    def image_options(self, **functions: Callable[..., None]) -> ImageOptions:
+        """How image files are read; `functions` are the fields of `ImageOptions` that are called."""
         names = ("image_size", "load", "broken", "decoder", "cache", "memory_limit", "threads")
-        return ImageOptions(**{name: getattr(self, name) for name in names}, progress=progress)
+        return ImageOptions(**{name: getattr(self, name) for name in names}, **functions)
 
     @property
     def plan(self) -> PlanOptions:

@@ -47,7 +47,7 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         Image files are scaled to its size, synthetic data take its shape of images and number of classes; default:
         3 x 32 x 32 and 10.
     options : ImageOptions, optional
-        How image files are read.
+        How image files are read, and which check the data pass before their images are made.
 
     Raises
     ------
@@ -56,7 +56,8 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         offset.
     """
     kind, _, argument = spec.partition(":")
-    if options is not None and kind not in KINDS and (options.image_size or options.load != "memory"):
+    options = options or ImageOptions()
+    if kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
             f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; "
             f"leave them out"
@@ -67,9 +68,9 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         folder = Path(argument).expanduser()
         if not folder.is_dir():
             raise UsageError(f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder")
-        return _load_idx(folder) if kind == "idx" else _load_cifar(folder, kind)
+        return _load_idx(folder, options) if kind == "idx" else _load_cifar(folder, kind, options)
     if kind in KINDS and argument:
-        return load_folder(kind, argument, network, options or ImageOptions())
+        return load_folder(kind, argument, network, options)
     if kind == "synthetic" and argument:
         return _make_synthetic(argument, network)
     raise UsageError(f"data must be one of {SPECS}; got {spec!r}")
@@ -95,7 +96,7 @@ def _load_digits() -> Dataset:
     )
 
 
-def _load_cifar(folder: Path, kind: str) -> Dataset:
+def _load_cifar(folder: Path, kind: str, options: ImageOptions) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
         train_files, test_file, label_bytes = ([f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1)
@@ -107,10 +108,11 @@ def _load_cifar(folder: Path, kind: str) -> Dataset:
     parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split(kind, kind.upper().replace("CIFAR", "CIFAR-"), pixels, labels, len(parts[-1][0]), names)
+    title = kind.upper().replace("CIFAR", "CIFAR-")
+    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, options)
 
 
-def _load_idx(folder: Path) -> Dataset:
+def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
     parts = []
     for part in ("train", "t10k"):
         images_path = _find_idx(folder, f"{part}-images", 3)
@@ -131,24 +133,26 @@ def _load_idx(folder: Path) -> Dataset:
         parts.append((labels, _to_square(pixels, images_path)))
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    data = _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"))
-    return replace(data, grey=True)
+    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, options)
 
 
-def _with_split(name, title, pixels, labels, num_test, class_names) -> Dataset:
+def _with_split(name, title, pixels, labels, num_test, class_names, grey, options) -> Dataset:
     """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
     first_test = len(labels) - num_test
     train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
-    return Dataset(
+    data = Dataset(
         name=name,
         description=f"{title}, {len(train)} + {len(valid)} + {num_test} images",
-        images=_standardise(pixels, train),
+        images=np.empty((0, *pixels.shape[1:]), np.float32),
         labels=labels,
         train=train,
         valid=valid,
         test=np.arange(first_test, len(labels), dtype=np.int32),
         class_names=class_names,
+        grey=grey,
     )
+    options.check(data)
+    return replace(data, images=_standardise(pixels, train))
 
 
 def _make_synthetic(argument: str, network: Network | None) -> Dataset:

@@ -108,16 +108,26 @@ def random_order(count: int, *seed: int) -> np.ndarray:
 def stratified_split(indices: np.ndarray, labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Return two sorted int32 index arrays; the second takes `fraction` of each class, at least one image in all.
 
-    The choice depends on nothing but the labels.
+    Classes of which it would take no whole image are taken together; each of them keeps one image at least. The choice
+    depends on nothing but the labels.
     """
     indices = np.asarray(indices, np.int32)
     if len(indices) < 2:
         raise UsageError(f"a data set must hold at least 2 training images to split, got {len(indices)}; use more")
     chosen = np.zeros(len(indices), bool)
-    for label in np.unique(labels[indices]):
-        members = np.flatnonzero(labels[indices] == label)
-        order = random_order(len(members), SPLIT_SEED, int(label))
-        chosen[members[order[: round(fraction * len(members))]]] = True
+    by_label = np.argsort(labels[indices], kind="stable")
+    names, starts = np.unique(labels[indices][by_label], return_index=True)
+    small, total = [], 0
+    for label, members in zip(names.tolist(), np.split(by_label, starts[1:]), strict=True):
+        members = members[random_order(len(members), SPLIT_SEED, label)]
+        if count := round(fraction * len(members)):
+            chosen[members[:count]] = True
+        else:
+            small += members[1:].tolist()
+            total += len(members)
+    if small:
+        order = random_order(len(small), SPLIT_SEED)
+        chosen[np.array(small)[order[: round(fraction * total)]]] = True
     if not chosen.any():
         chosen[-1] = True
     return indices[~chosen], indices[chosen]

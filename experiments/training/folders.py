@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
 from ..images.decoding import decode, decoder_name
 from ..images.listing import Listing, list_classes, list_table
-from ..images.packed import CHANNELS, PackedImages, default_folder, pack
+from ..images.packed import CHANNELS, default_folder, pack
 from ..images.source import ImageSource, standardising_table
 from ..images.thumbnails import write_thumbnails
 from ..machine.disturbance import read_memory
@@ -50,6 +50,9 @@ class ImageOptions:
         That decode before the training.
     progress : callable
         Called with the numbers of images that are decoded and of all.
+    check : callable
+        Called with the data, still without their images, before any are decoded or made: a run that cannot be is
+        refused while that costs nothing. Images that cannot be decoded are still among them.
     """
 
     image_size: str = ""
@@ -60,6 +63,7 @@ class ImageOptions:
     memory_limit: str = ""
     threads: int = 1
     progress: Callable[[int, int], None] = lambda done, total: None
+    check: Callable[[Dataset], None] = lambda data: None
 
 
 def load_folder(kind: str, argument: str, network: Network | None, options: ImageOptions) -> Dataset:
@@ -82,10 +86,12 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
                 "--load files decodes each image when its step comes, too late to leave it out; use --broken refuse, "
                 "or --load cache"
             )
-        return _decoded_in_each_step(kind, listing, height, width, options.decoder)
+        return _decoded_in_each_step(kind, listing, height, width, options)
     needed = 4 * len(listing.files) * CHANNELS * height * width
     if options.load == "memory":
         _check_memory(needed, options.memory_limit, f"{len(listing.files)} images of {height} x {width}")
+    unread = None if options.load == "memory" else ImageSource(_not_there)
+    options.check(_dataset(kind, listing, _split(listing), _no_images(height, width), unread))
     packed = pack(
         listing,
         height,
@@ -109,9 +115,9 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         kind,
         listing,
         (train, valid, test),
-        images if options.load == "memory" else _no_images(packed),
+        images if options.load == "memory" else _no_images(height, width),
         None if options.load == "memory" else source,
-        note=f"left out: {len(broken)} images that cannot be decoded, {broken[0]!r} first" if broken else "",
+        broken,
     )
 
 
@@ -128,13 +134,14 @@ def _thumbnails(argument: str, folder: Path) -> Path:
     return write_thumbnails(folder / name, count, *size) / "images"
 
 
-def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, decoder: str) -> Dataset:
+def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, options: ImageOptions) -> Dataset:
     """Data whose files are decoded when their step comes. Mean and deviation come from some training images alone."""
-    decoder_name(decoder)  # raises where it is missing
-    splits = _split(listing, kept=np.ones(len(listing.files), bool))
+    decoder_name(options.decoder)  # raises where it is missing
+    splits, images = _split(listing), _no_images(height, width)
+    options.check(_dataset(kind, listing, splits, images, ImageSource(_not_there)))
 
     def get(number: int) -> np.ndarray:
-        return decode(listing.root / listing.files[number], height, width, decoder)
+        return decode(listing.root / listing.files[number], height, width, options.decoder)
 
     step = -(-len(splits[0]) // MEASURED)
     counts = np.zeros((CHANNELS, 256), np.int64)
@@ -145,16 +152,19 @@ def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, 
     tables = np.stack(
         [standardising_table(*(int((one * levels**power).sum()) for power in range(3))) for one in counts]
     )
-    return _dataset(
-        kind, listing, splits, np.empty((0, CHANNELS, height, width), np.float32), ImageSource(get, tables), note=""
-    )
+    return _dataset(kind, listing, splits, images, ImageSource(get, tables))
 
 
-def _no_images(packed: PackedImages) -> np.ndarray:
-    return np.empty((0, *packed.shape), np.float32)
+def _no_images(height: int, width: int) -> np.ndarray:
+    return np.empty((0, CHANNELS, height, width), np.float32)
 
 
-def _dataset(kind, listing, splits, images, source, note) -> Dataset:
+def _not_there(number: int) -> np.ndarray:
+    raise AssertionError("data that are checked before they are loaded have no images")
+
+
+def _dataset(kind, listing, splits, images, source, broken: Sequence[str] = ()) -> Dataset:
+    left_out = {"image{} that cannot be decoded": broken, "file{} with another ending": listing.passed_over}
     train, valid, test = splits
     height, width = images.shape[2:]
     title = os.fsencode(listing.root.resolve().name).decode(errors="backslashreplace")  # for reports
@@ -169,7 +179,11 @@ def _dataset(kind, listing, splits, images, source, note) -> Dataset:
         test=test,
         class_names=listing.class_names,
         source=source,
-        note=note,
+        note="; ".join(
+            f"left out: {len(names)} {what.format('s' * (len(names) > 1))}, {names[0]!r} first"
+            for what, names in left_out.items()
+            if names
+        ),
     )
 
 
@@ -198,9 +212,10 @@ def _check_memory(needed: int, limit: str, what: str) -> None:
             )
 
 
-def _split(listing: Listing, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the images to train, validate and test on. Where listing names no images for one of the last two, a
-    stratified tenth of each class of the others is taken."""
+def _split(listing: Listing, kept: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers of the images to train, validate and test on, of all or of some. Where listing names no images for one of
+    the last two, a stratified tenth of each class of the others is taken."""
+    kept = np.ones(len(listing.files), bool) if kept is None else kept
     named = any(listing.splits)
     train = listing.split("train" if named else "")
     test, valid = listing.split("test"), listing.split("valid")

@@ -66,7 +66,7 @@ def measure_way(job: Mapping[str, Any]) -> dict[str, Any]:
     count = int(detail.split()[0]) if detail and detail[0].isdecimal() else 0
     if kind in (TRAINING, "in the step"):
         config = config.with_changes(model=detail, load="memory" if kind == TRAINING else config.load)
-    data = load_data(config.data, get_network(config.network), config.image_options(lambda done, total: None))
+    data = load_data(config.data, get_network(config.network), config.image_options())
     parts = {"python_bytes": python, "loader_bytes": max(resident_bytes() - python, 0)}
     if kind in (TRAINING, "in the step"):
         with Trainer(config, data, 0) as trainer:

@@ -34,7 +34,7 @@ from .gpu_sampling import draw_samples, write_samples
 from .phase_times import phases_text
 from .text import BYTES, Text, load_text
 from .tokenizer import Encoder, tokenizer_of
-from .trainer import Trainer
+from .trainer import Trainer, check_plan
 from .weights import check_export
 
 MARKER = "training.json"
@@ -165,16 +165,23 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             bar.total = total
             bar.show(done, "decoded")
 
-        images = load_data(config.data, network, config.image_options(progress))
-    images = images.with_channels(network.input_shape[0])
+        def check(images: Dataset) -> None:
+            images.with_channels(network.input_shape[0]).fit(network)  # raises if the network cannot read them
+            if config.batch > len(images.train):
+                raise UsageError(
+                    f"--batch must not exceed the {len(images.train)} training images of {images.name}, got "
+                    f"{config.batch}"
+                )
+
+        def check_all(images: Dataset) -> None:
+            check(images)
+            check_plan(config, images.with_channels(network.input_shape[0]))
+
+        images = load_data(config.data, network, config.image_options(progress=progress, check=check_all))
+    check(images)
     if images.note:
         report(images.note)
-    images.fit(network)  # raises if the network cannot read them
-    if config.batch > len(images.train):
-        raise UsageError(
-            f"--batch must not exceed the {len(images.train)} training images of {images.name}, got {config.batch}"
-        )
-    return images
+    return images.with_channels(network.input_shape[0])
 
 
 def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from ...cython_src.binding.bind import BlockFailure
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
+from ...cython_src.plan.model import Plan
 from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
 from ..machine.energy import EnergyMeter
@@ -67,40 +68,18 @@ class Trainer:
         self.started = ""
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
-        # Logits of a vocabulary take much memory: samples of tokens are evaluated in batches as small as in training.
-        # So are large images.
-        large = not isinstance(data, Dataset) or math.prod(data.images.shape[1:]) > LARGE_IMAGE
-        self.evaluation_batch = config.batch if large else EVALUATION_BATCH
+        self.evaluation_batch = _evaluation_batch(config, data)
         self._executors, self._evaluation_executors = ExitStack(), ExitStack()
         self._evaluations: dict[tuple[int, int], tuple[str, Any, Any]] = {}
         self.evaluating_bytes = 0
         self.storage = storage_for(config.model)
         self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
         share_data(self.storage, data)
-        self.augmentation, source = None, None
-        if isinstance(data, Dataset):
-            source = data.source
-            if config.augmentations:
-                shape = data.images.shape[2:]
-                self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *shape)
-                source = (source or ImageSource(data.images.__getitem__)).augmented(self.augmentation)
-            if source is not None and self.sampler is not None:
-                raise UsageError(
-                    f"images are read in each step by the processor alone, got model {config.model!r}; use --load "
-                    f"memory without --augment"
-                )
-        self.plan = lower(
-            self.network,
-            config.plan,
-            conv=convolution_for(config.model, config.conv),
-            num_images=data.num_samples,
-            num_batches=self.num_batches,
-            num_iterations_logged=self.num_batches,
-            num_learning_rates=self.num_batches,
-            read_image=source and source.read,
-        )
-        if config.memory_limit:
-            self._check_limit(parse_bytes(config.memory_limit))
+        self.augmentation = None
+        if isinstance(data, Dataset) and config.augmentations:
+            self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *data.images.shape[2:])
+        self.plan = _training_plan(config, data, self.augmentation)
+        _check_limit(config, data, self.plan)
         self.bound = bind_for(config.model, self.plan, self.storage)
         _number_positions(self.bound, "")
         initialise(self.bound, seed)
@@ -256,14 +235,10 @@ class Trainer:
             executor = self._evaluation_executors.enter_context(make_executor(self.config.model, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
-            held = sum(self._own_bytes(bound.plan) for _, bound, _ in self._evaluations.values())
+            plans = [bound.plan for _, bound, _ in self._evaluations.values()]
+            held = sum(_own_bytes(plan, self.config.threads) for plan in plans)
             self.evaluating_bytes = max(self.evaluating_bytes, held)
         return self._evaluations[key]
-
-    def _own_bytes(self, plan: Any) -> int:
-        """Return the bytes of an evaluating plan that no other plan of this training has."""
-        planned = planned_bytes(plan, self.config.threads)
-        return sum(planned[kind] for kind in planned if kind in OF_A_PLAN)
 
     def _close_evaluations(self) -> None:
         """End the threads of evaluating plans and give their memory back."""
@@ -271,21 +246,6 @@ class Trainer:
         if self._evaluations:
             self._evaluations.clear()
             gc.collect()  # a bound plan and its Python kernels name each other
-
-    def _check_limit(self, limit: int) -> None:
-        """Raise `UsageError` unless training and, beside it, evaluating fit a limit of memory."""
-        options = {"network": self.network, **self.config.plan.as_dict()}
-        try:
-            check_fits(self.plan, options, limit, None, self.config.threads)
-        except MemoryError as error:
-            raise UsageError(str(error)) from None
-        batch = min(self.evaluation_batch, len(self.data.valid))
-        needed = self.needed_bytes + self._own_bytes(lower(self.network, self.config.evaluation(batch)))
-        if needed > limit:
-            raise UsageError(
-                f"training and evaluating need {format_bytes(needed)}, the memory limit is {format_bytes(limit)}; "
-                f"lower the batch"
-            )
 
     def save(self, path: Path) -> None:
         """Write parameters, momenta, epoch and history, from which training continues bit by bit."""
@@ -352,6 +312,67 @@ class Trainer:
 def _some(names: list[str]) -> str:
     """The first of some names, and how many more there are."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def check_plan(config: TrainingConfig, data: Dataset) -> None:
+    """Raise `UsageError` where these data, whose images need not be there yet, cannot be trained on: a GPU would have
+    to read images in each step, or the plans need more than the limit of memory."""
+    _check_limit(config, data, _training_plan(config, data))
+
+
+def _training_plan(config: TrainingConfig, data: Dataset | Text, augmentation: Augmentation | None = None) -> Plan:
+    """Lower the plan of a step; without an augmentation it may be looked at, not run."""
+    source = data.source if isinstance(data, Dataset) else None
+    if config.augmentations and isinstance(data, Dataset):
+        source = (source or ImageSource(data.images.__getitem__)).augmented(augmentation)
+    if source is not None and parse_model(config.model).model.device == "gpu":
+        raise UsageError(
+            f"images are read in each step by the processor alone, got model {config.model!r}; use --load memory "
+            f"without --augment"
+        )
+    num_batches = len(data.train) // config.batch
+    return lower(
+        data.fit(get_network(config.network)),
+        config.plan,
+        conv=convolution_for(config.model, config.conv),
+        num_images=data.num_samples,
+        num_batches=num_batches,
+        num_iterations_logged=num_batches,
+        num_learning_rates=num_batches,
+        read_image=source and source.read,
+    )
+
+
+def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
+    """Samples of a step that evaluates. Logits of a vocabulary take much memory: samples of tokens are evaluated in
+    batches as small as in training, and so are large images."""
+    large = not isinstance(data, Dataset) or math.prod(data.images.shape[1:]) > LARGE_IMAGE
+    return config.batch if large else EVALUATION_BATCH
+
+
+def _check_limit(config: TrainingConfig, data: Dataset | Text, plan: Plan) -> None:
+    """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory, if there is one."""
+    if not config.memory_limit:
+        return
+    network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
+    try:
+        check_fits(plan, {"network": network, **config.plan.as_dict()}, limit, None, config.threads)
+    except MemoryError as error:
+        raise UsageError(str(error)) from None
+    batch = min(_evaluation_batch(config, data), len(data.valid))
+    needed = sum(planned_bytes(plan, config.threads).values())
+    needed += _own_bytes(lower(network, config.evaluation(batch)), config.threads)
+    if needed > limit:
+        raise UsageError(
+            f"training and evaluating need {format_bytes(needed)}, the memory limit is {format_bytes(limit)}; "
+            f"lower the batch"
+        )
+
+
+def _own_bytes(plan: Plan, threads: int) -> int:
+    """Bytes of an evaluating plan that no other plan of its training has."""
+    planned = planned_bytes(plan, threads)
+    return sum(planned[kind] for kind in planned if kind in OF_A_PLAN)
 
 
 def _number_positions(bound: Any, prefix: str) -> None:

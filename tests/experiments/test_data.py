@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.training import data as data_module
+from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.data import load_data, read_idx
 from forktask.experiments.training.dataset import random_order
+from forktask.experiments.training.train import data_for
 
 
 def idx_bytes(array, type_code=8):
@@ -119,6 +122,20 @@ def test_cifar100_uses_the_fine_label(tmp_path):
     records = write_cifar_folder(tmp_path, records=120, label_bytes=2)
     data = load_data(f"cifar100:{tmp_path}")
     assert (data.labels == records[:, 1]).all() and data.num_classes == 100
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "idx"])
+def test_a_plan_above_the_limit_is_refused_before_images_become_floats(tmp_path, monkeypatch, kind):
+    """Check that number and size of images are enough to refuse a run, with the sentence of the trainer."""
+    write_cifar_folder(tmp_path) if kind == "cifar10" else write_idx_folder(tmp_path)
+    standardised = []
+    monkeypatch.setattr(data_module, "_standardise", lambda *arguments: standardised.append(arguments))
+    run = TrainingConfig(data=f"{kind}:{tmp_path}", batch=16, memory_limit="51MiB")
+    with pytest.raises(UsageError, match="the plan needs .*, the memory limit is 51 MiB"):
+        data_for(run)
+    with pytest.raises(UsageError, match="--batch must not exceed the"):
+        data_for(run.with_changes(batch=200))
+    assert not standardised
 
 
 def test_synthetic_images_are_the_same_each_time():

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from forktask.experiments.images.thumbnails import write_thumbnails
 from forktask.experiments.sampling.child import run_sample
 from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.studies.one_run import COMMAND
+from forktask.experiments.training import folders
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.data import load_data
+from forktask.experiments.training.dataset import stratified_split
 from forktask.experiments.training.folders import ImageOptions
-from forktask.experiments.training.train import train
+from forktask.experiments.training.train import data_for, train
 from forktask.experiments.training.trainer import Trainer
 
 COUNT = 40
@@ -136,6 +139,34 @@ def test_tables_that_are_no_data_are_refused(tmp_path, text, message):
         list_table(tmp_path / "labels.csv")
 
 
+def test_files_that_are_no_images_are_counted(images, tmp_path):
+    """Check that endings in capitals and JPEG's other ones count, hidden files do not, and others are named."""
+    listing = list_classes(images)
+    first = images / listing.files[0]
+    first.rename(first.with_suffix(".JFIF"))
+    for name in ("notes.txt", "photo", ".hidden", ".hidden.jpg"):
+        (first.parent / name).write_bytes(b"")
+    data = load_data(f"folder:{images}", NETWORK, options(tmp_path))
+    assert data.num_samples == COUNT
+    assert data.note == "left out: 2 files with another ending, 'class-0/notes.txt' first"
+
+
+def test_classes_of_few_images_are_split_too():
+    """Check that of a thousand classes of three images a tenth of all is chosen, and some of each class is left; and
+    that of large classes each gives its tenth, whatever other classes there are."""
+    few = np.repeat(np.arange(1000), 3).astype(np.int32)
+    rest, chosen = stratified_split(np.arange(3000), few, 0.1)
+    assert len(chosen) == 300 and set(few[rest]) == set(range(1000))
+    assert sorted([*rest, *chosen]) == [*range(3000)] and len(set(few[chosen] // 100)) == 10
+    both = np.concatenate([np.full(40, 1000), few, np.full(31, 2000)]).astype(np.int32)
+    for part in (np.arange(40), np.arange(3040)):
+        assert set(range(40)) & {*stratified_split(part, both, 0.1)[1]} == {
+            *stratified_split(np.arange(40), both, 0.1)[1]
+        }
+    alone = np.arange(5, dtype=np.int32)
+    assert len(stratified_split(np.arange(5), alone, 0.1)[1]) == 1
+
+
 @pytest.mark.parametrize("decoder", ["pillow", pytest.param("simplejpeg", marks=pytest.mark.simplejpeg)])
 def test_pipes_are_refused(tmp_path, decoder):
     """Check that pipes in place of an image and of a table are named, and that nothing waits for them."""
@@ -163,6 +194,57 @@ def test_decoding_takes_the_middle_part(tmp_path):
         decode(tmp_path / "real.tif", 20, 20)
     Image.fromarray(pixels).resize((720, 540)).save(tmp_path / "large.jpg")
     assert decode(tmp_path / "large.jpg", 270, 360).shape == (3, 270, 360)
+
+
+# What a camera does to a picture that viewers turn back, by the value of EXIF's orientation.
+TURNED = {
+    1: [],
+    2: [Image.Transpose.FLIP_LEFT_RIGHT],
+    3: [Image.Transpose.ROTATE_180],
+    4: [Image.Transpose.FLIP_TOP_BOTTOM],
+    5: [Image.Transpose.TRANSPOSE],
+    6: [Image.Transpose.ROTATE_90],
+    7: [Image.Transpose.TRANSVERSE],
+    8: [Image.Transpose.ROTATE_270],
+    9: [],  # no orientation
+}
+
+
+@pytest.mark.parametrize("decoder", ["pillow", pytest.param("simplejpeg", marks=pytest.mark.simplejpeg)])
+@pytest.mark.parametrize("size", [(48, 64), (480, 640)], ids=["small", "decoded at a fraction of its size"])
+def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, size):
+    """Check each orientation of EXIF against the picture that was never turned, also in files that are no JPEG, and
+    that damaged EXIF data leave a picture as it is."""
+    y, x = np.mgrid[0 : size[0], 0 : size[1]] / np.array(size)[:, None, None]
+    upright = Image.fromarray((255 * np.stack([x, y, x * y], axis=-1)).astype(np.uint8))
+    upright.save(tmp_path / "upright.png")
+    expected = decode(tmp_path / "upright.png", 24, 30).astype(int)
+    for orientation, changes in TURNED.items():
+        picture, exif = upright, Image.Exif()
+        exif[0x0112] = orientation
+        for change in changes:
+            picture = picture.transpose(change)
+        picture.save(tmp_path / "turned.jpg", quality=98, exif=exif)
+        picture.save(tmp_path / "turned.png", exif=exif)
+        picture.save(tmp_path / "turned.tif", exif=exif)
+        for path in tmp_path.glob("turned.*"):
+            found = decode(path, 24, 30, decoder)
+            assert found.flags.c_contiguous and np.abs(found - expected).max() <= 8, (path, orientation)
+    picture.save(tmp_path / "damaged.jpg", quality=98, exif=b"Exif\0\0nothing that is a TIFF header")
+    assert np.abs(decode(tmp_path / "damaged.jpg", 24, 30, decoder) - expected).max() <= 8
+
+
+@pytest.mark.filterwarnings("error")
+def test_transparency_is_dropped_without_a_warning(tmp_path):
+    """Check the colours of a palette with transparent entries, and of pixels that are not seen."""
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[:, 4:] = (200, 100, 50)
+    picture = Image.fromarray(pixels)
+    picture.quantize(2).save(tmp_path / "palette.png", transparency=b"\x00\x80")
+    picture.putalpha(0)
+    picture.save(tmp_path / "alpha.png")
+    for path in tmp_path.glob("*.png"):
+        assert (decode(path, 8, 8) == pixels.transpose(2, 0, 1)).all()
 
 
 @pytest.mark.simplejpeg
@@ -244,7 +326,7 @@ def test_files_can_be_decoded_in_each_step(images, tmp_path, capsys):
     run = config(images, tmp_path, load="files", model="taskiter", threads=2)
     summary = train(run, report=lambda line: None)
     assert np.isfinite(summary["seeds"][0]["test_loss"]) and not (tmp_path / "cache").exists()
-    data = load_data(run.data, NETWORK, run.image_options(lambda done, total: None))
+    data = load_data(run.data, NETWORK, run.image_options())
     with Trainer(run, data, 0) as trainer:
         assert [loop.name for loop in trainer.plan.loops if loop.phase == "load"] == ["read", "load"]
         for name in os.listdir(images / "class-0"):
@@ -265,8 +347,8 @@ def test_broken_images_are_named_or_left_out(images, tmp_path, capsys):
     run = config(images, tmp_path, broken="skip", epochs=1)
     lines = []
     summary = train(run, report=lines.append)
-    assert lines[0] == f"left out: 1 images that cannot be decoded, 'class-1/{name}' first" == summary["data_note"]
-    data = load_data(run.data, NETWORK, run.image_options(lambda done, total: None))
+    assert lines[0] == f"left out: 1 image that cannot be decoded, 'class-1/{name}' first" == summary["data_note"]
+    data = load_data(run.data, NETWORK, run.image_options())
     assert len(data.train) + len(data.valid) + len(data.test) == COUNT - 1
     with pytest.raises(BrokenImage, match=name):
         load_data(f"folder:{images}", NETWORK, options(tmp_path))
@@ -475,6 +557,35 @@ def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
     assert not (tmp_path / "cache").exists()
     command[command.index("much")] = "600MB"
     assert main([*command, "--network", "starpu_cnn", "--load", "cache", "--out", out]) == 0
+
+
+def test_runs_that_cannot_be_are_refused_before_anything_is_decoded(images, tmp_path, monkeypatch):
+    """Check that a plan above the limit, a batch above the images and a GPU that would read them are refused while no
+    image is decoded, by the sentences that the trainer has."""
+    decoded = []
+    for module in (packing, folders):
+        monkeypatch.setattr(module, "decode", lambda *arguments: decoded.append(arguments) or decode(*arguments))
+    for load in ("memory", "cache", "files"):
+        run = config(images, tmp_path, load=load)
+        data = data_for(run)
+        with Trainer(run, data, 0) as trainer:
+            needed = trainer.needed_bytes
+        with pytest.raises(UsageError, match="the plan needs .*, the memory limit is 50 MiB; .*would fit"):
+            Trainer(run.with_changes(memory_limit="50MiB"), data, 0)
+        assert decoded
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        decoded.clear()
+        refused = [
+            (run.with_changes(batch=COUNT), f"--batch must not exceed the 32 training images of folder, got {COUNT}"),
+            (run.with_changes(memory_limit="50MiB"), "the plan needs .*, the memory limit is 50 MiB; .*would fit"),
+            (run.with_changes(memory_limit=str(needed)), "training and evaluating need .*; lower the batch"),
+        ]
+        if load != "memory":
+            refused.append((run.with_changes(model="gpu_stream"), "read in each step by the processor alone"))
+        for bad, sentence in refused:
+            with pytest.raises(UsageError, match=sentence):
+                data_for(bad)
+        assert not decoded and not (tmp_path / "cache").exists()
 
 
 def test_augmentation_depends_on_seed_image_and_epoch_alone():
