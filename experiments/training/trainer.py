@@ -78,8 +78,9 @@ class Trainer:
         self.augmentation = None
         if isinstance(data, Dataset) and config.augmentations:
             self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *data.images.shape[2:])
-        self.plan = _training_plan(config, data, self.augmentation)
-        _check_limit(config, data, self.plan)
+        self.plan = _training_plan(config, data, _source(config, data, self.augmentation))
+        if config.memory_limit:
+            _check_limit(config, data, self.plan)
         self.bound = bind_for(config.model, self.plan, self.storage)
         _number_positions(self.bound, "")
         initialise(self.bound, seed)
@@ -317,11 +318,15 @@ def _some(names: list[str]) -> str:
 def check_plan(config: TrainingConfig, data: Dataset) -> None:
     """Raise `UsageError` where these data, whose images need not be there yet, cannot be trained on: a GPU would have
     to read images in each step, or the plans need more than the limit of memory."""
-    _check_limit(config, data, _training_plan(config, data))
+    source = _source(config, data)
+    if config.memory_limit:
+        _check_limit(config, data, _training_plan(config, data, source))
 
 
-def _training_plan(config: TrainingConfig, data: Dataset | Text, augmentation: Augmentation | None = None) -> Plan:
-    """Lower the plan of a step; without an augmentation it may be looked at, not run."""
+def _source(
+    config: TrainingConfig, data: Dataset | Text, augmentation: Augmentation | None = None
+) -> ImageSource | None:
+    """Return where each step reads its images one by one; None: they are in an array, or there are none."""
     source = data.source if isinstance(data, Dataset) else None
     if config.augmentations and isinstance(data, Dataset):
         source = (source or ImageSource(data.images.__getitem__)).augmented(augmentation)
@@ -330,6 +335,10 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, augmentation: A
             f"images are read in each step by the processor alone, got model {config.model!r}; use --load memory "
             f"without --augment"
         )
+    return source
+
+
+def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> Plan:
     num_batches = len(data.train) // config.batch
     return lower(
         data.fit(get_network(config.network)),
@@ -351,9 +360,7 @@ def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
 
 
 def _check_limit(config: TrainingConfig, data: Dataset | Text, plan: Plan) -> None:
-    """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory, if there is one."""
-    if not config.memory_limit:
-        return
+    """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory."""
     network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
     try:
         check_fits(plan, {"network": network, **config.plan.as_dict()}, limit, None, config.threads)
