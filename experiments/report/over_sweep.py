@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis import factorial
+from ..analysis.gains import gain_table
 from ..analysis.interference import interference_table, label_with_preemption
 from ..analysis.names import INTERFERENCE, NETWORK, TASK_MODELS, axis_label, base_model, value_text
 from ..analysis.speeds import PER, axis_values, leading_plans, main_plan
@@ -22,7 +23,7 @@ MOST_PROBLEMS = 3  # that are named one by one
 def over_sweep(study: Study) -> list[str]:
     """Return sentences about all plans of a sweep; none for a single one."""
     plans = [plan_id for plan_id in study.plan_ids() if not study.records[plan_id][INTERFERENCE]]
-    told = [*_gains(study, plans), *_along(study), *_beside(study)]
+    told = [*_gains(study, plans), *_promises(study), *_along(study), *_beside(study)]
     if switched := factorial.answer(study, main_plan(study)):
         told.append(switched)
     if causes := study.config.get("inject"):
@@ -63,6 +64,19 @@ def _gains(study: Study, plan_ids: Sequence[str]) -> list[str]:
     return [
         f"The fastest task model takes {ratios[least].value:.3f} ({_named(study, least)}) to {ratios[most].value:.3f} "
         f"times ({_named(study, most)}) as long as the fastest fork-join; the difference is {known}."
+    ]
+
+
+def _promises(study: Study) -> list[str]:
+    """Say over all plans what the bounds promise from fork-join to taskiter, and what was gained."""
+    table = gain_table(study)
+    table = table[table["threads"] == table["threads"].max()] if len(table) else table
+    if len(table) < 2:
+        return []
+    promised, gained = (f"{table[name].min():.2f} to {table[name].max():.2f}" for name in ("promised", "gained"))
+    return [
+        f"The durations of the pieces alone promise that taskiter is {promised} times as fast as fork-join "
+        f"placed at best; measured were {gained} times as fast."
     ]
 
 

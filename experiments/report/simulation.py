@@ -106,7 +106,7 @@ def format_simulation(found: Mapping[str, Any]) -> str:
                 f"{row['error']:+.1%}" if row["error"] is not None else "",
                 f"{row['speedup']:.2f}",
                 f"{row['efficiency']:.2f}",
-                f"{row['idle']:.0%}",
+                f"{round(row['idle'], 2) + 0:.0%}",  # no "-0%"
                 f"{row['runtime']:.1%}",
             )
         )

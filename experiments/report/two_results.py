@@ -21,7 +21,7 @@ from ..analysis.study import Study
 from .figures import style
 from .figures.axes import log2_axis, power_ticks, x_axis
 from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
-from .figures.style import GREY, LINES, add_legend, model_handles, model_styles, new_figure, panel_title
+from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
 from .words import describe_machine, format_time, plan_title
 
 GREYS = (GREY, "0.7")
@@ -113,22 +113,21 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
 
 
 def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
-    """Draw time and speedup over threads: colours are models, solid is the first folder, dashed the second; the area
-    bound, which holds for all models, is dark grey for the first folder and light for the second."""
+    """Draw time and speedup over threads: colours are models, solid with full markers is the first folder, dashed with
+    hollow ones the second; the area bound, which holds for all models, is dark grey for the first folder and light for
+    the second."""
     models = sorted({m for table in tables for m in table["model"]}, key=model_rank)
     styles = model_styles(models)
     counts = sorted({int(n) for table in tables for n in table["threads"]})
     figure, axes = new_figure("double", 2, panel_height=2.4)
     bounds: dict[str, BoundLine] = {}
     for axis, column in zip(axes, ("median_s", "speedup"), strict=True):
-        for table, line in zip(tables, LINES, strict=False):
+        for table, line, hollow in zip(tables, LINES, (False, True), strict=False):
             for model in models:
                 own = table[table["model"] == model].sort_values("threads")
                 value = own[column] * (1e3 if column == "median_s" else 1)
-                axis.plot(
-                    own["threads"], value, color=styles[model].color, marker=styles[model].marker, linestyle=line,
-                    markeredgecolor="white", markeredgewidth=0.4,
-                )  # fmt: skip
+                look = marker_look(styles[model], hollow)
+                axis.plot(own["threads"], value, color=styles[model].color, linestyle=line, **look)
         for rows, grey in zip(limits, GREYS, strict=True):
             for line in bound_lines(rows, (), "s" if column == "median_s" else "speedup"):
                 draw_bound(axis, line, 1e-3 if column == "median_s" else 1.0, color=grey)
@@ -144,7 +143,8 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
     panel_title(axes[1], "over each folder's own best serial run")
     handles = model_handles(styles, models, line=False)
     handles += [
-        Line2D([], [], color="0.3", linestyle=line, label=folder) for folder, line in zip(folders, LINES, strict=False)
+        Line2D([], [], color="0.3", linestyle=line, marker="o", fillstyle=fill, label=folder)
+        for folder, line, fill in zip(folders, LINES, ("full", "none"), strict=False)
     ]
     for grey, folder in zip(GREYS, folders, strict=True):
         for handle in bound_handles([bounds[grey]]) if grey in bounds else ():

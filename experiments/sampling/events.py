@@ -200,7 +200,7 @@ def overhead_text(about: Mapping[str, Any]) -> str:
     """Return what logging cost, from `overhead` and `overheads`, or that it is hidden by what disturbed the runs."""
     low, high = min(about["overheads"]), max(about["overheads"])
     if high - low > DISTURBED:
-        return f"unknown (disturbed: {low:+.0%} to {high:+.0%})"
+        return f"an unknown part (disturbed: {low:+.0%} to {high:+.0%})"
     return f"{about['overhead']:+.1%}"
 
 

@@ -129,7 +129,32 @@ def _opening(results: Results, runs: list[dict[str, Any]]) -> list[str]:
         )
     else:
         answer += f". An epoch took {time(best['epoch_time_s'])}"
-    return [question, answer + "."]
+    told = [f"{answer}.", *_reached_sentences(results, runs)]
+    if len(runs) > 1:
+        least, most = (choose(runs, key=lambda row: row["peak_bytes"]) for choose in (min, max))
+        told.append(
+            f"Their processes held at most {format_bytes(least['peak_bytes'])} ({least['label']}) to "
+            f"{format_bytes(most['peak_bytes'])} ({most['label']})."
+        )
+    if missing := len({run.label for run, _ in results.failed()}):
+        told.append(f"{missing} more way{'s' * (missing > 1)} did not run, or did not fit: see the end of this page.")
+    return [question, " ".join(told)]
+
+
+def _reached_sentences(results: Results, runs: list[dict[str, Any]]) -> list[str]:
+    """Say how long training to the highest accuracy took that was asked for and reached, or that none was."""
+    asked = sorted(results.study.options.accuracy)
+    for accuracy in reversed(asked):
+        name = f"time_to_{accuracy:g}"
+        reached = sorted((row for row in runs if math.isfinite(row[name])), key=lambda row: row[name])
+        if not reached:
+            continue
+        took = " to ".join(
+            f"{time(row[name])} ({row['label']})" for row in ([reached[0], reached[-1]] if reached[1:] else reached)
+        )
+        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" * (len(reached) < len(runs))
+        return [f"To be right for {100 * accuracy:g} % of the validation examples took {took} of training{never}."]
+    return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 
 
 def write_study_report(results: Results, out: Path, command: str) -> str:

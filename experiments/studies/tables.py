@@ -201,4 +201,4 @@ def failures(results: Results) -> list[dict[str, Any]]:
 
 def axes_of(results: Results) -> Sequence[str]:
     """Names of the axes."""
-    return tuple(results.study.axes)
+    return tuple(name for name, values in results.study.axes.items() if len(values) > 1)

@@ -167,7 +167,7 @@ def log_sentence(log: EventLog) -> str:
     step_ms = log.wall_ns * 1e-6 / about["iterations"]
     text = f"{log.title}: {about['iterations']} iterations of {rounded(step_ms)} ms, {about['num_events']} events; "
     text += f"logging changes the time of a run by {log.overhead_text}"
-    if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("unknown"):
+    if about["overhead"] > HIGH_OVERHEAD and not log.overhead_text.startswith("an unknown"):
         text += f", more than {HIGH_OVERHEAD:.0%}: take coarser blocks, or read its times with care"
     if "clock_error_ns" in about:
         text += (

@@ -1,10 +1,13 @@
-"""The first paragraphs of a report over several plans: they answer what was swept, with the numbers of the tables."""
+"""The first paragraphs of reports: they answer what was swept or studied, with the numbers of the tables."""
 
+import math
 import re
+from types import SimpleNamespace
 
 import pytest
 from experiments.synthetic_results import synthetic_rows
 
+from forktask.experiments.analysis.gains import gain_table
 from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.names import TASK_MODELS, base_model
 from forktask.experiments.analysis.speeds import main_plan, speed_table
@@ -14,6 +17,7 @@ from forktask.experiments.report.over_sweep import over_sweep
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.words import axes_text, format_time
+from forktask.experiments.studies.report import _opening as open_study
 
 MODELS = ("serial", "forkjoin", "tasks", "taskiter")
 
@@ -64,6 +68,16 @@ def test_along_an_axis_least_and_most_are_those_of_the_tables(sweep):
             least, most = min(times, key=times.get), max(times, key=times.get)
             text = f"{format_time(times[least])} ({least}) to {format_time(times[most])} ({most}) with {side}"
             assert re.search(rf"Along {axis} \([^)]*\) a {unit} takes .*{re.escape(text)}", told), text
+
+
+def test_promises_are_those_of_the_table():
+    """Check the ranges of promised and measured gains where serial runs were profiled."""
+    study = study_from_rows(synthetic_rows(models=MODELS, batches=(16, 64), granularities=(4, 16), repeats=3))
+    table = gain_table(study)
+    assert len(table) == 4
+    told = " ".join(over_sweep(study))
+    for name in ("promised", "gained"):
+        assert f" {table[name].min():.2f} to {table[name].max():.2f} times as fast" in told
 
 
 def test_one_plan_has_no_sweep():
@@ -120,3 +134,38 @@ def test_an_undecided_effect_is_told_in_one_bracket():
     for line in said:
         assert line.count("(") == 1 and line.endswith("a verdict needs at least 5 repetitions).")
         assert "time ratio" in line
+
+
+def opened(accuracies, axes, failed=(), **columns):
+    """The paragraphs of a study whose runs have these columns."""
+    given = zip(*(columns[name] for name in columns), strict=True)
+    fixed = {"seeds": 1, "epochs": 2, "test_accuracy": 0.9, "epoch_time_s": 0.1}
+    rows = [
+        {**fixed, "label": f"model {i}", **dict(zip(columns, values, strict=True))} for i, values in enumerate(given)
+    ]
+    study = SimpleNamespace(options=SimpleNamespace(accuracy=accuracies), axes=axes)
+    results = SimpleNamespace(study=study, failed=lambda: [(SimpleNamespace(label=label), {}) for label in failed])
+    return open_study(results, rows)
+
+
+def test_a_study_opens_with_times_to_accuracy_memory_and_what_is_missing():
+    """Check the highest accuracy that was reached, the run that never was, memory, failures, and axes of one value."""
+    axes = {"network": ("lenet5",), "model": ("a", "b", "c")}
+    columns = {
+        "peak_bytes": [3 * 2**20, 2**20, 2 * 2**20],
+        "time_to_0.9": [2.0, 1.0, 3.0],
+        "time_to_0.97": [5.0, math.nan, 4.0],
+        "time_to_0.99": [math.nan] * 3,
+    }
+    question, answer = opened((0.9, 0.97, 0.99), axes, ["d", "d", "e"], **columns)
+    assert "which differ in model, were run" in question
+    assert (
+        "To be right for 97 % of the validation examples took 4.00 s (model 2) to 5.00 s (model 0) of training; "
+        "1 of 3 ways never did."
+    ) in answer
+    assert "Their processes held at most 1 MiB (model 1) to 3 MiB (model 0)." in answer
+    assert "2 more ways did not run, or did not fit" in answer
+    answer = opened((0.9,), axes, peak_bytes=[2**20], **{"time_to_0.9": [math.nan]})[1]
+    assert "None was right for 90 % of the validation examples." in answer
+    assert "held" not in answer and "more way" not in answer
+    assert "validation" not in opened((), axes, peak_bytes=[2**20, 2**21])[1]
