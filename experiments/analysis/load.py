@@ -59,16 +59,14 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
     _check_devices([row for row in samples if row.get("answer")])
     _check_profiles(by_kind.get("profile", []), plans)
     usable = []
+    without_time: list[Mapping[str, Any]] = []
     left_out: Counter[Point] = Counter()
     for row in samples:
         if row.get("step_time_s") and row["step_time_s"] > 0:
             usable.append(row)
         else:
             left_out[row["plan_id"], row["model"], row["threads"]] += 1
-            warnings.append(
-                f"Repetition {row['repetition']} of {row['model']} on {row['threads']} threads has no positive step "
-                f"time (its two run lengths differ by less than the noise); it was left out."
-            )
+            without_time.append(row)
     study = Study(
         run=dict(by_kind["run"][-1]),
         plans=plans,
@@ -87,6 +85,12 @@ def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Stu
         warnings.append(
             "An older forktask wrote these profiles, without the floors of their own runs: the table of measured time "
             "against the floor is left out. Measure again for it."
+        )
+    for row in without_time:
+        plan = f", {study.problem_name(row['plan_id'])}," if len(plans) > 1 else ""
+        warnings.append(
+            f"Repetition {row['repetition']} of {row['model']} on {row['threads']} threads{plan} has no positive step "
+            f"time (its two run lengths differ by less than the noise); it was left out."
         )
     warnings.extend(_missing_points(study, left_out))
     warnings.extend(disturbance_warnings(study))

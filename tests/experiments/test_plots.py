@@ -491,3 +491,21 @@ def test_plans_without_arithmetic_have_no_empty_panels():
         assert len(figures.draw(study, name).axes) == 1
         caption = figures.caption(study, name)
         assert "left bit-identical results" in caption and "GFLOP a step" not in caption and "optimizer" not in caption
+
+
+@pytest.mark.parametrize("column", ["single", "double"])
+def test_long_headers_stay_on_the_figure(column):
+    """Check that the header of a plan with many changed options ends before the figure does."""
+    options = {
+        "optimizer": "adamw",
+        "decay": "matrices",
+        "memory": "shared",
+        "weight_gradients": "tree",
+        "frozen": "conv1",
+    }
+    study = study_from_rows(synthetic_rows(models=("serial", "forkjoin"), options=(options,), repeats=2, profiles=0))
+    figure = figures.draw(study, "speedup", None, column)
+    FigureCanvasAgg(figure).draw()
+    box = figure._suptitle.get_window_extent()
+    assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    assert figure._suptitle.get_text().count("\n") >= 2

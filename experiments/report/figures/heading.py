@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -9,13 +10,17 @@ from matplotlib.figure import Figure
 from ...analysis.study import Study
 from ..words import blocks_text, data_text, t1_text
 
+# So many characters of the header's size fit beside each other.
+LINE = {"double": 115, "single": 60}
+
 
 def header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
-    """Write facts above the panels: two lines in a double column, one for each fact in a single one."""
+    """Write facts above the panels: two lines in a double column, one for each fact in a single one; long ones go on
+    in a further line."""
     facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
     lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
     figure.suptitle(
-        "\n".join(line for line in lines if line),
+        "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line),
         x=0.008,
         ha="left",
         fontsize=8 if column == "double" else 7,
