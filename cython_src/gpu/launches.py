@@ -369,7 +369,6 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     "channels_activation": _per_channel("channels_activation", 4),
     "channels_activation_backward": _per_channel("channels_activation_backward", 4),
     "channels_add": _per_channel("channels_add", 4),
-    "channels_add_backward": _per_channel("channels_add_backward", 4),
     "channels_dropout": _channels_dropout,
     "channels_max_pool": _per_channel("channels_max_pool"),
     "channels_max_pool_backward": _per_channel("channels_max_pool_backward"),

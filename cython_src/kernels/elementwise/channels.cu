@@ -34,33 +34,23 @@ KERNEL(channels_add)
 }
 
 /* The gradient, operand 0, where operand 1 passes it, written or added to a map. */
-__device__ inline void send_back(const GpuArgs &a, float *out, int out_halo, int activation, int accumulate)
+KERNEL(channels_activation_backward)
 {
-    const ChannelsMap m = channel_map_at(a.integers), ys = with_halo(m, a.integers[5]), target = with_halo(m, out_halo);
-    const int *b = block_bounds(a), end = channel_end(m, b[5]);
+    const ChannelsMap m = channel_map_at(a.integers), ys = with_halo(m, a.integers[5]),
+                      target = with_halo(m, a.integers[6]);
+    const int *b = block_bounds(a), end = channel_end(m, b[5]), activation = a.integers[7], accumulate = a.integers[8];
     const float *gradient = (const float *)a.operand[0], *result = (const float *)a.operand[1];
+    float *out = (float *)a.operand[2];
     if (!accumulate)
         clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
     for_channels(m, b, b[4], end, 4, [&](int n, int y, int x, int c) {
         float4 g = load4(gradient + pixel(m, n, y, x) + c);
-        if (result && activation) {
+        if (activation) {
             const float4 v = load4(result + pixel(ys, n, y, x) + c);
             g = each4([&](int i) { return passes(lane4(v, i), activation) ? lane4(g, i) : 0; });
         }
         put4(out + pixel(target, n, y, x) + c, g, accumulate);
     });
-}
-
-KERNEL(channels_activation_backward)
-{
-    send_back(a, (float *)a.operand[2], a.integers[6], a.integers[7], a.integers[8]);
-}
-
-KERNEL(channels_add_backward)
-{
-    send_back(a, (float *)a.operand[2], a.integers[6], a.integers[8], a.integers[9]);
-    if (a.operand[3])
-        send_back(a, (float *)a.operand[3], a.integers[7], a.integers[8], a.integers[10]);
 }
 
 struct Words {

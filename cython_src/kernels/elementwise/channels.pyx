@@ -1,4 +1,4 @@
-"""Activation, sum of two maps and dropout, forward and backward, with the channels in the vector lanes.
+"""Activation and dropout, forward and backward, and the sum of two maps, with the channels in the vector lanes.
 
 Activations are "none", "relu" and "relu6" (channels_maps.ACTIVATIONS); their backward needs the result alone.
 
@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
-from ..maps.channels_planes cimport BRANCH_ADD, BRANCH_WRITE, RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
+from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from .channels_loops cimport ChannelsElementwiseLoops
 
 import numpy as np
@@ -65,47 +65,26 @@ cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noe
     return 0
 
 
-cdef void run_backward(const KernelArgs *a, const int32_t *b, void *first, int first_halo, int accumulate_first,
-                       void *second, int second_halo, int accumulate_second, int activation) noexcept nogil:
-    """Gradient, operand 0, where operand 1 passes it, to one or two maps."""
-    cdef ChannelsTask task
-    cdef ChannelsMap m, activations, one, two
-    cdef int n, end
-    read_channels_map(&m, a.integers)
-    activations = with_halo(&m, <int> a.integers[5])
-    one = with_halo(&m, first_halo)
-    two = with_halo(&m, second_halo)
-    end = channel_end(&m, b[5])
-    set_block(&task, &m, b, b[4], b[5])
-    set_plane(&task, 0, a.operand[0], &m, b, b[4])
-    set_plane(&task, 1, a.operand[1], &activations, b, b[4])
-    set_plane(&task, 2, first, &one, b, b[4])
-    set_plane(&task, 3, second, &two, b, b[4])
-    task.activation = activation if a.operand[1] != NULL else 0
-    task.accumulate = accumulate_first
-    if second != NULL:
-        task.residual = BRANCH_ADD if accumulate_second else BRANCH_WRITE
-    (<const Micro *> a.micro).channels_elementwise.activate_backward(&task)
-    for n in range(b[0], b[1]):
-        if not accumulate_first:
-            clear_channel_halo(&one, <float *> first, n, b[2], b[3], b[4], end)
-        if second != NULL and not accumulate_second:
-            clear_channel_halo(&two, <float *> second, n, b[2], b[3], b[4], end)
-
-
 cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: images, rows, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
-    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[8],
-                 NULL, 0, 0, <int> a.integers[7])
-    return 0
-
-
-cdef int add_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    run_backward(a, a.bounds + block * a.bounds_width, a.operand[2], <int> a.integers[6], <int> a.integers[9],
-                 a.operand[3], <int> a.integers[7], <int> a.integers[10], <int> a.integers[8])
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef ChannelsTask task
+    cdef ChannelsMap m, activations, out
+    cdef int n
+    read_channels_map(&m, a.integers)
+    activations = with_halo(&m, <int> a.integers[5])
+    out = with_halo(&m, <int> a.integers[6])
+    set_block(&task, &m, b, b[4], b[5])
+    set_plane(&task, 0, a.operand[0], &m, b, b[4])
+    set_plane(&task, 1, a.operand[1], &activations, b, b[4])
+    set_plane(&task, 2, a.operand[2], &out, b, b[4])
+    task.activation = <int> a.integers[7]
+    task.accumulate = <int> a.integers[8]
+    (<const Micro *> a.micro).channels_elementwise.activate_backward(&task)
+    if not task.accumulate:
+        for n in range(b[0], b[1]):
+            clear_channel_halo(&out, <float *> a.operand[2], n, b[2], b[3], b[4], channel_end(&m, b[5]))
     return 0
 
 
@@ -137,17 +116,10 @@ def _activation_reference(operands, attributes, bounds, iteration):
                 attributes["out_halo"])
 
 
-def _gradient(operands, attributes, bounds):
-    g = inside(operands["gradient"], attributes, "in", bounds)
-    if "activations" in operands:
-        y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
-        g = np.where(passes(y, attributes["activation"]), g, 0)
-    return g
-
-
 def _activation_backward_reference(operands, attributes, bounds, iteration):
-    write_block(operands["output"], attributes, "in", bounds, _gradient(operands, attributes, bounds),
-                attributes["out_halo"], attributes["accumulate"])
+    y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
+    g = np.where(passes(y, attributes["activation"]), inside(operands["gradient"], attributes, "in", bounds), 0)
+    write_block(operands["output"], attributes, "in", bounds, g, attributes["out_halo"], attributes["accumulate"])
 
 
 def _add_reference(operands, attributes, bounds, iteration):
@@ -155,14 +127,6 @@ def _add_reference(operands, attributes, bounds, iteration):
              + inside(operands["second"], attributes, "in", bounds, attributes["second_halo"]))
     write_block(operands["output"], attributes, "in", bounds, activate(total, attributes["activation"]),
                 attributes["out_halo"])
-
-
-def _add_backward_reference(operands, attributes, bounds, iteration):
-    g = _gradient(operands, attributes, bounds)
-    for name in ("first", "second"):
-        if name in operands:
-            write_block(operands[name], attributes, "in", bounds, g, attributes[f"{name}_halo"],
-                        attributes[f"accumulate_{name}"])
 
 
 def philox(counter, key):
@@ -208,10 +172,6 @@ register(KernelSpec("channels_activation_backward", ("gradient", "activations", 
 register(KernelSpec("channels_add", ("first", "second", "output"),
                     MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
                     <uintptr_t> &add))
-# Without an activation the branches' gradients are dy itself: no loop is needed unless one of them is added to.
-register(KernelSpec("channels_add_backward", ("gradient", "activations?", "first", "second?"),
-                    MAP + ("activations_halo", "first_halo", "second_halo", "activation", "accumulate_first",
-                           "accumulate_second"), (), BOX, _add_backward_reference, <uintptr_t> &add_backward))
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
 register(KernelSpec("channels_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),

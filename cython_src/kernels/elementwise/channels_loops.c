@@ -35,23 +35,15 @@ static void activate(const ChannelsTask *t){
 #undef CALL
 }
 
-INLINE void activate_backward_run(const float *dy, const float *y, float *first, float *second, ptrdiff_t n,
-                                  const int activation, const int accumulate, const int branch)
+INLINE void activate_backward_run(const float *dy, const float *y, float *out, ptrdiff_t n, const int activation,
+                                  const int accumulate)
 {
     ptrdiff_t i = 0;
-    for (; i + VL <= n; i += VL) {
-        Vec g = load(dy + i);
-        if (activation)
-            g = passed(g, load(y + i), activation);
-        store_or_add(first + i, g, accumulate);
-        if (branch)
-            store_or_add(second + i, g, branch == BRANCH_ADD);
-    }
+    for (; i + VL <= n; i += VL)
+        store_or_add(out + i, passed(load(dy + i), load(y + i), activation), accumulate);
     for (; i < n; i++) {
-        float g = activation ? passed_one(dy[i], y[i], activation) : dy[i];
-        first[i] = accumulate ? first[i] + g : g;
-        if (branch)
-            second[i] = branch == BRANCH_ADD ? second[i] + g : g;
+        float g = passed_one(dy[i], y[i], activation);
+        out[i] = accumulate ? out[i] + g : g;
     }
 }
 
@@ -61,13 +53,22 @@ INLINE void activate_backward_body(const ChannelsTask *t, float *const *p, int p
     ptrdiff_t step = t->channels == t->pitch ? pixels * t->pitch : t->pitch;
     ptrdiff_t n = t->channels == t->pitch ? step : t->channels;
     for (ptrdiff_t at = 0; at < pixels * t->pitch; at += step)
-        activate_backward_run(p[0] + at, a ? p[1] + at : NULL, p[2] + at, b ? p[3] + at : NULL, n, a, t->accumulate, b);
+        activate_backward_run(p[0] + at, p[1] + at, p[2] + at, n, a, t->accumulate);
 }
 
-static void activate_backward(const ChannelsTask *t){
-#define CALL(A, B) each_chunk(t, 4, activate_backward_body, NULL, 0, A, B)
-    BY_ACTIVATION(CALL, t -> residual)
-#undef CALL
+static void activate_backward(const ChannelsTask *t)
+{
+    switch (t->activation) {
+    case 0:
+        each_chunk(t, 3, activate_backward_body, NULL, 0, 0, 0);
+        break;
+    case 1:
+        each_chunk(t, 3, activate_backward_body, NULL, 0, 1, 0);
+        break;
+    case 2:
+        each_chunk(t, 3, activate_backward_body, NULL, 0, 2, 0);
+        break;
+    }
 }
 
 /* ---- dropout ---- */

@@ -9,7 +9,7 @@
 typedef struct ChannelsElementwiseLoops {
     /* plane 1 = activation(plane 0 [+ plane 2 when `residual`]) */
     void (*activate)(const ChannelsTask *task);
-    /* g = plane 0 where plane 1 passes (MASK_RESULT), or all of it; plane 2 [+]= g, branch: plane 3 */
+    /* plane 2 [+]= plane 0 where the activation whose result is plane 1 lets it pass */
     void (*activate_backward)(const ChannelsTask *task);
     /* plane 1 = plane 0 * scale where the generator's word is at least `threshold`, else 0; row: n height + y of the
      * block's first row; channels: all of the pitch */

@@ -97,21 +97,15 @@ KERNEL(channels_norm_evaluate)
 {
     const int channels = a.integers[0];
     const int *b = block_bounds(a);
+    const float *running_mean = (const float *)a.operand[2];
     float *scale = (float *)a.operand[4], *shift = (float *)a.operand[5];
-    float *mean = (float *)a.operand[6], *inv_std = (float *)a.operand[7];
     for (int c = b[0] + thread_of_row(); c < padded(channels, b[1]); c += threads_of_row()) {
-        float m = 0, s = 0;
         scale[c] = shift[c] = 0;
         if (c < channels) {
-            m = ((const float *)a.operand[2])[c];
-            s = 1 / sqrtf(((const float *)a.operand[3])[c] + (float)a.reals[0]);
+            const float s = 1 / sqrtf(((const float *)a.operand[3])[c] + (float)a.reals[0]);
             scale[c] = ((const float *)a.operand[0])[c] * s;
-            shift[c] = ((const float *)a.operand[1])[c] - m * scale[c];
+            shift[c] = ((const float *)a.operand[1])[c] - running_mean[c] * scale[c];
         }
-        if (mean)
-            mean[c] = m;
-        if (inv_std)
-            inv_std[c] = s;
     }
 }
 
@@ -195,7 +189,7 @@ KERNEL(channels_norm_backward_finish)
     const int channels = a.integers[0], partials = a.integers[1], pitch = divide_up(channels, LANES) * LANES;
     const int *b = block_bounds(a);
     const float *partial = (const float *)a.operand[0];
-    const float share = a.integers[3] ? 0 : (float)(1.0 / a.integers[2]);
+    const float share = (float)(1.0 / a.integers[2]);
     float *coefficients = (float *)a.operand[5];
     for (int c = b[0] + thread_of_row(); c < padded(channels, b[1]); c += threads_of_row()) {
         if (c >= b[1]) {

@@ -5,8 +5,7 @@ inv_std = 1 / sqrt(var + eps), scale = weight inv_std, shift = bias - mean scale
 y = activation(scale z + shift + residual).
 
 Backward, g = dy where the activation passes it, xhat = (z - mean) inv_std:  dbias = sum(g),
-dweight = sum(g xhat), dz = weight inv_std (g - dbias / N - xhat dweight / N); with constant statistics
-(evaluation) dz = weight inv_std g.
+dweight = sum(g xhat), dz = weight inv_std (g - dbias / N - xhat dweight / N).
 
 Sums are taken by blocks, each into a partial of its own, and merged in order: mean and squared deviations by
 Chan's formula, so that float32 holds them whatever the mean. All vectors have the maps' pitch, zero past the last
@@ -96,20 +95,13 @@ cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *co
     cdef const float *running_mean = <const float *> a.operand[2]
     cdef float *scale = <float *> a.operand[4]
     cdef float *shift = <float *> a.operand[5]
-    cdef float *mean = <float *> a.operand[6]
-    cdef float *inv_std = <float *> a.operand[7]
-    cdef float m, s
+    cdef float s
     for c in range(b[0], padded(channels, b[1])):
-        m = s = scale[c] = shift[c] = 0
+        scale[c] = shift[c] = 0
         if c < channels:
-            m = running_mean[c]
             s = 1 / sqrtf((<const float *> a.operand[3])[c] + <float> a.reals[0])
             scale[c] = (<const float *> a.operand[0])[c] * s
-            shift[c] = (<const float *> a.operand[1])[c] - m * scale[c]
-        if mean != NULL:
-            mean[c] = m
-        if inv_std != NULL:
-            inv_std[c] = s
+            shift[c] = (<const float *> a.operand[1])[c] - running_mean[c] * scale[c]
     return 0
 
 
@@ -170,7 +162,7 @@ cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskCont
     cdef const int32_t *b = a.bounds + block * a.bounds_width
     cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + LANES - 1) // LANES * LANES
     cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
-    cdef float share = <float> (0.0 if a.integers[3] else 1.0 / a.integers[2]), scale
+    cdef float share = <float> (1.0 / a.integers[2]), scale
     cdef const float *weight = <const float *> a.operand[1]
     cdef const float *inv_std = <const float *> a.operand[2]
     cdef const float *partial = <const float *> a.operand[0]
@@ -290,10 +282,6 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
     scale = operands["weight"][c] * inv_std
     _set(operands["scale"], c, padding, scale)
     _set(operands["shift"], c, padding, operands["bias"][c] - operands["running_mean"][c] * scale)
-    if "mean" in operands:
-        _set(operands["mean"], c, padding, operands["running_mean"][c])
-    if "inv_std" in operands:
-        _set(operands["inv_std"], c, padding, inv_std)
 
 
 def _vector(operands, name, bounds, attributes):
@@ -343,7 +331,7 @@ def _backward_finish_reference(operands, attributes, bounds, iteration):
     operands["gradient_bias"][0, c] = dbias
     operands["gradient_weight"][0, c] = dweight
     a = operands["weight"][c] * operands["inv_std"][c]
-    share = 0.0 if attributes["evaluation"] else 1 / attributes["count"]
+    share = 1 / attributes["count"]
     for row, values in enumerate((a, -share * a * operands["inv_std"][c] * dweight, -share * a * dbias)):
         _set(operands["coefficients"][row], c, padding, values)
 
@@ -376,7 +364,7 @@ register(KernelSpec(
     <uintptr_t> &norm_finish))
 register(KernelSpec(
     "channels_norm_evaluate",
-    ("weight", "bias", "running_mean", "running_var", "scale", "shift", "mean?", "inv_std?"),
+    ("weight", "bias", "running_mean", "running_var", "scale", "shift"),
     ("channels",), ("eps",), ("c0", "c1"), _evaluate_reference,
     <uintptr_t> &norm_evaluate))
 # The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
@@ -393,11 +381,11 @@ register(KernelSpec(
     MAP + ("gradient_halo", "activations_halo", "activation"), (), ("n0", "n1", "y0", "y1", "partial"),
     _backward_statistics_reference,
     <uintptr_t> &norm_backward_statistics))
-# coefficients: (3, pitch), dz = a g + (b (z - mean) + c). With evaluation = 1 the statistics are constants.
+# coefficients: (3, pitch), dz = a g + (b (z - mean) + c).
 register(KernelSpec(
     "channels_norm_backward_finish",
     ("partials", "weight", "inv_std", "gradient_weight", "gradient_bias", "coefficients"),
-    ("channels", "num_partials", "count", "evaluation"), (), ("c0", "c1"), _backward_finish_reference,
+    ("channels", "num_partials", "count"), (), ("c0", "c1"), _backward_finish_reference,
     <uintptr_t> &norm_backward_finish))
 # branch: g, the gradient of the residual, written or added.
 # "previous" is the output's buffer again: the result is added to what is there.

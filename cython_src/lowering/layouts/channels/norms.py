@@ -232,7 +232,6 @@ def _gradient_finish(low: Lowering, unit: Unit, source: FeatureMap, partials: st
         channels=source.channels,
         num_partials=count,
         count=low.batch * source.height * source.width,
-        evaluation=0,
     )
     if low.trained(unit):
         for kind, buffer in results.items():

@@ -9,9 +9,9 @@ from forktask.cython_src.kernels.maps.channels import ChannelsMap
 
 
 @FEW
-@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1]), st.sampled_from([0, 1]), seeds)
-def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, second_accumulate, seed):
-    """Check activation and sum of two maps, forward and backward."""
+@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1]), seeds)
+def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seed):
+    """Check activation, forward and backward, and sum of two maps."""
     rng = np.random.default_rng(seed)
     source, other, target = maps(size, in_halo, halo, out_halo)
     x, y = 4 * random_map(rng, source), 4 * random_map(rng, other)
@@ -25,19 +25,6 @@ def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seco
     operands = {"gradient": x, "activations": y, "output": output}
     attributes |= {"activations_halo": halo, "accumulate": accumulate}
     compare("channels_activation_backward", operands, ["output"], attributes, blocks, 2)
-    second = random_map(rng, other) if second_accumulate else empty_map(other)
-    operands = {"gradient": x, "first": output, "second": second}
-    if activation:
-        operands["activations"] = np.where(second == 0, 0, y)
-    attributes = {
-        **base,
-        "activations_halo": halo,
-        "first_halo": out_halo,
-        "second_halo": halo,
-        "accumulate_first": accumulate,
-        "accumulate_second": second_accumulate,
-    }
-    compare("channels_add_backward", operands, ["first", "second"], attributes, blocks, 2)
 
 
 @FEW
