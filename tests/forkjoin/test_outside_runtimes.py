@@ -1,12 +1,10 @@
 """oneTBB, Taskflow and StarPU over the plans of all other executors."""
 
 import os
-import signal
-import threading
-import time
 
 import numpy as np
 import pytest
+from interrupts import seconds_until_stopped
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
@@ -96,19 +94,7 @@ def test_failures_and_interrupts_leave_it_usable(spec):
             executor.run(1000, 3)
         executor.run(5, 4)
         executor.prepare(bind(all_to_all_plan(work=400_000)))
-        sent = []
-
-        def interrupt():
-            time.sleep(0.2)
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            executor.run(10**6)
-        elapsed = time.monotonic() - sent[0]
-        thread.join()
+        elapsed = seconds_until_stopped(executor)
         executor.run(1)
     assert elapsed < 0.5  # room for a busy machine
     with pytest.raises(UsageError, match="cpus must name one CPU out of"):

@@ -8,7 +8,7 @@ from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
 from gpu.test_gpu_models import assert_conflicts_are_ordered
 
-from cython_src.kernels import kernel_testing, test_tokens_accesses
+from cython_src.kernels import kernel_testing
 from cython_src.kernels.attention import test_attention
 from cython_src.kernels.elementwise import test_tokens as test_elements
 from cython_src.kernels.embedding import test_embedding
@@ -145,16 +145,21 @@ def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
             assert runs[0][name].tobytes() == other[name].tobytes(), name
 
 
+CUT = {"batch": 3, "sequence": 6, "num_images": 4, "granularity": "images=1,rows=4"}
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("plan", "initialise"),
     [
-        (test_tokens_accesses.tokens_plan, test_tokens_accesses.initialise),
+        (lambda: lower(SMALL, **CUT, fusion="none", optimizer="adamw"), fill),
+        (lambda: lower(SMALL, **CUT), fill),
+        (lambda: lower(SMALL, **CUT, phase="evaluate"), fill),
         (lambda: test_attention.attention_plan(0), test_attention.initialise),
         (lambda: test_attention.attention_plan(1), test_attention.initialise),
         (test_linear.linear_plan, test_attention.initialise),
     ],
-    ids=["tokens", "attention", "causal attention", "linear"],
+    ids=["nothing joined", "all joined", "evaluation", "attention", "causal attention", "linear"],
 )
 @pytest.mark.parametrize("products", ["own", "cublas"])
 def test_kernels_touch_what_they_declare(plan, initialise, products):

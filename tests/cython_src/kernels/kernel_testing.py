@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from cython_src.kernels.guarded_scratch import GuardedScratch
 from gpu.fake_gpu import emulator
 
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.builder import PlanBuilder, block_grid, ranges
 from forktask.cython_src.plan.model import Access, Block
 
 EPSILON = float(np.finfo(np.float32).eps)
@@ -45,6 +47,12 @@ def run_kernel(kernel, operands, outputs, attributes, bounds, target, instructio
             raise AssertionError(f"kernel {kernel} returned {status}")
     assert scratch.spare_is(0xFF), f"kernel {kernel} writes outside of its scratch memory"
     return {name: bound.arrays[name].copy() for name in outputs}
+
+
+def cut(rng, *lengths):
+    """Bounds of blocks that cut each dimension into pieces of a random size."""
+    pieces = [ranges(n, int(rng.integers(1, n + 1))) for n in lengths]
+    return [tuple(itertools.chain(*block)) for block in block_grid(*pieces)]
 
 
 def fill(array):

@@ -9,6 +9,7 @@ from cython_src import reference_tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads, span_in_tasks
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.interface.kernel_spec import registered
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.layers import Embedding, Linear, Network, ReLU6, Softmax, TiedHead, Tokens
@@ -184,10 +185,22 @@ def test_kernels_touch_what_they_declare(case, target):
         check_accesses(plan, target, initialise=fill, num_replays=1, blocks_per_loop=2)
 
 
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("phase", ["forward", "evaluate"])
-def test_kernels_of_other_phases_touch_what_they_declare(phase):
+def test_kernels_of_other_phases_touch_what_they_declare(phase, target):
     """Check accesses of the plans that do not train."""
-    check_accesses(lower(SMALL, **SMALL_SIZES, phase=phase), "cpu", initialise=fill, num_replays=1)
+    check_accesses(lower(SMALL, **SMALL_SIZES, phase=phase), target, initialise=fill, num_replays=1)
+
+
+def test_every_kernel_of_tokens_is_in_a_checked_plan():
+    """Check that the plans whose accesses are checked have each kernel, but for those of MobileBERT."""
+    plans = [
+        lower(net, **SMALL_SIZES, optimizer="adamw", **case) for net in (SMALL, BOTH_WAYS) for case in CASES.values()
+    ]
+    plans.append(lower(SMALL, **SMALL_SIZES, phase="evaluate"))
+    kinds = ("tokens_load", "tokens_add", "embedding_", "linear_", "layernorm_", "attention_", "gelu_", "vocabulary_")
+    wanted = {name for name in registered() if name.startswith(kinds)}
+    assert len(wanted) >= 18 and wanted <= {loop.kernel for plan in plans for loop in plan.loops}
 
 
 @pytest.mark.parametrize("case", ["by cost", "cut everywhere", "slices of two samples", "chain"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, cut, fill, random_map, run_kernel
 
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.plan.builder import block_grid, ranges
@@ -16,13 +16,6 @@ def shapes(seed):
     height, width = SIZES[seed % len(SIZES)]
     groups, lanes = int(rng.integers(1, 3)), (16, 1)[seed % 2]
     return rng, groups, lanes, height, width, int(rng.integers(1, 7)), int(rng.integers(1, 24))
-
-
-def cut(rng, groups, channels, rows):
-    """Blocks that cut all three dimensions at random sizes."""
-    sizes = [int(rng.integers(1, n + 1)) for n in (groups, channels, rows)]
-    grid = block_grid(*(ranges(n, size) for n, size in zip((groups, channels, rows), sizes, strict=True)))
-    return [(*g, *c, *y) for g, c, y in grid]
 
 
 @pytest.mark.parametrize("seed", range(14))

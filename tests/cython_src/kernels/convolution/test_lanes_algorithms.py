@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fill, random_map, run_kernel
 from cython_src.networks_for_tests import fill as fill_plan
 
 from forktask.cython_src.binding.bind import bind
@@ -11,7 +11,7 @@ from forktask.cython_src.kernels.convolution.algorithms import CODES
 from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.plan.builder import block_grid, ranges
+from forktask.cython_src.plan.builder import ranges
 from forktask.experiments.sampling.models import make_executor
 
 # Rows of the result: fewer than a strip of "pad", more, and no multiple of a tile.
@@ -25,12 +25,6 @@ def problem(seed):
     halo = int(rng.integers(0, 3))
     source = FeatureMap("source", 2, int(rng.integers(1, 5)), height + 4 - 2 * halo, width + 4 - 2 * halo, 16, halo)
     return rng, source, (int(rng.integers(1, 9)), height, width)
-
-
-def blocks(rng, groups, channels, rows):
-    sizes = [int(rng.integers(1, n + 1)) for n in (groups, channels, rows)]
-    grid = block_grid(*(ranges(n, size) for n, size in zip((groups, channels, rows), sizes, strict=True)))
-    return [(*g, *c, *y) for g, c, y in grid]
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
@@ -57,15 +51,15 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
         elif spread:
             operands["index"] = rng.integers(0, 5, (2, channels, height, width, 16)).astype(np.uint8)
         attributes = {**source.attributes("in"), **target.attributes("out")}
-        cut = blocks(rng, 2, channels, height // 2 if pooled else height)
-        expected = run_kernel(f"conv_{kernel}", operands, outputs, attributes, cut, "cpu", instruction_set)
+        bounds = cut(rng, 2, channels, height // 2 if pooled else height)
+        expected = run_kernel(f"conv_{kernel}", operands, outputs, attributes, bounds, "cpu", instruction_set)
         for algorithm in COMPARED:
             got = run_kernel(
                 f"conv_algorithm_{kernel}",
                 operands,
                 outputs,
                 {**attributes, "algorithm": CODES[algorithm]},
-                cut,
+                bounds,
                 "cpu",
                 instruction_set,
             )
@@ -92,13 +86,13 @@ def test_weight_gradients_equal_the_float64_form(algorithm, seed):
         "accumulate": accumulate,
         "algorithm": CODES[algorithm],
     }
-    cut = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
+    bounds = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
     name = "conv_algorithm_backward_weights"
-    expected = run_kernel(name, operands, ["output"], attributes, cut, "float64")["output"]
+    expected = run_kernel(name, operands, ["output"], attributes, bounds, "float64")["output"]
     absolute = {n: np.abs(a) for n, a in operands.items()}
-    size = run_kernel(name, absolute, ["output"], attributes, cut, "float64")["output"]
+    size = run_kernel(name, absolute, ["output"], attributes, bounds, "float64")["output"]
     for instruction_set in INSTRUCTION_SETS:
-        got = run_kernel(name, operands, ["output"], attributes, cut, "cpu", instruction_set)
+        got = run_kernel(name, operands, ["output"], attributes, bounds, "cpu", instruction_set)
         error = np.abs(got["output"] - expected)
         # Sums of so many products, and of as many partial sums.
         assert (error <= (32 * height * width + 2) * EPSILON * size + 1e-30).all(), instruction_set

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, random_map, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fill, random_map, run_kernel
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
@@ -10,7 +10,7 @@ from forktask.cython_src.lowering.layouts.lanes.algorithms import choose_convolu
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.cython_src.plan.builder import block_grid, ranges
+from forktask.cython_src.plan.builder import ranges
 
 # Whole tiles of 4 x 4, parts of tiles, and strips of one to more than four tiles.
 SIZES = [(4, 4), (2, 6), (8, 8), (16, 16), (6, 32), (10, 12), (14, 20)]
@@ -22,12 +22,6 @@ def shapes(seed):
     rng = np.random.default_rng(seed)
     height, width = SIZES[seed % len(SIZES)]
     return rng, int(rng.integers(1, 3)), height, width, int(rng.integers(1, 24)), int(rng.integers(1, 24))
-
-
-def cut(rng, groups, channels, rows):
-    sizes = [int(rng.integers(1, n + 1)) for n in (groups, channels, rows)]
-    grid = block_grid(*(ranges(n, size) for n, size in zip((groups, channels, rows), sizes, strict=True)))
-    return [(*g, *c, *y) for g, c, y in grid]
 
 
 def check_error(kernel, operands, attributes, bounds, expected, limit=STATED_ERROR):
