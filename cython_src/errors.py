@@ -1,11 +1,11 @@
-"""The exceptions for what a user can mend, and the nearest known name for one that is none."""
+"""The exceptions for what a user can mend, checks that raise them, and the nearest known name for one that is none."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 F = TypeVar("F", bound=Callable)
@@ -27,6 +27,12 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     small = {str(k).lower(): str(k) for k in known}
     near = difflib.get_close_matches(str(name).lower(), small, 1)
     return f"; did you mean {small[near[0]]!r}?" if near else ""
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise `UsageError` unless a value is one of the choices."""
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 
 
 def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:

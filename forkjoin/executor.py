@@ -11,7 +11,7 @@ from contextlib import suppress
 from ..cython_src.binding.bind import BoundPlan, Workers
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import MachineError, UsageError
+from ..cython_src.errors import MachineError, UsageError, check_choice
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
@@ -187,10 +187,8 @@ class ForkJoinExecutor(LoopExecutor):
         region: str = "loop",
     ):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if schedule not in SCHEDULES:
-            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-        if region not in REGIONS:
-            raise UsageError(f"region must be one of {', '.join(REGIONS)}; got {region!r}")
+        check_choice("schedule", schedule, SCHEDULES)
+        check_choice("region", region, REGIONS)
         self.schedule = schedule
         self.chunk_size = check_whole("chunk_size", chunk_size, 0, MOST_CHUNK)
         self.region = region

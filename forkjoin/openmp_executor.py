@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import UsageError, check_choice
 from ..cython_src.plan.model import Plan
 from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
 from .openmp_task_run import OpenMPTaskTeam
@@ -61,10 +61,8 @@ class OpenMPTasksExecutor(LoopExecutor):
         runtime: str = "libgomp",
     ):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if taskwait not in TASKWAITS:
-            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
-        if runtime not in RUNTIMES:
-            raise UsageError(f"runtime must be one of {', '.join(RUNTIMES)}; got {runtime!r}")
+        check_choice("taskwait", taskwait, TASKWAITS)
+        check_choice("runtime", runtime, RUNTIMES)
         self.taskwait = taskwait
         self.runtime = runtime
         self._team: OpenMPTaskTeam | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import MachineError, UsageError
+from ..cython_src.errors import MachineError, check_choice
 from .executor import ForkGuard, LoopExecutor
 from .openmp_executor import TASKWAITS, waits_after_loops
 from .starpu_task_run import StarpuSession
@@ -50,10 +50,8 @@ class StarPUExecutor(LoopExecutor):
         taskwait: str = "none",
     ):
         super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if scheduler not in SCHEDULERS:
-            raise UsageError(f"scheduler must be one of {', '.join(SCHEDULERS)}; got {scheduler!r}")
-        if taskwait not in TASKWAITS:
-            raise UsageError(f"taskwait must be one of {', '.join(TASKWAITS)}; got {taskwait!r}")
+        check_choice("scheduler", scheduler, SCHEDULERS)
+        check_choice("taskwait", taskwait, TASKWAITS)
         self.scheduler = scheduler
         self.taskwait = taskwait
         self._session: StarpuSession | None = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import UsageError, check_choice
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
 from .barriers import BARRIERS, barrier_after, record_with_barriers
@@ -181,8 +181,7 @@ class TasksExecutor(_TaskingExecutor):
     model = "tasks"
 
     def __init__(self, num_threads, *, taskwait="iteration", window=1024, **options):
-        if taskwait not in BARRIERS:
-            raise UsageError(f"taskwait must be one of {', '.join(BARRIERS)}; got {taskwait!r}")
+        check_choice("taskwait", taskwait, BARRIERS)
         super().__init__(num_threads, **options)
         self.taskwait = taskwait
         self.window = check_whole("window", window, 1, MOST_WINDOW)
@@ -224,8 +223,7 @@ class _ReplayExecutor(_TaskingExecutor):
     ):
         choices = (("placement", placement, PLACEMENTS), ("priority", priority, PRIORITIES), ("mix", mix, MIXES))
         for name, value, known in choices:
-            if value not in known:
-                raise UsageError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+            check_choice(name, value, known)
         if mix != "none" and placement != "partitioned":
             raise UsageError(f"mix={mix} needs compiled programs, got placement={placement}; use placement=partitioned")
         super().__init__(num_threads, **options)

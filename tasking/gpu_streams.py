@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import UsageError, check_choice
 from ..cython_src.plan.dependences import record_graph
 from ..cython_src.plan.model import Plan
 
@@ -86,8 +86,7 @@ def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
     UsageError
         Unknown unit.
     """
-    if unit not in UNITS:
-        raise UsageError(f"unit of a launch must be one of {', '.join(UNITS)}; got {unit!r}")
+    check_choice("unit of a launch", unit, UNITS)
     loops = enumerate(plan.loops)
     if unit == "loop":
         return [(k, 0, loop.num_blocks) for k, loop in loops]

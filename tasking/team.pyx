@@ -16,7 +16,7 @@ import os
 
 import numpy as np
 
-from ..cython_src.errors import UsageError
+from ..cython_src.errors import UsageError, check_choice
 
 PREEMPTIONS = ("stay", "swap")
 # How often the waiting caller looks for signals and for progress. A tenth of a second is what a user notices.
@@ -83,8 +83,7 @@ cdef class Team:
                     f"leave it out to let the system place them")
             list_of_cpus = np.array(cpus, dtype=np.int32)
             pinned = &list_of_cpus[0]
-        if preemption not in PREEMPTIONS:
-            raise UsageError(f"preemption must be one of {', '.join(PREEMPTIONS)}; got {preemption!r}")
+        check_choice("preemption", preemption, PREEMPTIONS)
         if preemption == "swap" and (cpus is None or len(set(cpus)) < num_threads):
             raise UsageError(
                 f"preemption=swap needs each of {num_threads} threads pinned to a CPU of its own, got cpus={cpus}; "

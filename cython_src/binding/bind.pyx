@@ -15,7 +15,7 @@ import numpy as np
 
 from ..kernels import kernel_table
 from ..kernels.simd import instruction_sets
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..plan.locks import commutative_locks
 from ..shown import as_html
 from .storage import PAGE_BYTES, Storage, aligned_empty, view_of
@@ -452,8 +452,7 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     cdef uintptr_t address
     cdef int32_t[::1] task_loop
     cdef Py_ssize_t i, k
-    if target not in TARGETS:
-        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}")
+    check_choice("target", target, TARGETS)
     if storage is None:
         storage = Storage()
     micro_address = 0

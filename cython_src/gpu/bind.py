@@ -14,7 +14,7 @@ import numpy as np
 
 from ..binding.bind import BlockFailure, bind
 from ..binding.storage import Storage, view_of
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from ..shown import Shown
@@ -134,8 +134,7 @@ class GpuBoundPlan(Shown):
         convolution: str = "tiled",
         products: str = "cublas",
     ):
-        if products not in PRODUCTS:
-            raise UsageError(f"products must be one of {', '.join(PRODUCTS)}; got {products!r}")
+        check_choice("products", products, PRODUCTS)
         self.plan, self.tf32 = plan, products == "tf32"
         self.device = default_gpu() if device is None else device
         self.storage = Storage() if storage is None else storage

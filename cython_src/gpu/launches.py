@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..kernels.convolution import algorithms
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
@@ -473,8 +473,7 @@ def launches_of(
     UsageError
         Unknown form, or a kernel or size without a CUDA form.
     """
-    if convolution not in CONVOLUTION_FORMS:
-        raise UsageError(f"convolution must be one of {', '.join(CONVOLUTION_FORMS)}; got {convolution!r}")
+    check_choice("convolution", convolution, CONVOLUTION_FORMS)
     if kernel.startswith("task_bench_"):
         if attributes["kernel"] == TASK_BENCH_MEMORY:
             raise UsageError("kernel 'memory' of Task Bench has no CUDA form; use compute, load_imbalance or busy_wait")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UsageError, did_you_mean
+from ..errors import UsageError, check_choice, did_you_mean
 from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
@@ -107,8 +107,7 @@ def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: 
         raise UsageError(
             f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}{did_you_mean(pattern, PATTERNS)}"
         )
-    if kernel not in TASK_BENCH_KERNELS:
-        raise UsageError(f"kernel must be one of {', '.join(TASK_BENCH_KERNELS)}; got {kernel!r}")
+    check_choice("kernel", kernel, TASK_BENCH_KERNELS)
     if width < 1 or steps < 2 or width * steps > 2**27:
         raise UsageError(
             f"width must be at least 1, steps at least 2 and their product at most 2^27; got {width} and {steps}"

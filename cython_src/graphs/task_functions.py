@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..plan.model import REDUCTION_OPERATIONS
 from .user_graph import Region, TaskArray
 
@@ -109,8 +109,7 @@ def task(
     declared = {
         kind: (names,) if isinstance(names, str) else tuple(names) for kind, names in zip(KINDS, given, strict=True)
     }
-    if operation not in REDUCTION_OPERATIONS:
-        raise UsageError(f"operation must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
+    check_choice("operation", operation, REDUCTION_OPERATIONS)
 
     def decorate(function: Callable) -> TaskFunction:
         parameters = inspect.signature(function).parameters

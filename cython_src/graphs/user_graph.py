@@ -18,7 +18,7 @@ import numpy as np
 
 from ..binding.bind import BoundPlan, bind
 from ..binding.storage import Storage
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
 from ..kernels.interface.kernel_spec import KernelSpec
 from ..plan.builder import PlanBuilder, ranges
@@ -378,8 +378,7 @@ class TaskRecorder(Shown):
             (COMMUTATIVE, commutative),
             (REDUCTION, reduction),
         )
-        if operation not in REDUCTION_OPERATIONS:
-            raise UsageError(f"operation must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
+        check_choice("operation", operation, REDUCTION_OPERATIONS)
         for kind, some in given:
             for region in (some,) if isinstance(some, Region | TaskArray) else some:
                 region = region[...] if isinstance(region, TaskArray) else region

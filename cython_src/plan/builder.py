@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from .cells import build_access_table, overlay_buffers, overlay_cells
 from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
@@ -66,8 +66,7 @@ class PlanBuilder:
         blocks = tuple(blocks)
         if not blocks:
             raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
-        if phase not in PHASES:
-            raise UsageError(f"phase of loop {name!r} must be one of {', '.join(PHASES)}; got {phase!r}")
+        check_choice(f"phase of loop {name!r}", phase, PHASES)
         for operand, buffer in operands.items():
             if buffer not in self._buffers:
                 raise UsageError(f"operand {operand!r} of loop {name!r} must be a declared buffer, got {buffer!r}")

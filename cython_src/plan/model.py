@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, check_choice
 from ..shown import Shown
 
 READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
@@ -111,8 +111,7 @@ def reduction(buffer: str, *box: tuple[int, int], operation: str = "sum") -> Acc
     blocks shares; `PlanBuilder.build` adds the loops that fill and combine the copies, in a fixed order, so the plan
     stays deterministic.
     """
-    if operation not in REDUCTION_OPERATIONS:
-        raise UsageError(f"a reduction must be one of {', '.join(REDUCTION_OPERATIONS)}; got {operation!r}")
+    check_choice("a reduction", operation, REDUCTION_OPERATIONS)
     return Access(REDUCTION, buffer, tuple(box), operation)
 
 

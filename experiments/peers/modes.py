@@ -1,6 +1,6 @@
 """Modes in which PyTorch is measured: those that its users try on a CPU."""
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.networks.layers import Network
 
 # eager          PyTorch's default; attention of tokens as a product, a masked softmax and a product
@@ -20,8 +20,7 @@ def modes_of(network: Network) -> tuple[str, ...]:
 def check_modes(network: Network, modes: tuple[str, ...]) -> None:
     """Raise `UsageError` for a mode that PyTorch has not, or that has no meaning for a network."""
     for mode in modes:
-        if mode not in MODES:
-            raise UsageError(f"a PyTorch mode must be one of {', '.join(MODES)}; got {mode!r}")
+        check_choice("a PyTorch mode", mode, MODES)
         if mode not in modes_of(network):
             kind = "tokens" if network.tokens else "images"
             raise UsageError(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
@@ -151,8 +151,7 @@ def plot_folder(
     """
     study = load(folder)
     plan_id = chosen_plan(study, plan)
-    if kind not in FORMATS:
-        raise UsageError(f"--format must be one of {', '.join(FORMATS)}; got {kind!r}")
+    check_choice("--format", kind, FORMATS)
     drawn = figures.draw(study, figure, plan_id, column)
     single = "-single" if column == "single" else ""
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(study, plan_id, figure)}{single}.{kind}"

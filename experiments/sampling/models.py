@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
 
@@ -272,8 +272,7 @@ def model_of_factors(creation: str, barrier: str, placement: str) -> str:
         ("barrier", barrier, BARRIERS),
         ("placement", placement, PLACEMENTS),
     ):
-        if value not in known:
-            raise UsageError(f"option {name!r} of model 'tasking' must be one of {', '.join(known)}; got {value!r}")
+        check_choice(f"option {name!r} of model 'tasking'", value, known)
     if creation == "eager" and placement == "partitioned":
         raise UsageError(
             "tasks created anew cannot be partitioned, which takes a program compiled from the recorded graph, got "

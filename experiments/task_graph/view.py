@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.plan.model import PHASES, BlockLoop, Plan
 from ...tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from ..bounds.bounds import span
@@ -102,8 +102,7 @@ def view_of(
     UsageError
         An unknown barrier, layer or phase, nothing to show, or more tasks than a picture holds.
     """
-    if barrier not in BARRIERS:
-        raise UsageError(f"barrier must be one of {', '.join(BARRIERS)}; got {barrier!r}")
+    check_choice("barrier", barrier, BARRIERS)
     shown = [_is_shown(loop, layers, phases) for loop in plan.loops]
     _check(plan, shown, layers, phases, most_tasks)
     ends = barrier_after(plan, barrier)
