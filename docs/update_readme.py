@@ -102,12 +102,11 @@ def result(study, plans, threads) -> str:
     if least <= 0:
         measured = f"at most {greatest:.0%} of a step on {most} cores (95 % interval from {least:.0%})"
     text = (
-        f"**What barriers cost: {measured}, measured, "
-        f"and {1 - last[0] / last[1]:.0%} on {threads[-1]}, simulated.** So much less time do replayed tasks take than "
-        "the better form of fork-join, for a training step of a small network (`cifar10_cnn`, batch 16) in fine "
-        f"blocks. From the blocks' durations the simulation predicts speedups of {last[1]:.0f} and {last[0]:.0f}; "
-        f"at measured points it errs by {error[1]} (median), and beyond four times the measured threads (shaded) its "
-        "error is not known. Coarse blocks leave too little to do at once for either."
+        f"**What barriers cost: {measured}, measured, and {1 - last[0] / last[1]:.0%} on {threads[-1]}, simulated.** "
+        "So much less time do replayed tasks take than the better form of fork-join, for a training step of a small "
+        "network (`cifar10_cnn`, batch 16) in fine blocks. From the blocks' durations the simulation predicts speedups "
+        f"of {last[1]:.0f} and {last[0]:.0f}; at measured points it errs by {error[1]} (median), and beyond four times "
+        "the measured threads (shaded) its error is not known. Coarse blocks leave too little to do at once for either."
     )
     picture = "![Speedup over threads, fork-join and tasks, fine and coarse blocks](docs/images/demonstration.svg)"
     return textwrap.fill(text, 120) + "\n\n" + picture

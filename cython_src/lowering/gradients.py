@@ -9,7 +9,7 @@ from .state import Lowering, TensorMap
 from .units import Unit
 
 
-def gradient_map(low: Lowering, tensor: str, name: str = "") -> tuple[TensorMap, bool]:
+def gradient_map(low: Lowering, tensor: str) -> tuple[TensorMap, bool]:
     """Return where a unit writes what it sends back to a tensor, and whether it adds to what is there."""
     present = low.gradients.get(tensor)
     if present is not None:
@@ -17,7 +17,7 @@ def gradient_map(low: Lowering, tensor: str, name: str = "") -> tuple[TensorMap,
         if others & low.unfinished:
             raise AssertionError(f"the gradient of {tensor!r} is still read by {others & low.unfinished}")
         return present, True
-    return new_gradient(low, tensor, name or f"{tensor}.gradient"), False
+    return new_gradient(low, tensor, f"{tensor}.gradient"), False
 
 
 def new_gradient(low: Lowering, tensor: str, name: str) -> TensorMap:

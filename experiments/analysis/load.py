@@ -221,8 +221,7 @@ def _check_efficiency(study: Study) -> list[str]:
         )
     return [
         f"{model_label(row['model'])} on {row['threads']} threads has an efficiency of {row['efficiency']:.0%}, which "
-        f"no computer can have: its samples or those of the serial run are too few and disturbed. Do not use this "
-        f"point."
+        "no computer can have: its samples or those of the serial run are too few and disturbed. Do not use this point."
         for row in table[table["efficiency"] > IMPLAUSIBLE_EFFICIENCY].to_dict("records")
     ]
 

@@ -96,7 +96,7 @@ def spread(samples) -> Spread:
     return Spread(float(median), float(low), float(high), float(values.min()), float(values.max()), len(values))
 
 
-def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int = NUM_RESAMPLES) -> Estimate:
+def median_interval(samples, num_resamples: int = NUM_RESAMPLES) -> Estimate:
     """Return the median of samples with a bootstrap interval.
 
     The interval is the wider of two: the percentile bootstrap of the median, and the pair of order statistics of the
@@ -105,52 +105,51 @@ def median_interval(samples, confidence: float = CONFIDENCE, num_resamples: int 
     Parameters
     ----------
     samples : array_like, shape (n,)
-    confidence : float
     num_resamples : int
 
     Notes
     -----
     The percentile bootstrap of a median alone is too narrow for some small n: at n = 7 it covers 87.5 %.
     """
-    return _median_interval(tuple(np.sort(_as_samples(samples)).tolist()), confidence, num_resamples)
+    return _median_interval(tuple(np.sort(_as_samples(samples)).tolist()), num_resamples)
 
 
 @lru_cache(maxsize=10_000)  # tables and figures of one report ask for the same
-def _median_interval(ordered: tuple[float, ...], confidence: float, num_resamples: int) -> Estimate:
+def _median_interval(ordered: tuple[float, ...], num_resamples: int) -> Estimate:
     values = np.array(ordered)
     n = len(values)
     if n < 2:
         return Estimate(float(values[0]), np.nan, np.nan, n)
     draws = np.random.default_rng(SEED).integers(0, n, size=(num_resamples, n))
     medians = np.median(values[draws], axis=1)
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     # Order statistics are observed ones, not interpolated: few samples have few distinct medians.
     low = np.quantile(medians, tail, method="lower")
     high = np.quantile(medians, 1 - tail, method="higher")
-    rank = sign_test_rank(n, confidence)
+    rank = sign_test_rank(n)
     return Estimate(float(np.median(values)), float(min(low, values[rank])), float(max(high, values[-1 - rank])), n)
 
 
-def sign_test_rank(n: int, confidence: float = CONFIDENCE) -> int:
-    """Return the largest k such that [x_(k), x_(n-1-k)] covers the median with this confidence; 0 if none does.
+def sign_test_rank(n: int) -> int:
+    """Return the largest k such that [x_(k), x_(n-1-k)] covers the median with `CONFIDENCE`; 0 if none does.
 
     The coverage is 1 - 2 P(Binomial(n, 1/2) <= k).
     """
     rank, below = 0, 1
     for k in range(1, n // 2):
         below += comb(n, k)
-        if 1 - 2 * below / 2**n < confidence:
+        if 1 - 2 * below / 2**n < CONFIDENCE:
             break
         rank = k
     return rank
 
 
-def binomial_interval(count: int, total: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def binomial_interval(count: int, total: int) -> tuple[float, float]:
     """Return the interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
 
     Each end leaves half of what the confidence allows. (0, 1) without trials.
     """
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
 
     def at_most(p: float) -> float:
         return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count + 1))

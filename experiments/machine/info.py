@@ -304,9 +304,8 @@ def _page_rows(environment, machine, gpus):
     )
     yield (
         "Peak",
-        f"{machine['peak_flops_per_s_1thread'] / 1e9:.1f} GFLOP/s float32 on one core "
-        f"({machine['instruction_set']}, {machine['flops_per_cycle']:.0f} flops a cycle); "
-        f"median {machine['median_flops_per_s_1thread'] / 1e9:.1f}",
+        f"{machine['peak_flops_per_s_1thread'] / 1e9:.1f} GFLOP/s float32 on one core ({machine['instruction_set']}, "
+        f"{machine['flops_per_cycle']:.0f} flops a cycle); median {machine['median_flops_per_s_1thread'] / 1e9:.1f}",
     )
     bandwidth = ", ".join(
         f"{_plural(int(n), 'thread')} {rate / 1e9:.0f}" for n, rate in machine["bandwidth_bytes_per_s"].items()

@@ -94,6 +94,16 @@ def loop_times(
     return np.add.reduceat(fastest, starts), np.median(np.concatenate(of_loops), axis=0)
 
 
+def plain_loops(read: float, written: float) -> dict[str, float]:
+    """Return the plain loops that together read and write so many bytes: name -> bytes that it moves.
+
+    As much as is written is copied; the rest of what is read is only read, or the rest of what is written filled.
+    """
+    copied = min(read, written)
+    moved = {"copy": 2 * copied, "read": read - copied, "fill": written - copied}
+    return {name: size for name, size in moved.items() if size}
+
+
 class Limits:
     """The multiply-add peak, and the bandwidth of plain loops over arrays of some size, of one core.
 
@@ -135,18 +145,13 @@ class Limits:
         return self._bandwidths[rounded]
 
     def plain_time(self, read: float, written: float) -> float:
-        """Return seconds of plain loops that read and write so many bytes over arrays of that size, measured once.
-
-        As much as is written is copied; the rest of what is read is only read, or the rest of what is written filled.
-        """
-        copied = min(read, written)
+        """Return seconds of `plain_loops` over arrays of that size, measured once."""
         size = 1 << max(int(read + written) - 1, SMALLEST_SET - 1).bit_length()
         time_s = 0.0
-        for name, share in (("copy", 2 * copied), ("read", read - copied), ("fill", written - copied)):
-            if share:
-                if (name, size) not in self._streams:
-                    self._streams[name, size] = max(self.stream(name, size) for _ in range(3))
-                time_s += share / self._streams[name, size]
+        for name, moved in plain_loops(read, written).items():
+            if (name, size) not in self._streams:
+                self._streams[name, size] = max(self.stream(name, size) for _ in range(3))
+            time_s += moved / self._streams[name, size]
         return time_s
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from .kernel_timing import Limits, format_rows, loop_times, one_loop
+from .kernel_timing import Limits, format_rows, loop_times, one_loop, plain_loops
 
 NORM_VECTORS = ("scale", "shift", "mean", "inv_std")
 DEFAULT_MAPS = ("1x32x32x64", "4x8x8x256", "16x32x32x256")
@@ -57,106 +57,45 @@ def _norms_and_sums(m: ChannelsMap) -> dict[str, Case]:
     whole = (0, m.batch, 0, m.height, 0, m.channels)
     rows = (*whole[:4], 0)
     padded = ChannelsMap("padded", m.batch, m.channels, m.height, m.width, 1)
+    x, affine = _values(m), _vectors(m, "scale", "shift")
+    merged = np.zeros(statistics_shape(1, m.pitch), np.float32)
+    sums = {"partials": np.zeros((1, 2, m.pitch), np.float32)}
+    three = {"coefficients": np.ones((3, m.pitch), np.float32)}
+    pooled = np.zeros((m.batch, m.channels, 1), np.float32)
     base = m.attributes("in")
-    halos = {"gradient_halo": 0, "activations_halo": 0, "activation": 1}
-    outs = {"out_halo": 0, "branch_halo": 0, "accumulate_branch": 0}
+    out = {**base, "out_halo": 0, "activation": 1}
+    apply = {**out, "residual_halo": 0}
+    backward = {**base, "gradient_halo": 0, "activations_halo": 0, "activation": 1}
+    back_to = {**backward, "out_halo": 0, "branch_halo": 0, "accumulate_branch": 0}
+    gradients = {"gradient": x, "input": x, **_vectors(m, "mean")}
+    statistics = {**gradients, **sums, **_vectors(m, "inv_std")}
     return {
-        "norm_statistics": Case(
-            "channels_norm_statistics",
-            {"input": _values(m), "partials": np.zeros(statistics_shape(1, m.pitch), np.float32)},
-            base,
-            rows,
-            read=1,
-            written=0,
-        ),
-        "norm_apply": Case(
-            "channels_norm_apply",
-            {"input": _values(m), "output": _values(m), **_vectors(m, "scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
-            whole,
-            read=1,
-            written=1,
-        ),
+        "norm_statistics": Case("channels_norm_statistics", {"input": x, "partials": merged}, base, rows, 1, 0),
+        "norm_apply": Case("channels_norm_apply", {"input": x, "output": x, **affine}, apply, whole, 1, 1),
         "norm_apply, halo": Case(
             "channels_norm_apply",
-            {"input": _values(m), "output": _values(padded), **_vectors(m, "scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 1, "activation": 1},
+            {"input": x, "output": _values(padded), **affine},
+            {**apply, "out_halo": 1},
             whole,
-            read=1,
-            written=1,
+            1,
+            1,
         ),
         "norm_apply, residual": Case(
-            "channels_norm_apply",
-            {"input": _values(m), "residual": _values(m), "output": _values(m), **_vectors(m, "scale", "shift")},
-            {**base, "residual_halo": 0, "out_halo": 0, "activation": 1},
-            whole,
-            read=2,
-            written=1,
+            "channels_norm_apply", {"input": x, "residual": x, "output": x, **affine}, apply, whole, 2, 1
         ),
         "norm_backward_statistics": Case(
-            "channels_norm_backward_statistics",
-            {
-                "gradient": _values(m),
-                "input": _values(m),
-                "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **_vectors(m, *NORM_VECTORS),
-            },
-            {**base, **halos},
-            rows,
-            read=2,
-            written=0,
+            "channels_norm_backward_statistics", {**statistics, **affine}, backward, rows, 2, 0
         ),
         "norm_backward_statistics, result": Case(
-            "channels_norm_backward_statistics",
-            {
-                "gradient": _values(m),
-                "activations": _values(m),
-                "input": _values(m),
-                "partials": np.zeros((1, 2, m.pitch), np.float32),
-                **_vectors(m, "mean", "inv_std"),
-            },
-            {**base, **halos},
-            rows,
-            read=3,
-            written=0,
+            "channels_norm_backward_statistics", {**statistics, "activations": x}, backward, rows, 3, 0
         ),
         "norm_backward_apply": Case(
-            "channels_norm_backward_apply",
-            {
-                "gradient": _values(m),
-                "input": _values(m),
-                "coefficients": np.ones((3, m.pitch), np.float32),
-                "output": _values(m),
-                **_vectors(m, "scale", "shift", "mean"),
-            },
-            {**base, **halos, **outs},
-            whole,
-            read=2,
-            written=1,
+            "channels_norm_backward_apply", {**gradients, **three, "output": x, **affine}, back_to, whole, 2, 1
         ),
-        "activation": Case(
-            "channels_activation",
-            {"input": _values(m), "output": _values(m)},
-            {**base, "out_halo": 0, "activation": 1},
-            whole,
-            read=1,
-            written=1,
-        ),
-        "add": Case(
-            "channels_add",
-            {"first": _values(m), "second": _values(m), "output": _values(m)},
-            {**base, "second_halo": 0, "out_halo": 0, "activation": 1},
-            whole,
-            read=2,
-            written=1,
-        ),
+        "activation": Case("channels_activation", {"input": x, "output": x}, out, whole, 1, 1),
+        "add": Case("channels_add", {"first": x, "second": x, "output": x}, {**out, "second_halo": 0}, whole, 2, 1),
         "global_pool": Case(
-            "channels_global_pool",
-            {"input": _values(m), "output": np.zeros((m.batch, m.channels, 1), np.float32)},
-            base,
-            (0, m.batch, 0, m.channels),
-            read=1,
-            written=0,
+            "channels_global_pool", {"input": x, "output": pooled}, base, (0, m.batch, 0, m.channels), 1, 0
         ),
     }
 
@@ -211,111 +150,70 @@ def _pools(m: ChannelsMap) -> dict[str, Case]:
 def _depthwise(m: ChannelsMap) -> dict[str, Case]:
     """Return cases of depthwise convolutions, by themselves and between norms."""
     whole = (0, m.batch, 0, m.height, 0, m.channels)
-    pixels = m.batch * m.height * m.width
+    norm = _vectors(m, "scale", "shift", "mean")
+    input_norm = {f"input_{name}": vector for name, vector in _vectors(m, *NORM_VECTORS).items()}
+    merged = {"statistics": np.zeros(statistics_shape(1, m.pitch), np.float32)}
     result: dict[str, Case] = {}
     for kernel, stride, halo in ((3, 1, 0), (3, 1, 1), (3, 2, 0), (3, 2, 1), (5, 1, 2)):
         padding = kernel // 2
         large = ChannelsMap("large", m.batch, m.channels, m.height, m.width, halo)
-        small = ChannelsMap(
-            "small",
-            m.batch,
-            m.channels,
-            (m.height - 1) // stride + 1,
-            (m.width - 1) // stride + 1,
-            halo if stride == 1 else 0,
-        )
+        size = (m.height - 1) // stride + 1, (m.width - 1) // stride + 1
+        small = ChannelsMap("small", m.batch, m.channels, *size, halo if stride == 1 else 0)
         window = {"kernel": kernel, "stride": stride, "padding": padding}
-        weight = np.ones((m.channels, 1, kernel, kernel), np.float32)
-        box = (0, m.batch, 0, small.height, 0, m.channels)
-        flops = 2.0 * pixels / stride**2 * m.channels * kernel**2
+        x, y = _values(large), _values(small)
+        weight = {"weight": np.ones((m.channels, 1, kernel, kernel), np.float32)}
+        partials = np.zeros((1, m.channels, kernel**2), np.float32)
+        share = 1 / stride**2  # of the small map in the large one
+        flops = 2.0 * m.batch * m.height * m.width * share * m.channels * kernel**2
+        box = (0, m.batch, 0, small.height, 0, m.channels, 0)
         forward = {**large.attributes("in"), **small.attributes("out"), **window, "activation": 0}
+        data = {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0}
+        weights = {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0}
+        maps = {"input": x, **weight, "output": y}
         name = f"{kernel}x{kernel} / {stride}{', halo' if halo else ''}"
         result |= {
-            f"depthwise {name}": Case(
-                "channels_depthwise_forward",
-                {"input": _values(large), "weight": weight, "output": _values(small)},
-                forward,
-                (*box, 0),
-                read=1,
-                written=1 / stride**2,
-                flops=flops,
-            ),
+            f"depthwise {name}": Case("channels_depthwise_forward", maps, forward, box, 1, share, flops),
             f"depthwise, statistics {name}": Case(
-                "channels_depthwise_forward",
-                {
-                    "input": _values(large),
-                    "weight": weight,
-                    "output": _values(small),
-                    "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
-                },
-                forward,
-                (*box, 0),
-                read=1,
-                written=1 / stride**2,
-                flops=flops,
+                "channels_depthwise_forward", {**maps, **merged}, forward, box, 1, share, flops
             ),
             f"depthwise_backward_data {name}": Case(
-                "channels_depthwise_backward_data",
-                {"gradient": _values(small), "weight": weight, "output": _values(large)},
-                {**small.attributes("in"), **large.attributes("out"), **window, "accumulate": 0},
-                whole,
-                read=1 / stride**2,
-                written=1,
-                flops=flops,
+                "channels_depthwise_backward_data", {"gradient": y, **weight, "output": x}, data, whole, share, 1, flops
             ),
             f"depthwise_backward_weights {name}": Case(
                 "channels_depthwise_backward_weights",
-                {
-                    "gradient": _values(small),
-                    "input": _values(large),
-                    "output": np.zeros((1, m.channels, kernel**2), np.float32),
-                },
-                {**small.attributes("gradient"), **large.attributes("in"), **window, "accumulate": 0},
-                (*box, 0),
-                read=1 + 1 / stride**2,
-                written=0,
-                flops=flops,
+                {"gradient": y, "input": x, "output": partials},
+                weights,
+                box,
+                1 + share,
+                0,
+                flops,
             ),
         }
         if halo:
             continue
-        input_vectors = {f"input_{name}": vector for name, vector in _vectors(m, *NORM_VECTORS).items()}
         between = {**small.attributes("out"), **large.attributes("in"), **window, "input_activation": 1}
+        before = {n: input_norm[n] for n in ("input_scale", "input_shift")}
+        both = {"gradient": y, "result": y, "coefficients": np.ones((3, m.pitch), np.float32), **weight}
+        both |= {"input": x, "output": x, "weight_partials": partials, **norm, **input_norm}
+        both["statistics"] = np.zeros((1, 2, m.pitch), np.float32)
         result |= {
             f"depthwise, norm before {name}": Case(
                 "channels_norm_depthwise",
-                {
-                    "input": _values(large),
-                    "weight": weight,
-                    "output": _values(small),
-                    "statistics": np.zeros(statistics_shape(1, m.pitch), np.float32),
-                    **{n: input_vectors[n] for n in ("input_scale", "input_shift")},
-                },
+                {**maps, **merged, **before},
                 {**between, "activation": 0},
-                (*box, 0),
-                read=1,
-                written=1 / stride**2,
-                flops=flops,
+                box,
+                1,
+                share,
+                flops,
             ),
             f"depthwise_backward, both norms {name}": Case(
                 "channels_depthwise_norm_backward",
-                {
-                    "gradient": _values(small),
-                    "result": _values(small),
-                    "coefficients": np.ones((3, m.pitch), np.float32),
-                    "weight": weight,
-                    "input": _values(large),
-                    "output": _values(large),
-                    "weight_partials": np.zeros((1, m.channels, kernel**2), np.float32),
-                    "statistics": np.zeros((1, 2, m.pitch), np.float32),
-                    **_vectors(m, "scale", "shift", "mean"),
-                    **input_vectors,
-                },
+                both,
                 {**between, "activation": 1, "gradient_halo": 0, "output_halo": 0},
                 (0, m.batch, 0, m.channels, 0),
-                read=1 + 2 / stride**2,
-                written=1,
-                flops=2 * flops,
+                1 + 2 * share,
+                1,
+                2 * flops,
             ),
         }
     return result
@@ -349,27 +247,27 @@ def cases(m: ChannelsMap) -> dict[str, Case]:
     return {**_norms_and_sums(m), **_pools(m), **_depthwise(m), **_optimizers(m)}
 
 
-def measure_case(m: ChannelsMap, name: str, case: Case, seconds: float, limits: Limits, **where: Any) -> dict[str, Any]:
+def measure_case(m: ChannelsMap, name: str, case: Case, seconds: float, limits: Limits) -> dict[str, Any]:
     """Time a kernel on a map, in turns with plain loops that read and write as much; see `Limits.row`."""
     bound = one_loop(
         case.kernel,
         {n: (array.shape, array.dtype.name) for n, array in case.operands.items()},
         case.attributes,
         [case.bounds],
-        instruction_set=where.get("instruction_set"),
+        instruction_set=limits.instruction_set,
     )
     for operand, array in case.operands.items():
         bound.arrays[operand][...] = array
     map_bytes = 4 * m.batch * m.height * m.width * m.channels
-    moved, copied = (case.read + case.written) * map_bytes, min(case.read, case.written) * map_bytes
-    streams = {"copy": 2 * copied, "read": case.read * map_bytes - copied, "fill": case.written * map_bytes - copied}
-    rates: dict[str, list[float]] = {stream: [] for stream, share in streams.items() if share}
+    moved = (case.read + case.written) * map_bytes
+    streams = plain_loops(case.read * map_bytes, case.written * map_bytes)
+    rates: dict[str, list[float]] = {stream: [] for stream in streams}
 
     def measure_streams() -> None:
         for stream, values in rates.items():
             values.append(limits.stream(stream, moved))
 
-    fastest, median = loop_times(bound, seconds, where.get("cpu"), measure_streams)
+    fastest, median = loop_times(bound, seconds, limits.cpu, measure_streams)
     bandwidth = moved / sum(streams[stream] / max(values) for stream, values in rates.items())
     return limits.row(name, float(fastest[0]), float(median[0]), case.flops, moved, bandwidth)
 
@@ -410,10 +308,7 @@ def measure_maps(
         chosen = {n: c for n, c in known.items() if not kernels or any(part in n for part in kernels)}
         if not chosen:
             raise UsageError(f"kernels must be parts of {', '.join(known)}; got {', '.join(kernels)}")
-        rows = [
-            measure_case(m, name, case, seconds, limits, instruction_set=instruction_set, cpu=cpu)
-            for name, case in chosen.items()
-        ]
+        rows = [measure_case(m, name, case, seconds, limits) for name, case in chosen.items()]
         tables.append({"map": text, "peak_flops_per_s": limits.peak_flops_per_s, "rows": rows})
     return tables
 

@@ -96,7 +96,6 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
         f"Efficiency over task granularity on the graph {describe_graph(graph)}. Efficiency is the kernel's own time, "
         f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over wall time x threads / "
         f"tasks. Small marks: median of {'-'.join(map(str, repeats))} processes, bands: their extremes; lines: the "
-        f"envelope, the highest efficiency up to that granularity. Large marks: METG(50 %), where the envelope reaches "
-        f"half, with its range over the processes; none from quick or disturbed runs. "
-        f"{found}."
+        "envelope, the highest efficiency up to that granularity. Large marks: METG(50 %), where the envelope reaches "
+        f"half, with its range over the processes; none from quick or disturbed runs. {found}."
     )

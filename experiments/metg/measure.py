@@ -82,15 +82,15 @@ def work_ladder(start: float) -> Iterator[int]:
         power *= 2
 
 
-def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> dict[str, Any]:
+def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
     """Time the graph with some work: seconds of an iteration in each of several runs, and of preparing."""
     plan = make_plan(job, work)
     bound = bind_for(job["model"], plan)
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
-        start = clock()
+        start = time.perf_counter()
         executor.prepare(bound)
-        prepare_s = clock() - start
-        stepper = Stepper(executor, clock=clock)
+        prepare_s = time.perf_counter() - start
+        stepper = Stepper(executor)
         stepper.run(1)
         passes = 1
         while (elapsed := stepper.run(passes)) < job["target_s"] / 4:
@@ -107,7 +107,7 @@ def time_graph(job: Mapping[str, Any], work: int, clock=time.perf_counter) -> di
     }
 
 
-def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
+def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     """Measure one model once; see the module's docstring."""
     spec = parse_model(job["model"])
     kernel, threads = job["graph"]["kernel"], job["threads"]
@@ -116,19 +116,19 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
         width = job["graph"].get("width", job["threads"])
         threads = min(width, default_gpu().multiprocessors)
     disturbance = Disturbance()
-    before, wall = disturbance.read(), clock()
+    before, wall = disturbance.read(), time.perf_counter()
     unit_s = gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel)
     empty = time_graph(job, 0)
     plan = make_plan(job, 0)
     costs = [record_costs(plan, spec.model) for _ in range(3)]
     cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
     points = []
-    begun = clock()
+    begun = time.perf_counter()
     for work in work_ladder(cost_of_empty_s / unit_s / 8):
         points.append(time_graph(job, work))
         task_s = points[-1]["mean_work"] * unit_s
         granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
-        if task_s / granularity_s > ENOUGH_EFFICIENCY or clock() - begun > job["budget_s"]:
+        if task_s / granularity_s > ENOUGH_EFFICIENCY or time.perf_counter() - begun > job["budget_s"]:
             break
     unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
@@ -140,7 +140,7 @@ def measure(job: Mapping[str, Any], clock=time.perf_counter) -> dict[str, Any]:
         "points": points,
         **best,
         "disturbance": disturbance.since(before),
-        "wall_s": clock() - wall,
+        "wall_s": time.perf_counter() - wall,
     }
 
 

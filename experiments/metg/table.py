@@ -21,8 +21,8 @@ MUCH_PRESSURE = 0.1  # figures are doubtful above this part of time in which som
 EAGER_MODEL = "tasks"  # The cost of recording is compared with this model, which creates its tasks anew.
 
 
-def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, target: float = HALF) -> float | None:
-    """Return the shortest task that reaches the target efficiency: wall time x threads / tasks, in seconds.
+def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) -> float | None:
+    """Return the shortest task that reaches half efficiency: wall time x threads / tasks, in seconds.
 
     Parameters
     ----------
@@ -36,18 +36,18 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float, ta
     Returns
     -------
     float or None
-        None: the target was not reached. Between two points the efficiency is taken as linear in the logarithm of the
+        None: no task reached it. Between two points the efficiency is taken as linear in the logarithm of the
         work; before the first one, in the work.
     """
     for i, value in enumerate(efficiency):
-        if value < target:
+        if value < HALF:
             continue
         if i == 0:
-            at = work[0] * target / value
+            at = work[0] * HALF / value
         else:
-            part = (target - efficiency[i - 1]) / (value - efficiency[i - 1])
+            part = (HALF - efficiency[i - 1]) / (value - efficiency[i - 1])
             at = math.exp(math.log(work[i - 1]) + part * (math.log(work[i]) - math.log(work[i - 1])))
-        return at * unit_s / target
+        return at * unit_s / HALF
     return None
 
 

@@ -48,9 +48,9 @@ def interval(low: float, high: float, digits: int = 2) -> str:
     return f"[{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) and math.isfinite(high) else ""
 
 
-def percent_interval(low: float, high: float, digits: int = 1) -> str:
+def percent_interval(low: float, high: float) -> str:
     """Format an interval of shares; empty for none."""
-    return f"[{low:.{digits}%}, {high:.{digits}%}]" if math.isfinite(low) and math.isfinite(high) else ""
+    return f"[{low:.1%}, {high:.1%}]" if math.isfinite(low) and math.isfinite(high) else ""
 
 
 def count(value: Any) -> str:

@@ -39,10 +39,9 @@ DEFINITIONS = (
     ),
     (
         "FLOP floor, roofline floor",
-        "Operations over one thread's measured FMA peak; sum over loops of max(operations / "
-        "peak, bytes / bandwidth). Operations are those of direct convolutions: Winograd's "
-        "form needs fewer and may pass both. Otherwise a roofline ratio below 1 means that "
-        "data stayed in caches which are faster than the measured memory.",
+        "Operations over one thread's measured FMA peak; sum over loops of max(operations / peak, bytes / bandwidth). "
+        "Operations are those of direct convolutions: Winograd's form needs fewer and may pass both. Otherwise a "
+        "roofline ratio below 1 means that data stayed in caches which are faster than the measured memory.",
     ),
     (
         "area, fork-join bound, span, cycle mean",

@@ -39,8 +39,8 @@ class CallTimes:
     times_s : dict of str to list of float
     """
 
-    def __init__(self, device, clock=time.perf_counter):
-        self._device, self._clock = device, clock
+    def __init__(self, device):
+        self._device = device
         self.times_s: dict[str, list[float]] = defaultdict(list)
 
     def __getattr__(self, name):
@@ -49,11 +49,11 @@ class CallTimes:
             return value
 
         def timed(*arguments, **options):
-            start = self._clock()
+            start = time.perf_counter()
             try:
                 return value(*arguments, **options)
             finally:
-                self.times_s[name].append(self._clock() - start)
+                self.times_s[name].append(time.perf_counter() - start)
 
         return timed
 
@@ -72,7 +72,7 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
     }
 
 
-def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[str, list[float]], int, float]:
+def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, float]:
     """Time every launch on a single stream.
 
     Returns
@@ -84,7 +84,7 @@ def kernel_times(bound, target_s: float, clock=time.perf_counter) -> tuple[dict[
     """
     with GpuStreamExecutor(event_capacity=MAX_PROFILE_EVENTS) as executor:
         executor.prepare(bound)
-        stepper = Stepper(executor, bound.iteration_stride, clock)
+        stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
         passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
         executor.workers.clear_events()
@@ -112,7 +112,7 @@ def describe_gpu(bound) -> dict[str, Any]:
     }
 
 
-def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
+def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
     """Profile one GPU model: see the module's docstring.
 
     Returns
@@ -126,18 +126,18 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
     """
     spec = parse_model(job["model"])
     started = time.time()
-    bound = build(job, spec) if bound is None else bound
+    bound = build(job, spec)
     stride = bound.iteration_stride
-    times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"], clock)
+    times, kernel_passes, kernels_step_s = kernel_times(bound, job["target_s"])
     total_s = sum(map(sum, times.values()))
     with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
-        stepper = Stepper(executor, stride, clock)
+        stepper = Stepper(executor, stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
         passes = int(min(max(job["target_s"] / pass_s, 3), 1000))
         step_time_s = min(stepper.run(passes) for _ in range(3)) / (passes * stride)
         plain = bound.device
-        bound.device = CallTimes(plain, clock)
+        bound.device = CallTimes(plain)
         before = {place: tuple(count) for place, count in bound.copies.items()}
         faults = gpu_faults.FaultCounter() if bound.managed else None
         try:
@@ -160,7 +160,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None, clock=time.perf_coun
         "copies": copies,
         "page_faults": page_faults,
         "lengths": lengths,
-        "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan, clock),
+        "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan),
         "step_time_s": step_time_s,
         "profiled_step_s": {"kernels": kernels_step_s, "calls": wall / (passes * stride)},
         "iterations": passes * stride,

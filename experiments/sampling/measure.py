@@ -48,7 +48,7 @@ from .trace import measure_trace
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
 
 
-def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None]:
+def record_costs(plan, model) -> dict[str, float | None]:
     """Time recording a plan's task graph and closing it over iterations; None for a model that does not do so.
 
     Closing registers the plan a second time, so its cost is the difference of both. Each is the shortest of
@@ -60,9 +60,9 @@ def record_costs(plan, model, clock=time.perf_counter) -> dict[str, float | None
     def shortest(closed: bool) -> float:
         times: list[float] = []
         while not times or (len(times) < 3 and sum(times) < 0.1):
-            start = clock()
+            start = time.perf_counter()
             record_graph(plan.accesses, closed=closed)
-            times.append(clock() - start)
+            times.append(time.perf_counter() - start)
         return min(times)
 
     record_s = shortest(False)
@@ -74,16 +74,16 @@ def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
         raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
 
 
-def _time_observed(job: Mapping[str, Any], stepper: Stepper, counters: PerfCounters, pass_time_s: float, clock):
+def _time_observed(job: Mapping[str, Any], stepper: Stepper, counters: PerfCounters, pass_time_s: float):
     """Time runs; return them, and the part of the row that says what the machine did meanwhile."""
     disturbance, energy = Disturbance(), EnergyMeter()
-    before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), clock()
+    before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     counters.start()
     with energy:
         least_pairs = job.get("least_pairs", LEAST_PAIRS)
         timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"), least_pairs)
     counters.stop()
-    wall = clock() - wall
+    wall = time.perf_counter() - wall
     counted = {**counters.read(), "error": counters.error}
     usage_after = resource.getrusage(resource.RUSAGE_SELF)
     return timed, {
@@ -97,30 +97,30 @@ def _time_observed(job: Mapping[str, Any], stepper: Stepper, counters: PerfCount
     }
 
 
-def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time.perf_counter) -> dict[str, Any]:
+def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     """Measure one configuration once. See the module's docstring for the steps.
 
     Parameters
     ----------
     job : mapping
-    bound, executor : optional
-        Used in place of the job's plan and model.
+    bound : BoundPlan, optional
+        Used in place of the job's plan.
     """
     spec = parse_model(job["model"])
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride
-    costs = record_costs(bound.plan, spec.model, clock)
+    costs = record_costs(bound.plan, spec.model)
     counters = PerfCounters()  # before the executor starts its threads, which inherit them
-    executor = make_executor(spec, job["threads"], cpus=job["cpus"]) if executor is None else executor
+    executor = make_executor(spec, job["threads"], cpus=job["cpus"])
     if job.get("slowdown"):
         executor = Slowed(executor, job["slowdown"])
     untrained = result_hashes(bound)["weights_hash"]
     with counters, executor:
-        start = clock()
+        start = time.perf_counter()
         executor.prepare(bound)
-        prepare_s = clock() - start
-        stepper = Stepper(executor, stride, clock)
+        prepare_s = time.perf_counter() - start
+        stepper = Stepper(executor, stride)
         first_replay_s = stepper.run(1)
         check_passes = -(-job["check_iterations"] // stride)
         if check_passes > 1:
@@ -133,7 +133,7 @@ def measure_sample(job: Mapping[str, Any], bound=None, executor=None, clock=time
         warm = warm_up(stepper, job["warmup_s"])
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
         swaps = executor.num_cpu_swaps if conduct else 0
-        timed, observed = _time_observed(job, stepper, counters, warm.pass_time_s, clock)
+        timed, observed = _time_observed(job, stepper, counters, warm.pass_time_s)
         if conduct:
             conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # those during the timed runs
         _check_finite(result_hashes(bound), stepper)

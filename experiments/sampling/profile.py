@@ -65,7 +65,7 @@ def block_times(events: np.ndarray, plan, num_passes: int) -> dict[str, Any]:
     return {"block_time_s": block_time_s, "block_mean_s": block_mean_s, "loop_time_s": loop_time_s}
 
 
-def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) -> float:
+def measure_runtime_cost(job: Mapping[str, Any], plan) -> float:
     """Measure a pass through the plan's graph with empty kernels, in seconds: the cost of barriers or tasks.
 
     The median of several runs. While other threads compute, the same work of the runtime may cost more, or be hidden.
@@ -73,7 +73,7 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
     bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
-        stepper = Stepper(executor, 1, clock)
+        stepper = Stepper(executor)
         passes = 1
         while (elapsed := stepper.run(passes)) < RUNTIME_COST_RUN_S / 2 and passes < 1 << 20:
             passes *= 2
@@ -81,7 +81,7 @@ def measure_runtime_cost(job: Mapping[str, Any], plan, clock=time.perf_counter) 
         return float(np.median([stepper.run(passes) / passes for _ in range(RUNTIME_COST_RUNS)]))
 
 
-def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> dict[str, Any]:
+def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     """Run with the event log on: times of blocks, loops and phases, and the graph's bounds with these times.
 
     A profile is never a source of step times, because the log costs time. `floors` are those of this very run, from the
@@ -95,7 +95,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
     capacity = max(MAX_PROFILE_EVENTS, EVENT_LOG_WARMUP * plan.num_tasks)
     with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
         executor.prepare(bound)
-        stepper = Stepper(executor, stride, clock)
+        stepper = Stepper(executor, stride)
         pass_time_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
         passes = int(min(max(job["target_s"] / pass_time_s, 3), capacity // plan.num_tasks, 200))
         executor.workers.clear_events()
@@ -109,7 +109,7 @@ def measure_profile(job: Mapping[str, Any], bound=None, clock=time.perf_counter)
         **times,
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
         "phase_beside_s": phases_beside(events, plan, passes),
-        "runtime_cost_s": measure_runtime_cost(job, plan, clock) if stride == 1 else None,
+        "runtime_cost_s": measure_runtime_cost(job, plan) if stride == 1 else None,
         "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
         "floors": predicted_times(loops, job["threads"], None, plan_bounds(plan, means)),
         "pass_time_s": wall / passes,

@@ -310,7 +310,7 @@ def _lock(fd: int) -> bool:
             return True
 
 
-def _differences(before: Any, now: Any, name: str = "") -> str:
+def _differences(before: Any, now: Any) -> str:
     """Describe the first few leaves in which two environments differ."""
     found: list[str] = []
 
@@ -321,5 +321,5 @@ def _differences(before: Any, now: Any, name: str = "") -> str:
         elif a != b:
             found.append(f"{path} was {a!r}, is now {b!r}")
 
-    walk(before, now, name)
+    walk(before, now, "")
     return "; ".join(found[:3]) or "its identity differs"

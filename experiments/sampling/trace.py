@@ -74,7 +74,7 @@ def _logged_run(stepper: Stepper, passes: int, between: Callable[[], Any] | None
     return run_ns, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
 
 
-def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> EventLog:
+def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     """Run a model with its event log on.
 
     Parameters
@@ -97,7 +97,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         executor.prepare(bound)
         plan = launch_plan(executor) if on_gpu else bound.plan
         stride = plan.iteration_stride
-        pass_time_s = warm_up(Stepper(executor, stride, clock), job["warmup_s"]).pass_time_s
+        pass_time_s = warm_up(Stepper(executor, stride), job["warmup_s"]).pass_time_s
     passes = _passes_to_log(job, plan, pass_time_s)
     capacity = max(passes, MIN_PASSES) * plan.num_tasks
     with make_executor(spec, job["threads"], cpus=job["cpus"], event_capacity=capacity) as executor:
@@ -105,7 +105,7 @@ def trace_run(job: Mapping[str, Any], bound=None, clock=time.perf_counter) -> Ev
         workers = executor.workers
         if not on_gpu:
             workers.log_spells(SPELLS_PER_BLOCK * capacity + 1024)
-        stepper = Stepper(executor, stride, clock)
+        stepper = Stepper(executor, stride)
         stepper.run(MIN_PASSES)
         overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
         workers.clear_events()

@@ -262,9 +262,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return tables
 
 
-def resampled(
-    log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int, seed: int = SEED
-) -> dict[str, Any]:
+def resampled(log_ratios: Sequence[float], slowdown: float, limit: float, rounds: int) -> dict[str, Any]:
     """Return rates of verdicts over tests put together from measured A/A rounds.
 
     Parameters
@@ -277,7 +275,7 @@ def resampled(
     rounds : int
         Number of rounds that fit into the budget.
     """
-    generator = random.Random(seed)
+    generator = random.Random(SEED)
     verdicts, lengths = [], []
     for _ in range(RESAMPLES):
         drawn: list[float] = []
@@ -379,9 +377,8 @@ def format_tables(tables: Sequence[Mapping[str, Any]]) -> str:
             interval = f"[{m['fail_low']:.1%}, {m['fail_high']:.1%}]"
             lines.append(
                 f"{_what(m['slowdown']):17}  {m['tests']:5}  {m['fail']:4}  {m['fail'] / m['tests']:6.1%}  "
-                f"{interval:15}  {m['pass']:4}  {m['inconclusive']:4}  "
-                f"{m['median_s']:12.0f} s, {m['longest_s']:.0f} s  {m['median_rounds']:6.0f}  {m['discarded']:9}  "
-                f"{m['low_load']:.0f} to {m['high_load']:.0f}"
+                f"{interval:15}  {m['pass']:4}  {m['inconclusive']:4}  {m['median_s']:12.0f} s, {m['longest_s']:.0f} s "
+                f" {m['median_rounds']:6.0f}  {m['discarded']:9}  {m['low_load']:.0f} to {m['high_load']:.0f}"
             )
         if table["resampled"]:
             lines.append("resampled          limit    fail     pass    open  rounds")

@@ -191,16 +191,16 @@ def write_study_report(results: Results, out: Path, command: str) -> str:
 
 def as_json(results: Results) -> dict[str, Any]:
     """Return the tables as plain data; a time to an accuracy that was not reached is null."""
+
+    def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
     return {
         "schema_version": 1,
         "title": results.study.title,
-        "runs": [
-            {name: None if value != value else value for name, value in row.items()} for row in run_table(results)
-        ],
+        "runs": plain(run_table(results)),
         "failures": failures(results),
-        "memory": [
-            {name: None if value != value else value for name, value in row.items()} for row in memory_table(results)
-        ],
+        "memory": plain(memory_table(results)),
         "pretrained": pretrained_sentences(results),
         "agreement": agreement(results)[0],
     }
@@ -210,8 +210,13 @@ def _axis(name: str) -> Column:
     return Column(name.replace("_", " "), lambda row: str(row[name]))
 
 
-def _decimals(name: str, heading: str, digits: int = 4) -> Column:
-    return Column(heading, lambda row: number(row[name], digits), True)
+def _names(results: Results) -> list[Column]:
+    """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
+    return [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+
+
+def _loss(name: str, heading: str) -> Column:
+    return Column(heading, lambda row: number(row[name], 4), True)
 
 
 def _seconds(name: str, heading: str) -> Column:
@@ -227,22 +232,20 @@ def _per_cent(name: str, heading: str) -> Column:
 
 
 def _run_columns(results: Results) -> list[Column]:
-    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
-
     def spread(row: dict[str, Any]) -> str:
         if row["seeds"] == 1:
             return ""
         return f"{100 * row['test_accuracy_min']:.2f} ... {100 * row['test_accuracy_max']:.2f}"
 
     return [
-        *names,
+        *_names(results),
         Column("seeds", lambda row: str(row["seeds"]), True),
         Column("epochs", lambda row: str(row["epochs"]), True),
         _seconds("epoch_time_s", "time/epoch"),
         Column("energy/epoch", lambda row: time(row["joules_per_epoch"], "J"), True),
         Column("samples/s", lambda row: f"{row['samples_per_s']:,.0f}", True),
-        _decimals("train_loss", "train loss"),
-        _decimals("valid_loss", "valid loss"),
+        _loss("train_loss", "train loss"),
+        _loss("valid_loss", "valid loss"),
         _per_cent("valid_error", "valid error"),
         _per_cent("test_accuracy", "test accuracy"),
         Column("over seeds (%)", spread, True),
@@ -265,13 +268,12 @@ def _reached(name: str, row: dict[str, Any]) -> str:
 
 
 def _epoch_columns(results: Results) -> list[Column]:
-    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
     return [
-        *names,
+        *_names(results),
         *([Column("stage", lambda row: f"{row['stage']:.0f}", True)] if len(results.study.stages) > 1 else []),
         Column("epoch", lambda row: str(row["epoch"]), True),
-        _decimals("train_loss", "train loss"),
-        _decimals("valid_loss", "valid loss"),
+        _loss("train_loss", "train loss"),
+        _loss("valid_loss", "valid loss"),
         _per_cent("error_rate", "valid error"),
         _seconds("epoch_time_s", "time"),
         _seconds("time_s", "time so far"),
@@ -281,13 +283,12 @@ def _epoch_columns(results: Results) -> list[Column]:
 
 
 def _memory_columns(results: Results) -> list[Column]:
-    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
     measured = [_size("libraries_bytes", "libraries"), _size("loader_bytes", "loader")]
     planned = [
         Column(kind, lambda row, kind=kind: format_bytes(row[kind]) if row[kind] else "", True) for kind in PLANNED
     ]
     rest = [_size("rest_bytes", "rest"), Column("growth", _growth, True)]
-    return [*names, _size("peak_bytes", "peak"), *measured, *planned, *rest]
+    return [*_names(results), _size("peak_bytes", "peak"), *measured, *planned, *rest]
 
 
 def _growth(row: dict[str, Any]) -> str:
@@ -295,15 +296,13 @@ def _growth(row: dict[str, Any]) -> str:
 
 
 def _phase_columns(results: Results) -> list[Column]:
-    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
     phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in PHASE_COLUMNS]
-    return [*names, _axis("phases_timed"), _seconds("epoch_time_s", "epoch"), *phases]
+    return [*_names(results), _axis("phases_timed"), _seconds("epoch_time_s", "epoch"), *phases]
 
 
 def _failure_columns(results: Results) -> list[Column]:
-    names = [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
     return [
-        *names,
+        *_names(results),
         Column("seed", lambda row: str(row["seed"]), True),
         Column("reason", lambda row: row["reason"]),
         Column("message", lambda row: row["message"]),

@@ -124,9 +124,7 @@ def obstacles(study: Study) -> list[str]:
     return refusals(checks)
 
 
-def run_study(
-    study: Study, out: Path, report: Callable[[str], None] = print, command: Sequence[str] = COMMAND
-) -> Results:
+def run_study(study: Study, out: Path, report: Callable[[str], None] = print) -> Results:
     """Train what is missing in a folder, each run in a fresh process; a run that was interrupted goes on.
 
     Parameters
@@ -136,8 +134,6 @@ def run_study(
         New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
     report : callable
         Takes a line for each run.
-    command : sequence of str
-        The training process.
 
     Raises
     ------
@@ -170,7 +166,7 @@ def run_study(
                 result = read_result(folder)
                 if result is None or "failure" in result:
                     bar.show(number, f"{run.label}, seed {run.seed}")
-                    result = _train(run, folder, study.options.time_limit_s, command)
+                    result = _train(run, folder, study.options.time_limit_s)
                     bar.clear()
                     report(f"{run.label}, seed {run.seed}: {_said(result)}")
                 found.append((run, result))
@@ -188,12 +184,12 @@ def _check_same(described: Mapping[str, Any], marker: Path) -> None:
             )
 
 
-def _train(run: Run, folder: Path, time_limit_s: float, command: Sequence[str]) -> dict[str, Any]:
+def _train(run: Run, folder: Path, time_limit_s: float) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     first = run.stages[0]
     settings = sample_environment(first.threads, 0, len(available_cpus()))
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
-    result = run_sample(job, clean_environment(os.environ, settings), time_limit_s, command)
+    result = run_sample(job, clean_environment(os.environ, settings), time_limit_s, COMMAND)
     write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
     return result
 

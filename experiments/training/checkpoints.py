@@ -143,8 +143,7 @@ def set_arrays(target, source, names, path) -> None:
             raise UsageError(f"{path} must hold {name!r} and does not; is it of another network?")
         if source[name].shape != target[name].shape or source[name].dtype.kind != "f":
             raise UsageError(
-                f"{name!r} in {path} must be float of shape {target[name].shape}, got {source[name].dtype} "
-                f"of shape "
+                f"{name!r} in {path} must be float of shape {target[name].shape}, got {source[name].dtype} of shape "
                 f"{source[name].shape}; is it of another network?"
             )
         if not np.isfinite(source[name]).all():

@@ -120,8 +120,7 @@ def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
         pixels, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
         if len(pixels) != len(labels):
             raise UsageError(
-                f"images and labels must be equally many, got {len(pixels)} in {images_path} and "
-                f"{len(labels)} in "
+                f"images and labels must be equally many, got {len(pixels)} in {images_path} and {len(labels)} in "
                 f"{labels_path}; use files of one data set"
             )
         if len(labels) and labels.max() > 9:
@@ -205,8 +204,7 @@ def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndar
     raw = np.frombuffer(_read_file(path), np.uint8)
     if len(raw) == 0 or len(raw) % record_bytes:
         raise UsageError(
-            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in "
-            f"the record "
+            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in the record "
             f"that starts at byte {len(raw) // record_bytes * record_bytes}; fetch the binary version again"
         )
     records = raw.reshape(-1, record_bytes)
@@ -252,9 +250,8 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
     content = _read_file(path)
     if len(content) < 4 or content[:2] != b"\0\0":
         raise UsageError(
-            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte "
-            f"0 of {path}; "
-            f"is it another format?"
+            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte 0 of "
+            f"{path}; is it another format?"
         )
     if content[2] != IDX_UNSIGNED_BYTE:
         raise UsageError(f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}")
@@ -277,8 +274,7 @@ def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
     if len(content) != expected:
         what = "ends too early" if len(content) < expected else "is too long"
         raise UsageError(
-            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} "
-            f"bytes in all, "
+            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} bytes in all, "
             f"and it ends at byte {len(content)}; fetch it again"
         )
     if size == 0:

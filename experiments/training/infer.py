@@ -353,9 +353,8 @@ def infer(
         alike = np.allclose(column["answer"], columns[0]["answer"], rtol=DEVICE_TOLERANCE, atol=0)
         if (column["reproducible"] and column["answers_hash"] != first["answers_hash"]) or not alike:
             raise RuntimeError(
-                f"{column['model']} on {column['threads']} threads and {first['model']} on "
-                f"{first['threads']} give different "
-                f"losses or probabilities; no time is shown"
+                f"{column['model']} on {column['threads']} threads and {first['model']} on {first['threads']} give "
+                "different losses or probabilities; no time is shown"
             )
     return {
         "network": network,

@@ -87,9 +87,8 @@ def train(
                 histories[seed] = read_checkpoint(path, config.network, seed)[1]["history"]
                 if len(histories[seed]) > config.epochs:
                     raise UsageError(
-                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must "
-                        f"be at least as "
-                        f"many, got {config.epochs}"
+                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must be at "
+                        f"least as many, got {config.epochs}"
                     )
     results = []
     gpu_samples: dict[int, list] = {}
@@ -112,8 +111,7 @@ def train(
                     write_history(out / "epochs.csv", histories)
                     bar.clear()
                     report(
-                        f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss "
-                        f"{row['train_loss']:.4f}  "
+                        f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss {row['train_loss']:.4f}  "
                         f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
                         f"{row['time_s']:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
                     )
@@ -352,8 +350,7 @@ def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
             )
     if stored.schedule != "constant" and stored.epochs != config.epochs:
         raise UsageError(
-            f"with --schedule {stored.schedule} the learning rate depends on --epochs, so a resumed run "
-            f"must keep "
+            f"with --schedule {stored.schedule} the learning rate depends on --epochs, so a resumed run must keep "
             f"{stored.epochs}, got {config.epochs}"
         )
 

@@ -56,16 +56,12 @@ def winograd_side(algorithm: int) -> int:
     return {"winograd2": 2, "winograd4": 4}.get(ALGORITHMS[algorithm], 0)
 
 
-def winograd_filter_transform(side: int, outputs: int = 0) -> np.ndarray:
-    """Matrix that takes the taps to the interpolation points, shape (side + 2, taps).
-
-    `outputs` exchanges the roles for the weight gradient: `side` gradients take the place of the 3 taps.
-    """
+def winograd_filter_transform(side: int) -> np.ndarray:
+    """Matrix that takes the 3 taps to the interpolation points, shape (side + 2, 3)."""
     points = WINOGRAD_POINTS[side]
-    taps = side if outputs else 3
-    matrix = np.zeros((side + 2, taps))
+    matrix = np.zeros((side + 2, 3))
     for row, p in enumerate(points):
-        matrix[row] = [p**j / math.prod(p - q for q in points if q != p) for j in range(taps)]
+        matrix[row] = [p**j / math.prod(p - q for q in points if q != p) for j in range(3)]
     matrix[-1, -1] = 1
     return matrix
 
@@ -82,7 +78,7 @@ def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
     return -(-(shape[1] * groups if direction == DATA else shape[0]) // LANES)
 
 
-def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int = 1) -> tuple[int, int, int, int]:
+def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int) -> tuple[int, int, int, int]:
     """(panels, taps, K, LANES); K is the most channels that a panel sums over, at least 4 (an image's pitch).
 
     Parameters
@@ -98,12 +94,12 @@ def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: i
     return panels, taps, panel_inputs(direction, shape, groups)[1], LANES
 
 
-def packed_box(algorithm: int, direction: int, channels: tuple[int, int], shape: Sequence[int], groups: int = 1):
+def packed_box(channels: tuple[int, int]):
     """Region of the packed weights that written channels [c0, c1) need: boxes for `plan.read`."""
     return ((channels[0] // LANES, -(-channels[1] // LANES)),)
 
 
-def weight_box(algorithm: int, direction: int, panels: tuple[int, int], shape: Sequence[int], groups: int = 1):
+def weight_box(direction: int, panels: tuple[int, int], shape: Sequence[int], groups: int):
     """Region of the weights that packing these panels reads."""
     start, stop = panels[0] * LANES, panels[1] * LANES
     if direction == FORWARD:

@@ -43,10 +43,10 @@ def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float)
     getattr(axis, f"set_{which}lim")(low, high)
 
 
-def _labelled(values: Sequence[int], room: int = 8) -> list[int]:
+def _labelled(values: Sequence[int]) -> list[int]:
     """Return the values whose labels fit on a logarithmic axis: powers of two and the ends first."""
     values = sorted(set(values))
-    smallest_gap = math.log2(values[-1] / values[0]) / room if len(values) > 1 else 0
+    smallest_gap = math.log2(values[-1] / values[0]) / 8 if len(values) > 1 else 0
     order = sorted(values, key=lambda v: (v not in (values[0], values[-1]), v & (v - 1) != 0, v))
     kept: list[int] = []
     for value in order:
@@ -166,10 +166,10 @@ def ratio_panel(
     return len(part) > 0
 
 
-def speedup_limits(points, lowest: float, highest: float) -> tuple[float, float]:
-    """Return limits of a speedup axis: all medians, and intervals as far as a factor of two beyond them; never below
+def speedup_limits(points, highest: float) -> tuple[float, float]:
+    """Return limits of a speedup axis: 1, all medians, and intervals as far as a factor of two beyond them; never below
     `SLOWEST_SPEEDUP`."""
-    low, high = min([lowest, *points["speedup"]]), max([highest, *points["speedup"]])
+    low, high = min([1.0, *points["speedup"]]), max([highest, *points["speedup"]])
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
     return max(low / 1.15, SLOWEST_SPEEDUP), high * 1.12

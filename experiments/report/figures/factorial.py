@@ -74,11 +74,10 @@ def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Step time of the task models made by three switches: creation (eager or replayed), barrier (after each "
-        "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. "
-        "(b) Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch "
-        "the geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
+        "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. (b) "
+        "Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch the "
+        "geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
         f"Markers: typical times and their ratios, bars: {CONFIDENCE:.0%} intervals of ratios within repetition "
-        f"blocks; grey: differences below "
-        f"{EQUIVALENCE_BAND:.0%}.",
+        f"blocks; grey: differences below {EQUIVALENCE_BAND:.0%}.",
         *conditions(study, plan_id),
     ]

@@ -86,7 +86,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     beside = dodged(counts, models)
     figure, panels = new_figure(column, 2 * len(phases), 1.8, rows=2)
     every = {phase: _points(rows, phase) for phase in phases}
-    low, high = np.transpose([speedup_limits(points, 1.0, max(counts)) for points in every.values()])
+    low, high = np.transpose([speedup_limits(points, max(counts)) for points in every.values()])
     low, high = min(low), max(high)
     top = max(min(2 * value.max(), upper.max()) for value, upper in _tops(every.values()))
     lines: dict[str, BoundLine] = {}

@@ -94,7 +94,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         if np.isfinite(row["speedup_low"]):
             speedup.axhspan(row["speedup_low"], row["speedup_high"], color=look.color, alpha=0.15, linewidth=0)
     everywhere = speeds[(speeds["plan_id"] == plan_id) & (speeds["model"] != "serial")]
-    low, high = speedup_limits(everywhere, 1.0, max(counts))
+    low, high = speedup_limits(everywhere, max(counts))
     log2_axis(speedup, "y", power_ticks(low, high), low, high)
     name_those_below(speedup, table[table["model"].isin(models)], low, styles)
     speedup.set_ylabel("speedup")

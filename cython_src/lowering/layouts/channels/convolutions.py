@@ -64,7 +64,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
                 accesses.append(read(weight, c))
                 accesses += [read(vector, source.channel_box(*c)) for vector in vectors]
             else:
-                accesses.append(read(packed, *algorithms.packed_box(algorithm, 0, c, shape, layer.groups)))
+                accesses.append(read(packed, *algorithms.packed_box(c)))
             if layer.bias:
                 accesses.append(read(operands["bias"], c))
             if residual:
@@ -112,7 +112,7 @@ def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int,
     blocks = []
     pieces = ranges(packed_shape[0], -(-packed_shape[0] // max(1, min(BLOCKS_OF_PACK, int(size / PACK_BYTES)))))
     for o in pieces:
-        accesses = (read(weight, *algorithms.weight_box(algorithm, direction, o, shape, layer.groups)), write(name, o))
+        accesses = (read(weight, *algorithms.weight_box(direction, o, shape, layer.groups)), write(name, o))
         blocks.append(({"o0": o[0], "o1": o[1]}, accesses, 0.0, size / len(pieces)))
     low.loop(
         name,
@@ -185,7 +185,7 @@ def convolution_data_gradient(low: Lowering, unit: Unit, gradient: FeatureMap, w
                 if depthwise:
                     accesses.append(read(weight, c))
                 else:
-                    accesses.append(read(packed, *algorithms.packed_box(algorithm, 1, c, shape, layer.groups)))
+                    accesses.append(read(packed, *algorithms.packed_box(c)))
             bounds = {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1]}
             blocks.append((bounds, accesses, flops * share, size * share))
         attributes = {**gradient.attributes("in"), **target.attributes("out"), **geometry(low, layer)}
