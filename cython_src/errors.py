@@ -19,7 +19,7 @@ class UsageError(ValueError):
 
 
 class MachineError(UsageError, RuntimeError):
-    """What this process, its environment or the machine does not let happen: likewise one sentence with the remedy."""
+    """A request that this process, its environment or the machine cannot fulfil: one sentence too, with the remedy."""
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

@@ -80,7 +80,7 @@ class Field:
     only_in: str
 
     def rule(self, value: Any) -> str:
-        """What this value should have been, as a clause; an upper limit is named to those that are above it only."""
+        """Return the rule for a value as a clause; an upper limit is named only where the value is above it."""
         if self.choices:
             return f"must be one of {', '.join(map(str, self.choices))}"
         if self.kind is int:

@@ -1,4 +1,4 @@
-"""What notebooks show of an object: its short representation, and a table of its parts."""
+"""Representations of objects in notebooks: a short text, and a table of the parts."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
 
 @dataclass(frozen=True)
 class Conduct:
-    """What an executor does besides running blocks.
+    """An executor's conduct: all that it does besides running blocks.
 
     Attributes
     ----------

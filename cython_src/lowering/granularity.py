@@ -1,4 +1,4 @@
-"""How finely loops are cut into blocks, as users say it."""
+"""The granularity of a plan, as users write it: how finely loops are cut into blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all parts of a lowering share: the layout that they ask, and the state that they change.
+"""The layout and the state that all parts of a lowering share: they ask the one and change the other.
 
 The common part of the lowering (units, step, gradients, updates, and the layers without windows) knows tensors by name,
 samples, and the shape of one sample. It knows neither rows nor columns nor channels: a layout of tokens, with a

@@ -64,7 +64,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Access:
-    """What a block does to a region: a box of up to four index ranges over the buffer's leading dimensions."""
+    """One access of a block to a region: a box of up to four index ranges over the buffer's leading dimensions."""
 
     kind: int
     buffer: str

@@ -1,4 +1,4 @@
-"""What a GPU's models cost beside their kernels: launches, idle time, one-time costs."""
+"""Costs of a GPU's models besides their kernels: launches, idle time, one-time costs."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def sign_test_rank(n: int) -> int:
 def binomial_interval(count: int, total: int) -> tuple[float, float]:
     """Return the interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
 
-    Each end leaves half of what the confidence allows. (0, 1) without trials.
+    Beyond each end lies half of the probability that the confidence leaves; (0, 1) without trials.
     """
     tail = (1 - CONFIDENCE) / 2
 

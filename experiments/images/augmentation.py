@@ -26,7 +26,7 @@ def parse(text: str) -> frozenset[str]:
 
 
 class Augmentation:
-    """What is done to each training image of an epoch.
+    """Flips and crops of each training image of an epoch.
 
     Parameters
     ----------

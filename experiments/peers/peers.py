@@ -18,6 +18,7 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
+from ...cython_src.plan.model import Plan
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.statistics import Estimate, spread
 from ..analysis.typical import TypicalTimes
@@ -95,18 +96,16 @@ def compare_with_torch(
     KeyboardInterrupt
         Before the first sample.
     """
-    spec = get_network(network)
+    spec, gpu, cpus = get_network(network), device == "gpu", available_cpus()
     modes = modes_of(spec) if modes is None else tuple(modes)
     check_modes(spec, modes)
     if modes and importlib.util.find_spec("torch") is None:
         raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
-    gpu = device == "gpu"
     if llmc:
         llmc = _check_llmc(llmc, spec, options, device)
-    specs = [parse_model(part) for part in models]
     if gpu:
         _check_torch_gpu()
-    cpus = available_cpus()
+    specs = [parse_model(part) for part in models]
     for count in threads:
         if not 1 <= count <= len(cpus):
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
@@ -141,11 +140,7 @@ def compare_with_torch(
     floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
         machine |= _bandwidths(machine, measure_memory(threads, environment=environment))
-        loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
-        slower = {**machine, "bandwidth_bytes_per_s": machine["lowest_bandwidth_bytes_per_s"]}
-        floors["roofline"], by_lowest = (
-            {n: roofline_floor(loops, *machine_rates(rates, n)) for n in threads} for rates in (machine, slower)
-        )
+        floors["roofline"], by_lowest = _roofline_floors(plan, machine, threads)
         machine["roofline_floor_s"] = {str(n): [floors["roofline"][n], by_lowest[n]] for n in threads}
     return {
         **summarise(samples, floors),
@@ -174,6 +169,13 @@ def _bandwidths(machine: Mapping[str, Any], after: Mapping[str, float]) -> dict[
         "bandwidth_bytes_per_s": {n: max(before[n], after[n]) for n in before},
         "lowest_bandwidth_bytes_per_s": {n: min(before[n], after[n]) for n in before},
     }
+
+
+def _roofline_floors(plan: Plan, machine: Mapping[str, Any], threads: Sequence[int]) -> list[dict[int, float]]:
+    """Return the floors of a step by number of threads, at the highest and at the lowest bandwidth of memory."""
+    loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
+    slower = {**machine, "bandwidth_bytes_per_s": machine["lowest_bandwidth_bytes_per_s"]}
+    return [{n: roofline_floor(loops, *machine_rates(rates, n)) for n in threads} for rates in (machine, slower)]
 
 
 def _check_torch_gpu() -> None:
@@ -281,7 +283,7 @@ def _measure(
     return {c: rows for c, rows in samples.items() if rows}, failures, stopped
 
 
-def convolution_forms(plan, device: str) -> dict[str, int]:
+def convolution_forms(plan: Plan, device: str) -> dict[str, int]:
     """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
     forms: dict[str, int] = {}
     for loop in plan.loops:

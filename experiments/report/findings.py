@@ -1,4 +1,4 @@
-"""What `forktask diagnose` prints."""
+"""The text that `forktask diagnose` prints."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _answer(study: Study, plan_id: str) -> list[str]:
 
 
 def _limits(study: Study) -> list[str]:
-    """What limits steps of several sizes: arithmetic or memory."""
+    """Return the limit of steps of several sizes, arithmetic or memory, as sentences."""
     shares = {each: memory_share(study, each) for each in study.plan_ids()}
     known = {each: share for each, share in shares.items() if share is not None}
     if len(known) < 2 or not set(study.axes) <= {"batch", "sequence"}:

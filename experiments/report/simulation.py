@@ -1,4 +1,4 @@
-"""What `forktask simulate` prints and draws."""
+"""Tables and figure of `forktask simulate`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _Moment = Annotated[int, Meta(ge=0, lt=2**62)]  # in nanoseconds
 
 
 class About(msgspec.Struct, kw_only=True):
-    """What an event log says of its run; `EventLog.about` holds more, which nothing reads."""
+    """Fields of `EventLog.about` that are read; the log of a run holds more."""
 
     version: Literal[1]
     model: Name
@@ -115,7 +115,7 @@ class EventLog:
 
     @property
     def overhead_text(self) -> str:
-        """What logging cost, or that it is hidden by what disturbed the runs."""
+        """Write the cost of logging, or that disturbances of the runs hide it."""
         return overhead_text(self.about)
 
     @property

@@ -1,4 +1,4 @@
-"""What rows of results must be: types and ranges of the fields that are read, by kind.
+"""Types and ranges of the fields of result rows that are read, by kind of row.
 
 A field that older rows lack, or that only some models have, is optional; fields that nobody reads may be anything.
 """
@@ -16,7 +16,7 @@ Times = dict[str, Real]
 
 
 class RunConfig(msgspec.Struct, kw_only=True):
-    """What was asked for; `sweep.configuration` reads the rest, with the records of its options."""
+    """The request of a sweep; `sweep.configuration` reads the rest, with the records of its options."""
 
     title: Text | UnsetType = UNSET
     data: Text | UnsetType = UNSET
@@ -94,14 +94,14 @@ class CapacityRow(msgspec.Struct, kw_only=True):
 
 
 class MachineModelRow(msgspec.Struct, kw_only=True):
-    """What a simulation needs to know of a machine; `simulate.machine_model` reads it."""
+    """Values of a machine that a simulation needs; `simulate.machine_model` reads them."""
 
     model: dict[str, Any]
     started: Any = None
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What all rows of a measurement say of it."""
+    """Fields that all rows of a measurement have."""
 
     config_id: Name
     model: Name

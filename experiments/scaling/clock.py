@@ -280,7 +280,7 @@ def _reason(result: ClockResult, to_go: float) -> str:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What trial samples say about the rounds to come.
+    """Expectations of the rounds to come, from trial samples.
 
     Attributes
     ----------
@@ -415,7 +415,7 @@ def _round(
     capacity: tuple[float, float],
     per_capacity: bool,
 ) -> Round:
-    """What the two samples of a round say."""
+    """Return the round of two samples: their times, the log ratio, and why it does not count, where it does not."""
     _check(rows, sides)
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
     times_s = {

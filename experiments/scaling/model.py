@@ -198,14 +198,14 @@ def _said(value: float | None) -> str:
 
 
 class LoopCounts(msgspec.Struct):
-    """What `graph_facts` returns of a loop."""
+    """Facts of one loop in the result of `graph_facts`."""
 
     blocks: Number
     edges: Count
 
 
 class GraphCounts(msgspec.Struct):
-    """What `graph_facts` returns."""
+    """Result of `graph_facts`."""
 
     tasks: Number
     edges: Count
@@ -215,14 +215,14 @@ class GraphCounts(msgspec.Struct):
 
 
 class Predictions(msgspec.Struct):
-    """What `predictions` returns on a number of threads."""
+    """Predictions for one number of threads."""
 
     forkjoin_us: Amount
     speedup: dict[Name, Amount]
 
 
 class Predicted(msgspec.Struct):
-    """What `predictions` returns."""
+    """Result of `predictions`."""
 
     work_us: Amount
     span_us: Amount

@@ -69,7 +69,7 @@ class PowerSettings(Record, frozen=True):
 
 
 class PowerPlan(msgspec.Struct, kw_only=True):
-    """What tables say of the plan of a test."""
+    """Fields of a test's plan that tables show."""
 
     network: Name
     batch: Number | UnsetType = UNSET
@@ -87,7 +87,7 @@ class StoredSettings(msgspec.Struct, kw_only=True):
 
 
 class StoredRound(msgspec.Struct, kw_only=True):
-    """What is read of a round."""
+    """Fields of a round that are read."""
 
     log_ratio: Real | None
     discarded: Text

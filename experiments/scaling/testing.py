@@ -295,7 +295,7 @@ def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any
 
 
 def describe_rounds(result: clock.ClockResult) -> str:
-    """What a message says of rounds that were discarded, with the reason, or in which a side was stopped."""
+    """Write for a message how many rounds were discarded, with the reason, and in how many a side was stopped."""
     text = ""
     stopped = [r for r in result.rounds if r.unfinished and not r.discarded]
     if stopped:

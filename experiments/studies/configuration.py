@@ -99,7 +99,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What tells the run from others of the study, without its seed."""
+        """Name of the run among others of the study, without its seed."""
         return ", ".join(f"{name} {value}" for name, value in self.axes.items()) or self.stages[0].network
 
     @property

@@ -33,14 +33,14 @@ FORMAT_VERSION = 1
 
 
 class Marker(msgspec.Struct, kw_only=True):
-    """What says that a folder holds a study."""
+    """Content of the file that marks a folder as that of a study."""
 
     title: Text
     environment_id: Text
 
 
 class EpochResult(EpochMeasurements, kw_only=True):
-    """What reports read of an epoch."""
+    """Fields of an epoch that reports read."""
 
     epoch: Amount
     time_s: Amount
@@ -50,7 +50,7 @@ class EpochResult(EpochMeasurements, kw_only=True):
 
 
 class SeedResult(msgspec.Struct, kw_only=True):
-    """What reports read of a stage's only seed."""
+    """Fields of a stage's only seed that reports read."""
 
     test_accuracy: Real
     samples_per_epoch: Amount
@@ -66,7 +66,7 @@ class SeedResult(msgspec.Struct, kw_only=True):
 
 
 class StageResult(msgspec.Struct, kw_only=True):
-    """What reports read of a stage."""
+    """Fields of a stage that reports read."""
 
     seeds: Annotated[list[SeedResult], Meta(min_length=1, max_length=1)]
     history: Annotated[list[EpochResult], Meta(min_length=1)]

@@ -33,7 +33,7 @@ FIRST_LAYER = "h.0."
 
 @dataclass(frozen=True)
 class _Format:
-    """What a file is called, and its first two numbers."""
+    """Title of a kind of file, and the first two numbers of such a file."""
 
     title: str
     magic: int

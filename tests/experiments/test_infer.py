@@ -14,6 +14,7 @@ from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.training import infer as inference
 from forktask.experiments.training.data import load_data
+from forktask.experiments.training.infer_worker import measure_inference
 from forktask.experiments.training.safetensors import write_safetensors
 
 LAYERS = ["input", "conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "conv3", "relu3", "pool3", "fc", "softmax"]
@@ -40,7 +41,7 @@ def small_checkpoint(path):
 
 def test_every_layer_is_timed_and_sums_add_up():
     """Check names and order of the layers, sums by kind, totals, and that busy time fits into the run."""
-    column = inference.measure_inference(JOB)
+    column = measure_inference(JOB)
     assert list(column["layers_s"]) == LAYERS
     assert min(column["layers_s"].values()) > 0
     assert column["kinds_s"]["conv"] == pytest.approx(sum(column["layers_s"][f"conv{i}"] for i in (1, 2, 3)))
@@ -65,7 +66,7 @@ def test_error_rate_equals_reference(tmp_path):
         "data": "synthetic:16",
         "checkpoint": str(tmp_path / "p.safetensors"),
     }
-    column = inference.measure_inference(job)
+    column = measure_inference(job)
     order = np.arange(37) % len(data.labels)
     expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[order], data.labels[order])
     assert column["error_rate"] == pytest.approx(1 - expected.correct / 37)
@@ -74,7 +75,7 @@ def test_error_rate_equals_reference(tmp_path):
 def test_models_give_the_same_answers():
     """Check equal hashes over models and thread counts."""
     columns = [
-        inference.measure_inference({**JOB, "model": model, "threads": threads})
+        measure_inference({**JOB, "model": model, "threads": threads})
         for model, threads in (("serial", 1), ("taskiter", 1), ("taskiter", 2), ("tasks", 2))
     ]
     assert len({column["answers_hash"] for column in columns}) == 1
@@ -164,7 +165,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path, capsys):
     """Check the message, which comes from the measuring process."""
     write_safetensors(tmp_path / "p", {"conv1.weight": np.zeros(3)})
     with pytest.raises(UsageError, match="is it of another network"):
-        inference.measure_inference({**JOB, "checkpoint": str(tmp_path / "p")})
+        measure_inference({**JOB, "checkpoint": str(tmp_path / "p")})
     assert (
         main(
             [

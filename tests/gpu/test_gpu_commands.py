@@ -34,7 +34,7 @@ from forktask.experiments.sweep.configuration import Configuration, Grid, Measur
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
-from forktask.experiments.training.infer import measure_inference
+from forktask.experiments.training.infer_worker import measure_inference
 
 PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 

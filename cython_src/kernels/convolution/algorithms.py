@@ -152,7 +152,7 @@ PACKED_FLOAT = 16.0
 
 
 def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -> dict[str, float]:
-    """What the algorithms that apply cost a step, in multiply-adds: products, transforms, packed weights."""
+    """Cost of each algorithm that applies, in multiply-adds of a step: products, transforms, packed weights."""
     prefix = "dy" if "dy_height" in attributes else "in" if direction == "data" else "out"
     height, width = attributes[f"{prefix}_height"], attributes[f"{prefix}_width"]
     other = "in" if prefix != "in" else "out"

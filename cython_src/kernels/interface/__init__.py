@@ -1,1 +1,1 @@
-"""What every kernel is built against: its arguments, its description, and how an executor runs one block."""
+"""The interface of every kernel: its arguments, its description, and how an executor runs one block."""
