@@ -181,17 +181,9 @@ def _measure_all(
             durations = [_measure_durations(jobs[0][3], cpus[:1], cores)]
             if writer is not None:
                 writer.append({"kind": "durations", "durations_s": durations[0]})
-        said = None
         for number, (repetition, model, threads, graph) in enumerate(jobs):
             if job_key(model, threads, graph, repetition) in rows:
                 continue
-            if not bar.visible and repetition != said:
-                said = repetition
-                print(
-                    f"forktask: repetition {repetition + 1} of {settings.repeats}: {number} of {len(jobs)} measured",
-                    file=sys.stderr,
-                    flush=True,
-                )
             bar.show(number, f"repetition {repetition + 1}, {graph_name(graph)}, {model}, {threads} threads")
             order = cpu_order(threads, cpus, oversubscribe=settings.oversubscribe)
             variables = {

@@ -1,4 +1,4 @@
-"""A progress bar for the terminal."""
+"""A progress bar for the terminal, and lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class ProgressBar:
-    """A line that is drawn again and again; nothing is drawn where the stream is no terminal.
+    """A line that is drawn again and again; where the stream is no terminal, a new line at most every `LINE_S` seconds.
 
     Parameters
     ----------
@@ -30,26 +30,37 @@ class ProgressBar:
     label : str
     stream : text file, optional
         Default: standard error, so that tables and JSON on standard output stay clean.
+    lines : bool
+        False: print no lines where the stream is no terminal, since the caller says by itself how far it is.
     """
 
     WIDTH = 24
+    LINE_S = 20.0
 
-    def __init__(self, total: float, label: str, stream: TextIO | None = None):
+    def __init__(self, total: float, label: str, stream: TextIO | None = None, lines: bool = True):
         self.total = total
         self.label = label
         self.stream = sys.stderr if stream is None else stream
         self.visible = self.stream.isatty()
         self._start = time.monotonic()
         self._length = 0
+        self._lines = lines
+        self._said = self._start  # when the last line was printed
 
     def show(self, done: float, note: str = "") -> None:
         """Draw `done` of the total, the time left at the pace so far, and a note."""
-        if not self.visible:
+        now = time.monotonic()
+        if not self.visible and not (self._lines and now - self._said >= self.LINE_S):
             return
         fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 1.0
-        filled = round(fraction * self.WIDTH)
-        elapsed = time.monotonic() - self._start
+        elapsed = now - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
+        if not self.visible:
+            parts = [f"{100 * fraction:.0f} %", left, note]
+            print(f"forktask: {self.label}: {', '.join(part for part in parts if part)}", file=self.stream, flush=True)
+            self._said = now
+            return
+        filled = round(fraction * self.WIDTH)
         parts = [
             self.label,
             "[" + "#" * filled + "." * (self.WIDTH - filled) + "]",

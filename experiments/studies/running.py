@@ -160,7 +160,7 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     found = []
     with locked_file(out):
         write_atomically(marker, json.dumps(described, indent=1) + "\n")
-        with ProgressBar(len(runs), "study") as bar:
+        with ProgressBar(len(runs), "study", lines=False) as bar:
             for number, run in enumerate(runs):
                 folder = out / "runs" / run.run_id
                 result = read_result(folder)

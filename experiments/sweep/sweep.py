@@ -255,7 +255,7 @@ class Sweep:
         failed: set[str] = set()
         start, last_said, measured_in = time.monotonic(), None, None
         took: dict[str, float] = {}
-        with ProgressBar(len(jobs), "measuring", self.stream) as bar:
+        with ProgressBar(len(jobs), "measuring", self.stream, lines=False) as bar:
             for number, job in enumerate(jobs):
                 point, stage = job.point, self._stage(job)
                 if not bar.visible and stage != last_said:

@@ -92,7 +92,7 @@ def train(
                     )
     results = []
     gpu_samples: dict[int, list] = {}
-    with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training") as bar:
+    with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training", lines=False) as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
                 if seed in histories:

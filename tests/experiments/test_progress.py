@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from forktask.experiments.sampling import progress
 from forktask.experiments.sampling.progress import ProgressBar, format_seconds
 
 
@@ -33,6 +34,24 @@ def test_no_bar_without_a_terminal():
     with ProgressBar(4, "training", stream) as bar:
         bar.show(2)
     assert stream.getvalue() == ""
+
+
+def test_lines_without_a_terminal(monkeypatch):
+    """Check that a long command says now and then how far it is, and one that says so by itself does not."""
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    stream, silent = io.StringIO(), io.StringIO()
+    bars = [ProgressBar(8, "tuning", stream), ProgressBar(8, "measuring", silent, lines=False)]
+    for done in range(8):
+        for bar in bars:
+            bar.show(done, f"candidate {done}")
+            bar.clear()
+        clock[0] += 0.4 * ProgressBar.LINE_S
+    assert stream.getvalue().splitlines() == [
+        "forktask: tuning: 38 %, 40 s left, candidate 3",
+        "forktask: tuning: 75 %, 16 s left, candidate 6",
+    ]
+    assert silent.getvalue() == ""
 
 
 @pytest.mark.parametrize(
