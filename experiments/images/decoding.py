@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,9 @@ ORIENTATIONS = {
     8: (False, True, True),
 }
 EXIF_WITHIN = 1 << 16  # bytes at the beginning of a file
+
+# Pillow warns of damaged metadata, which change no pixel, and of images half as large as those that it refuses.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class BrokenImage(UsageError):

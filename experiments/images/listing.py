@@ -65,7 +65,8 @@ def list_classes(folder: Path) -> Listing:
         No folder, one without images, a class without images, or splits with other classes than those of training.
     """
     if not folder.is_dir():
-        raise UsageError(f"the folder of --data folder:DIR must exist, got {str(folder)!r}; name the folder")
+        rule = "name a folder, got a file" if folder.exists() else "name a folder that exists, got"
+        raise UsageError(f"--data folder:DIR must {rule} {str(folder)!r}; name the folder of the classes' folders")
     inside = _folders(folder)
     splits: dict[str, str] = {}
     for name in inside:

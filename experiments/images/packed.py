@@ -11,6 +11,7 @@ who have mapped it keep.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -351,11 +352,14 @@ def _write(file: int, content, start: int) -> None:
 
 
 def _reserve(packed: PackedImages, file: int) -> None:
-    """Take all the room on the disk at once, so that a disk that is too small is known before anything is decoded."""
+    """Take all the room on the disk at once, so that a disk that is too small is known before anything is decoded, and
+    without filling it."""
+    free = os.statvfs(packed.path.parent)
     try:
+        if packed.num_bytes > free.f_bavail * free.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.posix_fallocate(file, 0, packed.num_bytes)
     except OSError as error:
-        free = os.statvfs(packed.path.parent)
         older = f"delete {packed.path}, which has older images, or " * bool(os.path.getsize(packed.path))
         raise UsageError(
             f"the packed images need {format_bytes(packed.num_bytes)} on the disk of {packed.path.parent}, which has "

@@ -225,6 +225,12 @@ def _split(listing: Listing, kept: np.ndarray | None = None) -> tuple[np.ndarray
                 f"some images of each split must be readable, got none of the {len(numbers)} of {split} below "
                 f"{str(listing.root)!r}; repair them"
             )
+    without = np.setdiff1d(listing.labels[train], listing.labels[train[kept[train]]])
+    if len(without):
+        raise UsageError(
+            f"some training images of each class must be readable, got none of class "
+            f"{listing.class_names[without[0]]!r} below {str(listing.root)!r}; repair them, or leave the class out"
+        )
     train, valid, test = (numbers[kept[numbers]] for numbers in (train, valid, test))
     if not len(test):
         train, test = stratified_split(train, listing.labels, VALID_FRACTION)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -97,7 +98,8 @@ def test_folders_and_tables_list_the_same_images(images, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: None, "must exist"),
+        (lambda folder: None, "must name a folder that exists, got '.*data'; name the folder of the classes"),
+        (lambda folder: folder.touch(), "must name a folder, got a file '.*data'"),
         (lambda folder: folder.mkdir(), "must hold images in sub-folders"),
         (lambda folder: (folder / "cat").mkdir(parents=True), "must hold images .*'.*cat'"),
         (
@@ -212,6 +214,7 @@ TURNED = {
 
 @pytest.mark.parametrize("decoder", ["pillow", pytest.param("simplejpeg", marks=pytest.mark.simplejpeg)])
 @pytest.mark.parametrize("size", [(48, 64), (480, 640)], ids=["small", "decoded at a fraction of its size"])
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, size):
     """Check each orientation of EXIF against the picture that was never turned, also in files that are no JPEG, and
     that damaged EXIF data leave a picture as it is."""
@@ -230,8 +233,13 @@ def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, siz
         for path in tmp_path.glob("turned.*"):
             found = decode(path, 24, 30, decoder)
             assert found.flags.c_contiguous and np.abs(found - expected).max() <= 8, (path, orientation)
-    picture.save(tmp_path / "damaged.jpg", quality=98, exif=b"Exif\0\0nothing that is a TIFF header")
+    picture.save(tmp_path / "damaged.jpg", quality=98, exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0")
     assert np.abs(decode(tmp_path / "damaged.jpg", 24, 30, decoder) - expected).max() <= 8
+    program = (
+        "import sys; from forktask.experiments.images.decoding import decode; decode(sys.argv[1], 24, 30, sys.argv[2])"
+    )
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "damaged.jpg"), decoder]
+    assert subprocess.run(command, capture_output=True, check=True).stderr == b""  # no warning of Pillow
 
 
 @pytest.mark.filterwarnings("error")
@@ -541,6 +549,12 @@ def test_a_full_disk_is_known_before_anything_is_decoded(images, tmp_path, monke
     with pytest.raises(UsageError, match="packed images need .*No space left.*--cache"):
         pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+    # Taking what there is until no more is left would disturb others, and leave nothing to report.
+    monkeypatch.setattr(os, "posix_fallocate", lambda *arguments: pytest.fail("the disk is filled"))
+    monkeypatch.setattr(os, "statvfs", lambda path: types.SimpleNamespace(f_bavail=3, f_frsize=4096))
+    with pytest.raises(UsageError, match="which has 12 KiB free .No space left"):
+        pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
@@ -722,8 +736,9 @@ def test_folders_that_are_nearly_data_are_refused(tmp_path, paths, message):
         list_classes(tmp_path / "data")
 
 
-def test_splits_without_a_readable_image_are_refused(images, tmp_path):
-    """Check one sentence where all images of a named split are left out; others would take their place in silence."""
+def test_splits_and_classes_without_a_readable_image_are_refused(images, tmp_path):
+    """Check one sentence where all images of a named split are left out, since others would take their place in
+    silence, and where those of a class are."""
     data = tmp_path / "data"
     for split in ("train", "test"):
         (data / split).parent.mkdir(exist_ok=True)
@@ -732,6 +747,11 @@ def test_splits_without_a_readable_image_are_refused(images, tmp_path):
         (data / "test" / label).mkdir()
         (data / "test" / label / "1.jpg").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="some images of each split must be readable, got none of the 4 of test"):
+        load_data(f"folder:{data}", NETWORK, options(tmp_path, broken="skip"))
+    shutil.rmtree(data / "test")
+    for path in (data / "train" / "class-2").iterdir():
+        path.write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="training images of each class must be readable, got none of class 'class-2'"):
         load_data(f"folder:{data}", NETWORK, options(tmp_path, broken="skip"))
 
 
