@@ -509,3 +509,21 @@ def test_long_headers_stay_on_the_figure(column):
     box = figure._suptitle.get_window_extent()
     assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
     assert figure._suptitle.get_text().count("\n") >= 2
+
+
+def test_of_many_models_far_too_slow_the_fastest_are_named():
+    """Check that four lines stand at the edge for six models, the slowest three in one of them."""
+    models = ("forkjoin", "joblib", "tasks", "taskgraph", "taskiter", "forkjoin:region=persistent")
+    rows = synthetic_rows(models=("serial", *models), repeats=3, profiles=0)
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] in models and row["threads"] == 2:
+            row["step_time_s"] *= 10 * (1 + models.index(row["model"]))
+    study = study_from_rows(rows)
+    table = speed_table(study)
+    slow = table[(table["threads"] == 2) & (table["speedup"] < SLOWEST_SPEEDUP)].sort_values("speedup")
+    assert len(slow) == 6
+    said = [text.get_text() for text in figures.draw(study, "speedup").axes[0].texts]
+    assert said == [
+        f"3 others, at most {slow['speedup'].iloc[2]:.2g} \u2193",
+        *(f"{model_label(row['model'])} {row['speedup']:.2g} \u2193" for row in slow.iloc[3:].to_dict("records")),
+    ]

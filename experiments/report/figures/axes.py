@@ -17,6 +17,8 @@ from .style import GREY, ModelStyle, marker_look
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
+# So many lines of text name models below it.
+MOST_BELOW = 4
 
 
 def power_ticks(low: float, high: float) -> list[float]:
@@ -176,19 +178,32 @@ def speedup_limits(points, highest: float) -> tuple[float, float]:
 
 
 def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
-    """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others."""
-    below = points[points["speedup"] < low]
+    """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others.
+
+    Of many, the fastest are named: more names would lie over what is drawn.
+    """
+    below = points[points["speedup"] < low].sort_values("speedup")
     for threads, group in below.groupby("threads"):
-        for row, point in enumerate(group.to_dict("records")):
+        named = [
+            (f"{model_label(p['model'])} {p['speedup']:.2g} \u2193", styles[p["model"]].color)
+            for p in group.to_dict("records")
+        ]
+        if len(named) > MOST_BELOW:
+            others = len(named) - MOST_BELOW + 1
+            named = [
+                (f"{others} others, at most {group['speedup'].iloc[others - 1]:.2g} \u2193", GREY),
+                *named[others:],
+            ]
+        for row, (text, color) in enumerate(named):
             axis.annotate(
-                f"{model_label(point['model'])} {point['speedup']:.2g} \u2193",
+                text,
                 (threads, 0.03 + 0.09 * row),
                 xycoords=("data", "axes fraction"),
                 xytext=(-5 if threads > 1 else 5, 0),  # beside the markers of those that are shown
                 textcoords="offset points",
                 ha="right" if threads > 1 else "left",
                 fontsize=6.5,
-                color=styles[point["model"]].color,
+                color=color,
             )
 
 
