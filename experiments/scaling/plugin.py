@@ -75,6 +75,11 @@ def pytest_configure(config):
     """Make the marker known."""
     config.addinivalue_line("markers", MARKER)
     _budget_s(config)
+    for option in ("scaling_jsonl", "scaling_summary"):
+        path = config.getoption(option)
+        if path and not Path(path).absolute().parent.is_dir():  # else known only after everything has been measured
+            flag = option.replace("_", "-")
+            raise pytest.UsageError(f"--{flag} must be a file in a folder that exists, got {path}; make the folder")
     if not _is_xdist(config):
         config.pluginmanager.register(_Collector(config), "forktask-scaling-collector")
 

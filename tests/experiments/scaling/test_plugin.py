@@ -179,6 +179,14 @@ def test_a_full_disk_is_one_sentence(pytester, machine):
     result.stdout.fnmatch_lines(["*- scaling -*"])
 
 
+@pytest.mark.parametrize("option", ["--scaling-jsonl", "--scaling-summary"])
+def test_a_file_in_no_folder_is_refused_before_anything_is_measured(pytester, machine, option):
+    """Check the sentence, and that no test ran."""
+    result = run(pytester, CLAIM, f"{option}=none/rows")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR and "collected" not in result.stdout.str()
+    result.stderr.fnmatch_lines([f"ERROR: {option} must be a file in a folder that exists, got none/rows; make *"])
+
+
 def test_reports(pytester, machine, monkeypatch):
     """Check JUnit properties, Markdown, the job summary of GitHub and JSON Lines of one run."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
