@@ -23,5 +23,6 @@ def run_example(
     threads = given.threads or (1 if given.model == "serial" else 2)
     claim, right, result = compute(given.model, threads, given.iterations)
     digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
-    print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {threads} threads)")
+    on = f"{threads} thread{'s' * (threads > 1)}"
+    print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {on})")
     return 0 if right else 1

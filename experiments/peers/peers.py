@@ -100,7 +100,9 @@ def compare_with_torch(
     modes = modes_of(spec) if modes is None else tuple(modes)
     check_modes(spec, modes)
     if modes and importlib.util.find_spec("torch") is None:
-        raise UsageError("peers needs PyTorch, which is not installed; run: pip install torch")
+        raise UsageError(
+            "peers needs PyTorch, which is not installed; run: pip install torch, or leave PyTorch out with --modes ,"
+        )
     if llmc:
         llmc = _check_llmc(llmc, spec, options, device)
     if gpu:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cython_src.errors import UsageError, check_choice
+from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.plan.model import PHASES, BlockLoop, Plan
 from ...tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from ..bounds.bounds import span
@@ -160,11 +160,12 @@ def _is_shown(loop: BlockLoop, layers: Sequence[str], phases: Sequence[str]) -> 
 def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str], most_tasks: int) -> None:
     for phase in phases:
         if phase not in PHASES:
-            raise UsageError(f"phases must be some of {', '.join(PHASES)}; got {phase!r}")
+            raise UsageError(f"phases must be some of {', '.join(PHASES)}; got {phase!r}{did_you_mean(phase, PHASES)}")
     names = sorted({loop.layer for loop in plan.loops})
     for layer in layers:
         if not any(name == layer or name.startswith(f"{layer}.") for name in names):
-            raise UsageError(f"layers must be some of {', '.join(names)} or what these begin with, got {layer!r}")
+            near = did_you_mean(layer, names)
+            raise UsageError(f"layers must be some of {', '.join(names)} or what these begin with, got {layer!r}{near}")
     tasks = sum(loop.num_blocks for loop, is_shown in zip(plan.loops, shown, strict=True) if is_shown)
     if not tasks:
         raise UsageError(f"layers {', '.join(layers)} must have loops of phase {', '.join(phases)}, got none")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
 from ..images.source import standardising_table
@@ -73,7 +73,9 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         return load_folder(kind, argument, network, options)
     if kind == "synthetic" and argument:
         return _make_synthetic(argument, network)
-    raise UsageError(f"data must be one of {SPECS}; got {spec!r}")
+    kinds = [form.partition(":")[0] for form in SPECS.split(", ")]
+    near = "" if kind in kinds else did_you_mean(kind, kinds)
+    raise UsageError(f"data must be one of {SPECS}; got {spec!r}{near}")
 
 
 def _load_digits() -> Dataset:

@@ -401,7 +401,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     )
     return (
         f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained in "
-        f"{format_seconds(seconds)} with {config['model']} on {config['threads']} threads\n"
+        f"{format_seconds(seconds)} with {config['model']} on {config['threads']} "
+        f"thread{'s' * (config['threads'] > 1)}\n"
         f"{phases_text(summary['seeds'])}"
         f"{config['out']}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
     )
