@@ -23,7 +23,6 @@ from ..simd.instruction_sets import LANES
 from .channels_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 
 FORWARD, DATA, WEIGHTS = 0, 1, 2
-DIRECTIONS = ("forward", "data", "weights")
 
 # The integer attribute "algorithm" is the position in this tuple.
 # direct      sums in registers, straight from the map

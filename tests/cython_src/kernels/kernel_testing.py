@@ -55,6 +55,16 @@ def cut(rng, *lengths):
     return [tuple(itertools.chain(*block)) for block in block_grid(*pieces)]
 
 
+def pieces(rng, length, parts=3):
+    """Ranges that cover [0, length), in up to `parts` pieces of random lengths."""
+    return list(itertools.pairwise(sorted({0, length, *rng.integers(0, length + 1, parts - 1).tolist()})))
+
+
+def draw(rng, *shape):
+    """Normal numbers in float32."""
+    return rng.standard_normal(shape).astype(np.float32)
+
+
 def fill(array):
     """NaN, or the largest value of an integer dtype."""
     array[...] = np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max

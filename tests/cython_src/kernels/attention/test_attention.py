@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, pieces, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +22,6 @@ def make_operands(rng, batch, sequence, heads, size, scale=1.0):
         "logsumexp": fill(np.empty((heads, rows), np.float32)),
         "dqkv": fill(np.empty((rows, 3 * features), np.float32)),
     }
-
-
-def cut(rng, length, parts):
-    """Ranges that cover [0, length), in up to `parts` pieces of random lengths."""
-    return list(itertools.pairwise(sorted({0, length, *rng.integers(0, length + 1, parts - 1).tolist()})))
 
 
 def run_passes(operands, attributes, bounds, *target):
@@ -51,7 +46,7 @@ def run_passes(operands, attributes, bounds, *target):
 
 def grid(rng, batch, heads, sequence, slices=None):
     """Blocks that cut samples, heads and tokens at random, or tokens into given slices."""
-    parts = (cut(rng, batch, 2), cut(rng, heads, 2), slices or cut(rng, sequence, 3))
+    parts = (pieces(rng, batch, 2), pieces(rng, heads, 2), slices or pieces(rng, sequence, 3))
     return [tuple(itertools.chain(*block)) for block in itertools.product(*parts)]
 
 
@@ -103,7 +98,7 @@ def test_bits_do_not_depend_on_the_cut(instruction_set, causal):
     whole = run_passes(operands, attributes, [(0, batch, 0, heads, 0, sequence)], "cpu", instruction_set)
     features = heads * size
     for _ in range(4):
-        slices = cut(rng, sequence, 3)
+        slices = pieces(rng, sequence, 3)
         first, other = (
             run_passes(operands, attributes, grid(rng, batch, heads, sequence, slices), "cpu", instruction_set)
             for _ in range(2)

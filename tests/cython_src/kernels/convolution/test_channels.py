@@ -362,7 +362,7 @@ def test_pytorch_agrees(numbers, algorithm):
     y = torch.nn.functional.conv2d(*leaves, **geometry)
     y.backward(torch.from_numpy(case.dy.natural()({"dy": dy}).astype(float)))
     attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
-    codes = [algorithms.choose_algorithm(algorithm, name, attributes, 1) for name in algorithms.DIRECTIONS]
+    codes = [algorithms.choose_algorithm(algorithm, name, attributes, 1) for name in ("forward", "data", "weights")]
     results = []
     for direction, (kernel, operand, source, array, target, name) in enumerate(
         (

@@ -2,16 +2,12 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, draw, fill, run_kernel
 
 from forktask.cython_src.binding.bind import BlockFailure
 
 BATCH, SEQUENCE, VOCABULARY, POSITIONS = 3, 7, 11, 10
 ROWS = BATCH * SEQUENCE
-
-
-def draw(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def draw_tokens(rng):

@@ -1,10 +1,8 @@
 """Linear layers of tokens: compiled forms against NumPy forms, against PyTorch, and with any cut into blocks."""
 
-import itertools
-
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, draw, fill, pieces, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,18 +17,8 @@ LONG_SUMS = (17, 1100, 37)  # rows, inputs, outputs: three pieces of the sums
 MANY_ROWS = (530, 33, 290)
 
 
-def draw(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
-
-
-def cut(rng, length, parts=3):
-    """Ranges that cover [0, length), in up to `parts` pieces of random lengths."""
-    edges = sorted({0, length, *rng.integers(0, length + 1, parts - 1).tolist()})
-    return list(itertools.pairwise(edges))
-
-
 def grid(rng, rows, columns):
-    return [(*r, *c) for r in cut(rng, rows) for c in cut(rng, columns)]
+    return [(*r, *c) for r in pieces(rng, rows) for c in pieces(rng, columns)]
 
 
 def check_gelu(kernel, operands, outputs, attributes, bounds, terms):
@@ -119,7 +107,7 @@ def test_weight_gradient_equals_numpy_form(sizes, with_bias, accumulate, spare, 
     """Check dW and the bias's gradient by partial buffers of rows, stored or added."""
     rng = np.random.default_rng(seed)
     rows, inputs, outputs = sizes
-    slices = cut(rng, rows)
+    slices = pieces(rng, rows)
     operands = {"gradient": draw(rng, rows, outputs + spare), "input": draw(rng, rows, inputs)}
     operands["weights"] = draw(rng, len(slices), outputs, inputs)
     if with_bias:
@@ -134,7 +122,7 @@ def test_weight_gradient_equals_numpy_form(sizes, with_bias, accumulate, spare, 
         "gradient_pitch": outputs + spare,
         "accumulate": int(accumulate),
     }
-    bounds = [(*r, *o, partial) for partial, r in enumerate(slices) for o in cut(rng, outputs)]
+    bounds = [(*r, *o, partial) for partial, r in enumerate(slices) for o in pieces(rng, outputs)]
     check_linear("linear_backward_weights", operands, names, attributes, bounds, rows + 1)
 
 
@@ -173,11 +161,11 @@ def test_bits_do_not_depend_on_the_cut(instruction_set):
             operands,
             ["weights"],
             attributes,
-            [(0, rows, *o, 0) for o in pieces],
+            [(0, rows, *o, 0) for o in part],
             "cpu",
             instruction_set,
         )["weights"].tobytes()
-        for pieces in ([(0, outputs)], cut(rng, outputs), cut(rng, outputs, 9))
+        for part in ([(0, outputs)], pieces(rng, outputs), pieces(rng, outputs, 9))
     }
     assert len(results) == 1
 

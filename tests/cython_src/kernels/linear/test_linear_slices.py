@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, fill, run_kernel
+from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, draw, fill, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,10 +10,6 @@ from forktask.cython_src.kernels.linear.linear import RELU
 
 SIZES = st.tuples(st.integers(1, 20), st.integers(1, 60), st.integers(1, 90))
 OFFSETS = st.tuples(st.integers(0, 20), st.integers(0, 20))
-
-
-def draw(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def placed(array, before, after):

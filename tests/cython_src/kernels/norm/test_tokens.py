@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, draw, fill, run_kernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 EPS = 1e-5
-
-
-def draw(rng, *shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def check(kernel, operands, outputs, attributes, bounds):
