@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.executor import GpuExecutor
+from ..cython_src.typed_text import format_bytes
 from .gpu_streams import launch_graph, map_to_streams, parts_of
 
 
@@ -111,6 +112,9 @@ class GpuTaskGraphExecutor(_StreamExecutor):
         bound.device.prepare("advance_counter")
         self._graphs = {n: self._capture(n) for n in {1, self.unroll}}
 
+    def _forget(self):
+        self._graphs = {}
+
     def _capture(self, replays: int):
         """The graph of `replays` replays in a row, with dependences instead of barriers between them."""
         device, origin = self.bound.device, self._origin
@@ -128,7 +132,16 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             device.record(join, stream)
             device.wait(origin, join)
         self.bound.advance_counter(origin, replays)
-        return device.end_capture(origin)
+        free = device.free_bytes()
+        try:
+            return device.end_capture(origin)
+        except MemoryError:
+            launches = replays * sum(launch is not None for launch in self.graph.launches)
+            smaller = ["unroll=1"] * (replays > 1) + ["unit=loop"] * (self.unit == "block") + ["a smaller batch"]
+            raise MemoryError(
+                f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
+                f"{format_bytes(free)} that are free; use {', '.join(smaller)}, or gpu_tasks, which captures none"
+            ) from None
 
     def _run_on(self, bound, first_replay, num_replays):
         bound.set_counter(first_replay)

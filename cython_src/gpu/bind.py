@@ -7,7 +7,8 @@ blocks. Host arrays are those of the CPU's binding, so that loops may also run t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,38 @@ def device_storage(device: Device, kind: str) -> Storage:
     return storage
 
 
+def freed_with(owner: object, device: Device, address: int) -> weakref.finalize:
+    """Let device memory be given back with its owner, or when the result is called; at exit the system does it."""
+    free = weakref.finalize(owner, device.free, address)
+    free.atexit = False
+    return free
+
+
+def memory_owners(plan: Plan) -> dict[str, str]:
+    """Return the memory of each buffer: its arena, or its own."""
+    return {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}
+
+
+def aligned(num_bytes: int) -> int:
+    """Return the bytes of device memory that so many take, since each address is aligned."""
+    return -(-max(num_bytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def device_bytes(plan: Plan, storage: Storage | None = None) -> int:
+    """Return the bytes of device memory that binding a plan takes.
+
+    These are its buffers, and the bounds of its blocks. What the storage has on the device already is left out, and so
+    is managed memory, which the driver moves there and back.
+    """
+    sizes: dict[str, int] = {}
+    if storage is None or not storage.managed:
+        present = storage.device_copies.address if storage is not None and storage.device_copies is not None else ()
+        for name, owner in memory_owners(plan).items():
+            if owner not in present:
+                sizes[owner] = max(sizes.get(owner, 0), plan.buffers[name].size_bytes)
+    return sum(map(aligned, [*sizes.values(), *(4 * loop.bounds.size for loop in plan.loops)])) + 2 * aligned(8)
+
+
 class DeviceCopies:
     """Device memory of a storage's persistent buffers, which all plans bound to it share.
 
@@ -63,6 +96,7 @@ class DeviceCopies:
         """Address of a buffer; at first only the host's copy is right."""
         if name not in self.address:
             self.address[name] = self.device.allocate(num_bytes)
+            freed_with(self, self.device, self.address[name])
         self.coherence.add(name, HOST, cuts)
         return self.address[name]
 
@@ -104,6 +138,8 @@ class GpuBoundPlan(Shown):
     products : {"cublas", "tf32", "own"}
         Blocks that are whole matrix products: by cuBLAS in float32; by cuBLAS with factors rounded to TF32 (10 bits of
         mantissa instead of 23); or by the same kernels as all others.
+    advice : callable, optional
+        Function of the device's free bytes that says what would fit, for the message where the plan does not.
 
     Attributes
     ----------
@@ -133,6 +169,7 @@ class GpuBoundPlan(Shown):
         device: Device | None = None,
         convolution: str = "tiled",
         products: str = "cublas",
+        advice: Callable[[int], str] | None = None,
     ):
         check_choice("products", products, PRODUCTS)
         self.plan, self.tf32 = plan, products == "tf32"
@@ -161,7 +198,7 @@ class GpuBoundPlan(Shown):
             for loop in plan.loops
         ]
         self.managed = self.storage.managed
-        self._owner = {name: f"arena {plan.arena_of[name]}" if name in plan.arena_of else name for name in plan.buffers}
+        self._owner = memory_owners(plan)
         self._members: dict[str, list[str]] = {}
         for name, owner in self._owner.items():
             self._members.setdefault(owner, []).append(name)
@@ -171,7 +208,7 @@ class GpuBoundPlan(Shown):
             self.storage.device_copies = DeviceCopies(self.device)
         if self.storage.device_copies.device is not self.device:
             raise UsageError("a storage may be used with one GPU, got a second one; make a new storage")
-        self._check_fits()
+        self._check_fits(advice)
         self.host = bind(plan, self.storage)
         self.arrays = CoherentArrays(self)
         # What decides the bits of results; models that agree in it must agree bit for bit.
@@ -218,16 +255,14 @@ class GpuBoundPlan(Shown):
             for stream in streams:
                 self.device.prepare_products(stream)
 
-    def _check_fits(self) -> None:
+    def _check_fits(self, advice: Callable[[int], str] | None) -> None:
         """Raise `MemoryError`, before the host's memory is taken, if the device has less free than the plan needs."""
-        copies = self.storage.device_copies.address
-        buffers = {} if self.managed else {o: self.plan.buffers[n] for o, n in self._span.items() if o not in copies}
-        needed = sum(b.size_bytes for b in buffers.values()) + sum(4 * loop.bounds.size for loop in self.plan.loops)
-        free = self.device.free_bytes()
+        needed, free = device_bytes(self.plan, self.storage), self.device.free_bytes()
         if needed > free:
+            remedy = advice(free) if advice else "use a smaller batch, or end what else uses the GPU"
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of the memory of the GPU ({self.device.name}), free are "
-                f"{format_bytes(free)}; use a smaller batch, or end what else uses the GPU"
+                f"{format_bytes(free)}; {remedy}"
             )
 
     def _allocate(self) -> None:
@@ -250,8 +285,9 @@ class GpuBoundPlan(Shown):
         offsets, total = {}, 0
         for key, size in sizes.items():
             offsets[key] = total
-            total += math.ceil(max(size, 1) / ALIGNMENT) * ALIGNMENT
+            total += aligned(size)
         self._memory = device.allocate(total)
+        self._free = freed_with(self, device, self._memory)
         device.fill(self._memory, total, 0, self.copy_stream)
         address |= {key: self._memory + offset for key, offset in offsets.items()}
         self.address = {name: address[self._owner[name]] for name in plan.buffers}
@@ -538,7 +574,6 @@ class GpuBoundPlan(Shown):
 
     def close(self) -> None:
         """Give the device's memory back."""
-        if self._memory:
+        if self._free.alive:
             self.device.synchronize()
-            self.device.free(self._memory)
-            self._memory = 0
+            self._free()

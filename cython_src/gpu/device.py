@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
@@ -124,7 +125,8 @@ class Device(ABC):
 
     @abstractmethod
     def end_capture(self, stream):
-        """The graph; all streams that took part must have joined `stream` by events."""
+        """The graph, ready to be launched, which is released with the last reference to it; `MemoryError` where there
+        is no memory for it. All streams that took part must have joined `stream` by events."""
 
     @abstractmethod
     def launch_graph(self, graph, stream) -> None:
@@ -223,7 +225,7 @@ class CupyDevice(Device):
     def free_bytes(self):
         return self._runtime.memGetInfo()[0]
 
-    def _reserve(self, num_bytes: int, what: str, allocate: Callable[[], int]) -> int:
+    def _reserve(self, what: str, allocate: Callable[[], int]) -> int:
         """Call what allocates; `MemoryError` where there is not enough."""
         try:
             return allocate()
@@ -231,23 +233,23 @@ class CupyDevice(Device):
             if error.status != OUT_OF_MEMORY:
                 raise
             raise MemoryError(
-                f"{self.name} has no {format_bytes(num_bytes)} of {what} left; use a smaller batch, or end what else "
-                f"uses the GPU"
+                f"{self.name} has no {what} left; use a smaller batch, or end what else uses the GPU"
             ) from None
 
     def allocate(self, num_bytes):
-        return self._reserve(num_bytes, "its own memory", lambda: self._runtime.malloc(max(num_bytes, 1)))
+        what = f"{format_bytes(num_bytes)} of its own memory"
+        return self._reserve(what, lambda: self._runtime.malloc(max(num_bytes, 1)))
 
     def free(self, address):
         self._runtime.free(address)
 
     def host_memory(self, num_bytes, kind):
         if kind == "pinned":
-            flags, what = self._runtime.hostAllocDefault, "page-locked memory of the host"
-            address = self._reserve(num_bytes, what, lambda: self._runtime.hostAlloc(num_bytes, flags))
+            flags, what = self._runtime.hostAllocDefault, f"{format_bytes(num_bytes)} of page-locked memory of the host"
+            address = self._reserve(what, lambda: self._runtime.hostAlloc(num_bytes, flags))
         else:
-            what = "memory shared with the host"
-            address = self._reserve(num_bytes, what, lambda: self._runtime.mallocManaged(num_bytes))
+            what = f"{format_bytes(num_bytes)} of memory shared with the host"
+            address = self._reserve(what, lambda: self._runtime.mallocManaged(num_bytes))
         return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
 
     def stream(self):
@@ -316,10 +318,24 @@ class CupyDevice(Device):
 
     def end_capture(self, stream):
         graph = self._runtime.streamEndCapture(stream)
+        what = "memory for a captured graph"
         try:
-            return self._runtime.graphInstantiate(graph)
+            address = self._reserve(what, lambda: self._runtime.graphInstantiate(graph))
         finally:
             self._runtime.graphDestroy(graph)
+        found = CapturedGraph(address)
+        # Not at exit, when the driver may be gone already.
+        weakref.finalize(found, self._runtime.graphExecDestroy, address).atexit = False
+        # Else the first launch takes the device's memory, within a run.
+        self._reserve(what, lambda: self._runtime.graphUpload(address, stream))
+        return found
 
     def launch_graph(self, graph, stream):
-        self._runtime.graphLaunch(graph, stream)
+        self._runtime.graphLaunch(graph.address, stream)
+
+
+class CapturedGraph:
+    """A graph that CUDA has instantiated, by its address."""
+
+    def __init__(self, address: int):
+        self.address = address

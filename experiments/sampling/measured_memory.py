@@ -18,8 +18,8 @@ from ...cython_src.lowering.options import PlanOptions
 from ..machine.disturbance import read_memory
 from ..machine.topology import available_cpus
 from .child import answer_job, clean_environment, run_sample, sample_environment
-from .memory import check_fits, format_bytes, needs_text, planned_bytes
-from .models import ModelSpec, bind_for, make_executor, parse_model
+from .memory import check_fits, format_bytes, needs_text, planned_bytes, what_fits_gpu
+from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model, storage_for
 from .subject import fill_dataset
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measured_memory")
@@ -64,10 +64,12 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
     """Measure this process's resident bytes: before the plan, with it, with its buffers, after few and more steps."""
     spec = parse_model(job["model"])
     seen = {"libraries": resident_bytes()}
-    plan = lower(**job["plan"])
+    options = {**job["plan"], "conv": convolution_for(spec, job["plan"]["conv"])}
+    plan = lower(**options)
     seen["plan"] = resident_bytes()
-    check_fits(plan, job["plan"], job.get("memory_limit"), None, job["threads"])
-    bound = bind_for(spec, plan)
+    check_fits(plan, options, job.get("memory_limit"), None, job["threads"])
+    storage = storage_for(spec)
+    bound = bind_for(spec, plan, storage, what_fits_gpu(options, storage))
     fill_dataset(bound, 0)
     if "dataset.labels" in bound.arrays:
         bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
@@ -113,8 +115,8 @@ def compare_memory(
     rows = []
     free = read_memory()["available_bytes"]
     for chosen in options:
-        job_plan = {"network": network, **chosen.as_dict()}
-        plan = lower(network, chosen)
+        job_plan = {"network": network, **chosen.as_dict(), "conv": convolution_for(model, chosen.conv)}
+        plan = lower(**job_plan)
         row: dict[str, Any] = {
             "batch": chosen.batch,
             "options": job_plan,

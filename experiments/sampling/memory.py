@@ -6,12 +6,15 @@ a fresh process what Python and its libraries take.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower
+from ...cython_src.plan.model import Plan
 from ...cython_src.typed_text import format_bytes
 
 # Role of a buffer -> its name in tables.
@@ -91,15 +94,29 @@ def needs_text(needed: float, free: int | None) -> str:
     return f"needs {format_bytes(needed)}" + (f" of {format_bytes(free)} that are free" if free is not None else "")
 
 
-def what_fits(options: Mapping[str, Any], limit: int, threads: int = 1) -> str:
-    """Return a sentence on the single changes of options with which a plan would fit, or that none was found."""
+def what_fits(
+    options: Mapping[str, Any], limit: int, needed_bytes: Callable[[Plan], int], make: Callable[..., Plan] = lower
+) -> str:
+    """Return a sentence on the single changes of options with which a plan would fit, or that none was found.
+
+    Parameters
+    ----------
+    options : mapping
+        What `make` takes.
+    limit : int
+        Bytes of the host, or of a GPU.
+    needed_bytes : callable
+        Function of a plan.
+    make : callable
+        Function of options that makes the plan with its data.
+    """
 
     def fits(**changes) -> bool:
         try:
-            plan = lower(**{**options, **changes})
+            plan = make(**{**options, **changes})
         except UsageError:
             return False
-        return sum(planned_bytes(plan, threads).values()) <= limit
+        return needed_bytes(plan) <= limit
 
     found = []
     if options.get("memory", "full") == "full" and fits(memory="shared"):
@@ -114,14 +131,32 @@ def what_fits(options: Mapping[str, Any], limit: int, threads: int = 1) -> str:
     return f"{' or '.join(found)} would fit" if found else "no smaller batch fits either"
 
 
-def check_fits(plan, options: Mapping[str, Any], limit: int | None, free: int | None, threads: int = 1) -> None:
+def what_fits_gpu(options: Mapping[str, Any], storage: Storage, make: Callable[..., Plan] = lower):
+    """Return the function of a GPU's free bytes that says what would fit there, for `bind_for`."""
+    from ...cython_src.gpu.bind import device_bytes
+
+    return lambda free: what_fits(options, free, partial(device_bytes, storage=storage), make)
+
+
+def check_fits(
+    plan: Plan,
+    options: Mapping[str, Any],
+    limit: int | None,
+    free: int | None,
+    threads: int = 1,
+    make: Callable[..., Plan] = lower,
+) -> None:
     """Raise `MemoryError`, with what would fit, if a plan needs more than the limit or than the machine has free."""
-    needed = sum(planned_bytes(plan, threads).values())
+
+    def needed_bytes(plan: Plan) -> int:
+        return sum(planned_bytes(plan, threads).values())
+
+    needed = needed_bytes(plan)
     allowed = min((n for n in (limit, free) if n is not None), default=None)
     if allowed is None or needed <= allowed:
         return
     source = "the memory limit is" if allowed == limit else "free are"
     raise MemoryError(
         f"the plan needs {format_bytes(needed)}, {source} {format_bytes(allowed)}; "
-        f"{what_fits(options, allowed, threads)}"
+        f"{what_fits(options, allowed, needed_bytes, make)}"
     )

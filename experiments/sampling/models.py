@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -470,7 +470,8 @@ def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[i
     if max(asked) > 1 and all(spec.model.max_threads == 1 for spec in specs):
         raise UsageError(
             f"{' and '.join(spec.model.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
-            f"for 1, or name a model of several threads, such as forkjoin"
+            f"for 1, or name a model of several threads, such as "
+            f"{'gpu_both' if any(spec.model.device == 'gpu' for spec in specs) else 'forkjoin'}"
         )
     return asked
 
@@ -541,7 +542,7 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     return "direct" if conv == "auto" else conv
 
 
-def bind_for(spec: ModelSpec | str, plan, storage=None):
+def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], str] | None = None):
     """Bind a plan where a model runs it.
 
     Parameters
@@ -550,11 +551,15 @@ def bind_for(spec: ModelSpec | str, plan, storage=None):
     plan : Plan
     storage : Storage, optional
         Made by `storage_for`; default: a new one.
+    advice : callable, optional
+        Function of a GPU's free bytes that says what would fit there.
 
     Raises
     ------
     UsageError
         A GPU model, and no GPU can be used.
+    MemoryError
+        The GPU has less free than the plan needs.
     """
     from ...cython_src.binding.bind import bind
 
@@ -564,10 +569,8 @@ def bind_for(spec: ModelSpec | str, plan, storage=None):
         return bind(plan, storage)
     from ...cython_src.gpu.bind import GpuBoundPlan
 
-    options = dict(spec.options)
-    return GpuBoundPlan(
-        plan, storage, gpu_device.default_gpu(), options.get("convolution", "tiled"), options.get("products", "cublas")
-    )
+    options = {name: value for name, value in spec.options if name in ("convolution", "products")}
+    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), **options, advice=advice)
 
 
 def storage_for(spec: ModelSpec | str):

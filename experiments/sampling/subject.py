@@ -26,8 +26,8 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
 from ..machine.disturbance import read_memory
-from .memory import check_fits, parse_bytes
-from .models import ModelSpec, bind_for, convolution_for, parse_model
+from .memory import check_fits, parse_bytes, what_fits_gpu
+from .models import ModelSpec, bind_for, convolution_for, parse_model, storage_for
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
@@ -159,22 +159,27 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
         return make_bound(job["plan"])
-    batch = job["plan"]["batch"]
-    batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
-    conv = convolution_for(model, job["plan"].get("conv", "auto"))
-    plan = lower(**{**job["plan"], "conv": conv}, num_images=batches * batch, num_batches=batches)
+    options = {**job["plan"], "conv": convolution_for(model, job["plan"].get("conv", "auto"))}
+    plan = _lower_with_data(**options)
     # The check comes first: Linux grants more memory than there is, and later kills some process.
     limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
-    check_fits(plan, job["plan"], limit, read_memory()["available_bytes"], job["threads"])
+    check_fits(plan, options, limit, read_memory()["available_bytes"], job["threads"], _lower_with_data)
     made = make_own(job["plan"]["network"]) if is_own(job["plan"]["network"]) else None
     if isinstance(made, TaskRecorder | BoundPlan) and parse_model(str(model)).model.device == "cpu":
         # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.
         return _bind_made(made, job["plan"]["network"])
-    bound = bind_for(model, plan)
+    storage = storage_for(model)
+    bound = bind_for(model, plan, storage, what_fits_gpu(options, storage, _lower_with_data))
     if "parameters" in plan.attributes:
         fill_dataset(bound, job["seed"])
         initialise(bound, job["seed"])
     return bound
+
+
+def _lower_with_data(*, batch: int, **options: Any) -> Plan:
+    """Lower a plan with as many batches of data as samples are measured with."""
+    batches = max(1, min(DATASET_BATCHES, DATASET_IMAGES // batch))
+    return lower(batch=batch, **options, num_images=batches * batch, num_batches=batches)
 
 
 def fill_dataset(bound, seed: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import cpu_order
 from ..sampling.child import clean_environment, run_sample, sample_environment
-from ..sampling.models import check_threads, counts_for, parse_models
+from ..sampling.models import check_threads, counts_for, parse_model, parse_models
 from ..sampling.progress import ProgressBar
 from .data import load_data
 
@@ -161,13 +162,31 @@ def format_table(result: dict[str, Any]) -> str:
     )
     passes = f"Of {result['repeats']} passes the one of median time. " if result["repeats"] > 1 else ""
     of_device = " of one device" if len({column["instruction_set"] for column in columns}) > 1 else ""
-    notes = [
-        "Layers: busy time summed over threads, from the event log of the run with a loop a layer (input: images",
-        "into the layout of the first layer). load: reading data and parameters; create: plan, memory, recording;",
-        "total: load + create + run. free: ending the threads, giving back all memory. floor: operations over the FMA",
-        f"peak, measured beside the runs, of all its cores. {passes}All columns{of_device}",
-        "gave bit-identical losses and probabilities.",
-    ]
+    devices = {parse_model(column["model"]).model.device for column in columns}
+    busy, peak = {
+        ("cpu",): (
+            "busy time summed over threads, from the event log of the run with a loop a layer",
+            "measured beside the runs, of all its cores",
+        ),
+        ("gpu",): (
+            "time of their launches on one stream (gpu_stream, in every column), as is the run with a loop a layer",
+            "of the GPU, by the clock that its driver names",
+        ),
+    }.get(
+        tuple(devices),
+        (
+            "busy time summed over threads, from the event log of the run with a loop a layer; of a GPU's models time "
+            "of launches on one stream (gpu_stream)",
+            "measured beside the runs, of all its cores, or of the GPU, by the clock that its driver names",
+        ),
+    )
+    notes = textwrap.wrap(
+        f"Layers: {busy} (input: images into the layout of the first layer). load: reading data and parameters; "
+        f"create: plan, memory, recording; total: load + create + run. free: ending the threads, giving back all "
+        f"memory. floor: operations over the FMA peak, {peak}. {passes}All columns{of_device} gave bit-identical "
+        f"losses and probabilities.",
+        110,
+    )
     if columns[0]["error_rate"] is not None:
         notes.append(f"Error rate {100 * columns[0]['error_rate']:.2f} % (training images of the data set included).")
     return "\n".join([title, "", *rows, "", *notes])

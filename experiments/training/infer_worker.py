@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
+from ...cython_src.plan.model import Plan
 from ..machine import machine_peaks
 from ..sampling.child import answer_job
+from ..sampling.memory import what_fits_gpu
 from ..sampling.models import MODELS, bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import set_arrays, share_data
 from .data import load_data
@@ -77,26 +80,30 @@ class Pass:
             prefix = f"{phase}{size}{'f' if fusion else 'u'}."
             share_data(storage, data, prefix)
             rows = part.reshape(-1, size)
-            options = plan_options(job["options"])
-            plan = lower(
-                network,
-                options,
-                conv=convolution_for(job["model"], options.conv),
-                batch=size,
-                phase=phase,
-                fusion="all" if fusion else "none",
-                num_images=len(data.labels),
-                num_batches=len(rows),
-                num_iterations_logged=len(rows),
-                prefix=prefix,
-            )
-            bound = bind_for(job["model"], plan, storage)
+            options = plan_options(job["options"]).as_dict()
+            options |= {"conv": convolution_for(job["model"], options["conv"]), "batch": size, "phase": phase}
+            options |= {"fusion": "all" if fusion else "none"}
+            make = partial(self._lower, network, len(data.labels), rows.size, prefix)
+            bound = bind_for(job["model"], make(**options), storage, what_fits_gpu(options, storage, make))
             bound.arrays[f"{prefix}batch_order"][:] = rows
             executor = self._executors.enter_context(
                 make_executor(job["model"], job["threads"], cpus=job["cpus"], event_capacity=event_capacity)
             )
             executor.prepare(bound)
             self.parts.append((prefix, bound, executor, len(rows)))
+
+    @staticmethod
+    def _lower(network: Network, num_images: int, count: int, prefix: str, *, batch: int, **options: Any) -> Plan:
+        """Lower the plan for `count` of the data's images."""
+        return lower(
+            network,
+            batch=batch,
+            **options,
+            num_images=num_images,
+            num_batches=count // batch,
+            num_iterations_logged=count // batch,
+            prefix=prefix,
+        )
 
     def close(self) -> None:
         """End all threads."""

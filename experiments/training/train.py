@@ -100,6 +100,8 @@ def train(
                 if number == 0:  # from here on nothing refuses the run any more
                     folder.enter_context(_folder_begun(config, data))
                     report(f"the training {needs_text(trainer.needed_bytes, read_memory()['available_bytes'])}")
+                    if trainer.on_gpu:
+                        report(f"on the GPU {trainer.on_gpu}")
                     if trainer.started and seed not in histories:
                         report(trainer.started)
                 histories[seed] = trainer.history
@@ -399,10 +401,12 @@ def summary_text(summary: dict[str, Any]) -> str:
     spread = f", {100 * summary['test_accuracy_min']:.2f} to {100 * summary['test_accuracy_max']:.2f} %" * (
         config["seeds"] > 1
     )
+    threads = f"{config['threads']} thread{'s' * (config['threads'] > 1)}"
+    spec = parse_model(config["model"])
+    where = f" on {threads}" if spec.model.device == "cpu" else f" and {threads} of the host" * spec.model.mixes_devices
     return (
         f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained in "
-        f"{format_seconds(seconds)} with {config['model']} on {config['threads']} "
-        f"thread{'s' * (config['threads'] > 1)}\n"
+        f"{format_seconds(seconds)} with {config['model']}{where}\n"
         f"{phases_text(summary['seeds'])}"
         f"{config['out']}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...cython_src.binding.bind import BlockFailure
 from ...cython_src.errors import UsageError
+from ...cython_src.gpu.bind import device_bytes
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
@@ -22,7 +23,7 @@ from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
 from ..machine.energy import EnergyMeter
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
-from ..sampling.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes
+from ..sampling.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes, what_fits_gpu
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
@@ -78,10 +79,13 @@ class Trainer:
         self.augmentation = None
         if isinstance(data, Dataset) and config.augmentations:
             self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *data.images.shape[2:])
-        self.plan = _training_plan(config, data, _source(config, data, self.augmentation))
+        source = _source(config, data, self.augmentation)
+        self.plan = _training_plan(config, data, source)
         if config.memory_limit:
-            _check_limit(config, data, self.plan)
-        self.bound = bind_for(config.model, self.plan, self.storage)
+            _check_limit(config, data, source, self.plan)
+        make = partial(_training_plan_with, config, data, source)
+        advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
+        self.bound = bind_for(config.model, self.plan, self.storage, advice)
         _number_positions(self.bound, "")
         initialise(self.bound, seed)
         if config.start:
@@ -127,6 +131,14 @@ class Trainer:
     def needed_bytes(self) -> int:
         """Bytes that the plan of a step, its data and the libraries need."""
         return sum(planned_bytes(self.plan, self.config.threads).values())
+
+    @property
+    def on_gpu(self) -> str:
+        """What the plan of a step, with its data, takes of a GPU's memory; empty for a model of the CPU."""
+        if self.bound.target != "gpu":
+            return ""
+        taken = "none of its own" if self.storage.managed else format_bytes(device_bytes(self.plan))
+        return f"its memory holds {taken}, {format_bytes(self.bound.device.free_bytes())} are left"
 
     def __enter__(self) -> Trainer:
         return self
@@ -320,7 +332,7 @@ def check_plan(config: TrainingConfig, data: Dataset) -> None:
     to read images in each step, or the plans need more than the limit of memory."""
     source = _source(config, data)
     if config.memory_limit:
-        _check_limit(config, data, _training_plan(config, data, source))
+        _check_limit(config, data, source, _training_plan(config, data, source))
 
 
 def _source(
@@ -352,6 +364,13 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     )
 
 
+def _training_plan_with(
+    config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, **options: Any
+) -> Plan:
+    """Return the plan of a step with other options, for what would fit."""
+    return _training_plan(config.with_changes(**options), data, source)
+
+
 def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     """Samples of a step that evaluates. Logits of a vocabulary take much memory: samples of tokens are evaluated in
     batches as small as in training, and so are large images."""
@@ -359,11 +378,12 @@ def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     return config.batch if large else EVALUATION_BATCH
 
 
-def _check_limit(config: TrainingConfig, data: Dataset | Text, plan: Plan) -> None:
+def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, plan: Plan) -> None:
     """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory."""
     network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
     try:
-        check_fits(plan, {"network": network, **config.plan.as_dict()}, limit, None, config.threads)
+        make = partial(_training_plan_with, config, data, source)
+        check_fits(plan, config.plan.as_dict(), limit, None, config.threads, make)
     except MemoryError as error:
         raise UsageError(str(error)) from None
     batch = min(_evaluation_batch(config, data), len(data.valid))

@@ -96,14 +96,18 @@ def test_what_does_not_fit_is_refused_with_what_would():
     """Check the sentence, and that its advice holds."""
     options = {"network": "cifar10_cnn", "batch": 512}
     plan = lower(**options)
-    limit = int(0.6 * sum(planned_bytes(plan, 1).values()))
+
+    def needed_bytes(plan):
+        return sum(planned_bytes(plan, 1).values())
+
+    limit = int(0.6 * needed_bytes(plan))
     with pytest.raises(MemoryError, match=r"the plan needs .* the memory limit is .* would fit"):
         check_fits(plan, options, limit, None)
-    advice = what_fits(options, limit)
+    advice = what_fits(options, limit, needed_bytes)
     batch = int(advice.split("batch ")[1].split()[0])
-    assert sum(planned_bytes(lower("cifar10_cnn", batch=batch), 1).values()) <= limit
-    assert what_fits(options, MIB) == "no smaller batch fits either"
-    check_fits(plan, options, 2 * sum(planned_bytes(plan, 1).values()), None)
+    assert needed_bytes(lower("cifar10_cnn", batch=batch)) <= limit
+    assert what_fits(options, MIB, needed_bytes) == "no smaller batch fits either"
+    check_fits(plan, options, 2 * needed_bytes(plan), None)
 
 
 def test_sizes_are_read_and_written():

@@ -1,6 +1,7 @@
 """Commands with `--device gpu`: on the fake device what they measure and print, without a GPU what they say."""
 
 import csv
+import gc
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu.bind import device_bytes
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.load import load, study_from_rows
@@ -29,7 +31,15 @@ from forktask.experiments.report.files import summary_json, summary_text, write_
 from forktask.experiments.report.opening import opening
 from forktask.experiments.report.sections import build, headline
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, measured_durations, models_on, parse_model
+from forktask.experiments.sampling.models import (
+    DEFAULT_GPU_MODELS,
+    MODELS,
+    make_executor,
+    measured_durations,
+    models_on,
+    parse_model,
+)
+from forktask.experiments.sampling.subject import build as build_subject
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, find_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
@@ -131,17 +141,25 @@ def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
     assert compare.configuration_of(arguments).grid.threads == core_counts()
 
 
-REFUSED = r"the plan needs [0-9.]+ [KM]iB of the memory of the GPU \(fake device\), free are [0-9.]+ KiB; use a smaller"
+REFUSED = r"the plan needs [0-9.]+ [KM]iB of the memory of the GPU \(fake device\), free are [0-9.]+ [KM]iB; "
 
 
-@pytest.mark.parametrize(("model", "memory"), [("stream", 100_000), ("taskiter", 100_000), ("taskiter", 6_000_000)])
-def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, fake_gpu, capsys, tmp_path):
-    """Check one sentence with both numbers and code 2, before anything is written; the last one cannot evaluate."""
+@pytest.mark.parametrize(
+    ("model", "memory", "said"),
+    [
+        ("stream", 100_000, f"{REFUSED}no smaller batch fits either"),
+        ("stream", 4_000_000, f"{REFUSED}.*batch (16|32) would fit"),
+        ("stream", 6_000_000, f"{REFUSED}use a smaller batch"),  # it cannot evaluate
+        ("taskiter", 6_000_000, "a captured graph of [0-9]+ launches .* use unroll=1"),
+    ],
+)
+def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, said, fake_gpu, capsys, tmp_path):
+    """Check one sentence with both numbers and what would fit, and code 2, before anything is written."""
     fake_gpu.memory_bytes = memory
     command = f"train --device gpu --model {model} --network lenet5 --batch 64 --data synthetic:128 --epochs 1"
     assert main([*command.split(), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert re.search(f"forktask: error: {REFUSED}", error) and error.count("\n") == 1
+    assert re.search(f"forktask: error: {said}", error) and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -167,6 +185,44 @@ def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_pa
     assert sorted(row["model"] for row in results.of_kind("sample")) == ["gpu_stream", "serial", "serial"]
     (failure,) = results.of_kind("failure")
     assert failure["reason"] == "memory" and "the GPU (fake device), free are 4 MiB" in failure["message"]
+    assert re.search("batch [0-9]+ would fit", failure["message"])
+
+
+def test_the_batch_that_is_said_to_fit_a_gpu_does(fake_gpu):
+    """Check the advice: a plan of the batch that it names is bound with its data, and one of twice the batch is not."""
+    plan = {"network": "lenet5", "batch": 256}
+    job = {"plan": plan, "seed": 1, "threads": 1}
+    fake_gpu.memory_bytes = 8 << 20
+    with pytest.raises(MemoryError, match=REFUSED) as refused:
+        build_subject(job, "gpu_stream")
+    batch = int(re.search("batch ([0-9]+) would fit", str(refused.value))[1])
+    assert device_bytes(build_subject({**job, "plan": {**plan, "batch": batch}}, "gpu_stream").plan) <= 8 << 20
+    with pytest.raises(MemoryError, match=REFUSED):
+        build_subject({**job, "plan": {**plan, "batch": 2 * batch}}, "gpu_stream")
+
+
+@pytest.mark.parametrize(
+    ("model", "left", "remedy"),
+    [("gpu_taskgraph:unit=block", 10_000, "unit=loop, a smaller batch"), ("gpu_taskiter", 60_000, "unroll=1, a")],
+)
+def test_a_captured_graph_that_a_gpu_has_no_memory_for_is_refused(model, left, remedy, fake_gpu):
+    """Check that a plan which fits and whose captured graph does not is refused in one sentence, as `MemoryError`, and
+    that the device has all of its memory again when plan and graph are gone."""
+    job = {"plan": {"network": "cifar10_cnn", "batch": 2, "layout": "flat"}, "seed": 1, "threads": 1}
+    bound = build_subject(job, model)
+    free = fake_gpu.free_bytes()
+    assert fake_gpu.memory_bytes - free == pytest.approx(device_bytes(bound.plan), rel=0.01)
+    with make_executor(model, 1) as executor:
+        executor.prepare(bound)
+        assert fake_gpu.free_bytes() < free
+    assert fake_gpu.free_bytes() == free
+    fake_gpu.memory_bytes -= free - left
+    said = rf"a captured graph of [0-9]+ launches .* \(fake device\) than the [0-9.]+ KiB that are free; use {remedy}.*"
+    with make_executor(model, 1) as executor, pytest.raises(MemoryError, match=said):
+        executor.prepare(bound)
+    del bound, executor
+    gc.collect()
+    assert fake_gpu.free_bytes() == fake_gpu.memory_bytes
 
 
 @pytest.mark.cxx
@@ -346,6 +402,14 @@ def test_the_report_of_both_devices(tmp_path):
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"speedup.svg", "gpu_batch.svg", "overhead.svg", "batch.svg"} <= drawn
     assert "models of a GPU" in (tmp_path / "figures" / "speedup.txt").read_text()
+    batch = figures.draw(load(tmp_path), "batch")
+    assert {line.get_label() for line in batch.axes[0].lines} >= {*{row["model"] for row in found["speed"]}}
+    assert {line.get_label() for line in batch.axes[1].lines} >= {"taskiter", "gpu_stream"}
+    assert "2 threads (serial: 1), and on a GPU" in batch._suptitle.get_text()
+    overhead = figures.draw(load(tmp_path), "overhead")
+    assert {text.get_text() for text in overhead.axes[0].get_yticklabels()} >= {"taskiter", "gpu_stream"}
+    assert "2 threads and a GPU" in overhead.axes[0].get_title(loc="left") + overhead.axes[0].get_title()
+    assert "over that of gpu_forkjoin" in (tmp_path / "figures" / "batch.txt").read_text()
     assert "sm_90" in (tmp_path / "figures" / "gpu_batch.txt").read_text()
 
 
@@ -396,11 +460,12 @@ def test_slow_models_of_a_gpu_keep_two_digits():
     assert columns["speedup"].text(row) == "0.0027"
     row = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
     assert columns["speedup"].text(row) == "1.50"
-    assert figures.draw(study, "batch").axes[0].get_ylabel() == "thousand images per second"
-    for row in rows:
-        if row["kind"] == "sample":
-            row["step_time_s"] *= 1e4
-    assert figures.draw(study_from_rows(rows), "batch").axes[0].get_ylabel() == "images per second"
+    assert figures.draw(study, "batch").axes[0].get_ylabel() == "images per second"
+    of_cpu = study_from_rows([row for row in rows if not row.get("model", "").startswith("gpu_")])
+    assert figures.draw(of_cpu, "batch").axes[0].get_ylabel() == "thousand images per second"
+    speedup = figures.draw(study, "speedup")
+    assert any("gpu_forkjoin 0.0027" in text.get_text() for text in speedup.axes[0].texts)
+    assert {round(line.get_ydata()[0], 3) for line in speedup.axes[2].lines} >= {0.333}  # gpu_stream, a line across
 
 
 def test_openings_tell_gpu_both_from_a_gpu_and_name_no_fork_join_that_was_not_measured():

@@ -78,16 +78,22 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
         def malloc(self, *arguments):
             raise CudaError(self.status)
 
-        hostAlloc = mallocManaged = malloc
+        hostAlloc = mallocManaged = graphInstantiate = malloc
+
+        def streamEndCapture(self, stream):
+            return 1
+
+        graphDestroy = streamEndCapture
 
     device = object.__new__(gpu_device.CupyDevice)
     device.name, device._runtime = "board", Runtime()
     for call, what in (
-        (lambda: device.allocate(3 << 29), "its own memory"),
-        (lambda: device.host_memory(3 << 29, "pinned"), "page-locked memory of the host"),
-        (lambda: device.host_memory(3 << 29, "managed"), "memory shared with the host"),
+        (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),
+        (lambda: device.host_memory(3 << 29, "pinned"), r"1\.5 GiB of page-locked memory of the host"),
+        (lambda: device.host_memory(3 << 29, "managed"), r"1\.5 GiB of memory shared with the host"),
+        (lambda: device.end_capture(0), "memory for a captured graph"),
     ):
-        with pytest.raises(MemoryError, match=rf"board has no 1\.5 GiB of {what} left; use a smaller batch"):
+        with pytest.raises(MemoryError, match=rf"board has no {what} left; use a smaller batch"):
             call()
     device._runtime.status = 700  # an illegal address
     with pytest.raises(CudaError):

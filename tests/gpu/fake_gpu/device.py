@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import random
+import weakref
 
 import numpy as np
 
 from forktask.cython_src.gpu.device import Device
 
 from . import emulator
+
+GRAPH_NODE_BYTES = 1024  # of device memory, for each node of a captured graph
 
 
 class Operation:
@@ -94,6 +97,7 @@ class FakeDevice(Device):
         self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
         self._memory: dict[int, np.ndarray] = {}
         self.memory_bytes = memory_bytes
+        self._graphs: weakref.WeakSet[FakeGraph] = weakref.WeakSet()
         self._pinned: list[np.ndarray] = []
         self._time, self._clock = 0.0, clock or (lambda: self._time + 1e-6 * self.random.random())
 
@@ -103,7 +107,8 @@ class FakeDevice(Device):
     # --- memory
 
     def free_bytes(self):
-        return self.memory_bytes - sum(raw.nbytes - 256 for raw in self._memory.values())
+        graphs = sum(GRAPH_NODE_BYTES * len(graph.nodes) for graph in self._graphs)
+        return self.memory_bytes - sum(raw.nbytes - 256 for raw in self._memory.values()) - graphs
 
     def allocate(self, num_bytes):
         if num_bytes > self.free_bytes():
@@ -114,6 +119,8 @@ class FakeDevice(Device):
         return address
 
     def free(self, address):
+        while self._pending:
+            self._run_one()
         del self._memory[address]
 
     def host_memory(self, num_bytes, kind):
@@ -274,6 +281,9 @@ class FakeDevice(Device):
                 raise CaptureError(f"stream {other.number} was not joined at the end of the capture")
             other.capture, other.last = None, None
         stream.last = stream.outside
+        if GRAPH_NODE_BYTES * len(graph.nodes) > self.free_bytes():
+            raise MemoryError(f"{self.name} has no memory for a captured graph left")
+        self._graphs.add(graph)
         return graph
 
     def launch_graph(self, graph, stream):
