@@ -107,6 +107,17 @@ def _plain(value: Any) -> Any:
     return value_text(value) if isinstance(value, (tuple, list)) else value
 
 
+def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows of a table of points that are on the largest number of threads of the CPU, and that number.
+
+    Models of a GPU take as many threads of the host as they can, mostly one: each has its own largest number.
+    """
+    gpu = table["model"].map(is_gpu)
+    widest = int(table.loc[~gpu, "threads"].max()) if len(table) > gpu.sum() else 1
+    own = table.groupby("model")["threads"].transform("max").where(gpu, widest)
+    return table[table["threads"] == own], widest
+
+
 @lru_cache(maxsize=4)
 def own_best_table(study: Study) -> pd.DataFrame:
     """Return each model at its own best granularity, for problems measured at several.

@@ -295,7 +295,8 @@ def add_device(parser: ArgumentParser) -> None:
         "--device",
         choices=("cpu", "gpu"),
         default="cpu",
-        help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; default: %(default)s",
+        help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; the first GPU that "
+        "CUDA shows, which CUDA_VISIBLE_DEVICES chooses; default: %(default)s",
     )
 
 

@@ -20,7 +20,7 @@ from ..report.figures.style import (
 )
 from ..sampling.files import write_atomically
 from .graphs import describe_graph, graph_name
-from .table import HALF, envelope, metg_text
+from .table import HALF, envelope, metg_text, of_gpu
 
 
 def draw_all(table: Mapping[str, Any], folder: Path, kind: str) -> list[Path]:
@@ -78,7 +78,8 @@ def draw(entries: Sequence[Mapping[str, Any]]):
                     )
             axis.set_xscale("log")
             axis.set_ylim(0, 1.05)
-            axis.set_xlabel("task granularity: wall time x threads / tasks (ns)")
+            at_once = "tasks at once" if of_gpu(entries) else "threads"
+            axis.set_xlabel(f"task granularity: wall time x {at_once} / tasks (ns)")
             axis.grid(True, axis="y")
         axes[0].set_ylabel("efficiency")
         add_legend(figure, "double", model_handles(styles, list(styles)))
@@ -92,10 +93,12 @@ def caption(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, float]) -
     found = ", ".join(
         f"{e['model']} on {e['threads']}: {metg_text(e)}{'' if e['metg_s'] is None else ' ns'}" for e in entries
     )
+    at_once = "tasks that the GPU runs at once" if of_gpu(entries) else "threads"
     return (
         f"Efficiency over task granularity on the graph {describe_graph(graph)}. Efficiency is the kernel's own time, "
-        f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over wall time x threads / "
-        f"tasks. Small marks: median of {'-'.join(map(str, repeats))} processes, bands: their extremes; lines: the "
-        "envelope, the highest efficiency up to that granularity. Large marks: METG(50 %), where the envelope reaches "
-        f"half, with its range over the processes; none from quick or disturbed runs. {found}."
+        f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over wall time x "
+        f"{at_once} / tasks. Small marks: median of {'-'.join(map(str, repeats))} processes, bands: their extremes; "
+        f"lines: the envelope, the highest efficiency up to that granularity. Large marks: METG(50 %), where the "
+        f"envelope reaches half, with its range over the processes; none from quick or disturbed runs. "
+        f"{found}."
     )

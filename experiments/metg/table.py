@@ -13,7 +13,7 @@ from typing import Any
 
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
-from ..sampling.models import built_models
+from ..sampling.models import built_models, parse_model
 from .graphs import describe_graph, graph_name
 
 HALF = 0.5
@@ -178,11 +178,16 @@ def _break_even(entry, results) -> int | None:
     return None if gain <= 0 else max(0, math.ceil(cost / gain))
 
 
+def of_gpu(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether entries are of models of a GPU, which has tasks that run at once in place of threads."""
+    return any(parse_model(entry["model"]).model.device == "gpu" for entry in entries)
+
+
 def format_table(table: Mapping[str, Any]) -> str:
     """Format the results as text."""
     lines = [
         f"kernel {kernel} alone: {rounded(unit * 1e9)} ns a unit of work; efficiencies are against this times the "
-        f"threads"
+        f"{'tasks that the GPU runs at once' if of_gpu(table['results']) else 'threads'}"
         for kernel, unit in table["unit_s"].items()
     ]
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]

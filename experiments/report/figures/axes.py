@@ -134,11 +134,26 @@ def ratio_axis(axis, values: np.ndarray) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
+def draw_across(axis, rows: pd.DataFrame, column: str, styles: Mapping[str, ModelStyle]) -> None:
+    """Draw a value of each row, with its interval, as a line across the axis."""
+    for row in rows.to_dict("records"):
+        look = styles[row["model"]]
+        axis.axhline(row[column], color=look.color, linestyle=look.line, linewidth=0.9, zorder=2)
+        if np.isfinite(row[f"{column}_low"]):
+            axis.axhspan(row[f"{column}_low"], row[f"{column}_high"], color=look.color, alpha=0.15, linewidth=0)
+
+
 def ratio_panel(
-    axis, table: pd.DataFrame, models: Sequence[str], styles: Mapping[str, ModelStyle], x: str, places: Sequence[float]
+    axis,
+    table: pd.DataFrame,
+    models: Sequence[str],
+    styles: Mapping[str, ModelStyle],
+    x: str,
+    places: Sequence[float],
+    across: pd.DataFrame | None = None,
 ) -> bool:
     """Draw the ratio of each task model to the better fork-join form, with its interval, over the column `x`, whose
-    lines end at those of the places where nothing was measured.
+    lines end at those of the places where nothing was measured; the rows `across` as lines across.
 
     Returns whether there was any ratio.
     """
@@ -153,6 +168,9 @@ def ratio_panel(
         if len(points):
             values = points["ratio"], points["ratio_low"], points["ratio_high"]
             series(axis, points[x] * aside[model], *values, styles[model], model_label(model), band=False)
+    lines = part[:0] if across is None else across[across["ratio"].notna()]
+    draw_across(axis, lines, "ratio", styles)
+    part = pd.concat([part, lines])
     if not len(part):
         axis.text(
             0.5,

@@ -63,8 +63,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
+    threads = max(threads for _, threads in study.points_of(plan_id)) > 1
     return [
-        f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone; "
-        "models of the CPU on the number of threads that is fastest.",
+        f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone"
+        + "; models of several threads on the number that is fastest" * threads
+        + ".",
         *conditions(study, plan_id),
     ]

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...analysis.losses import LOSSES
-from ...analysis.names import TASK_MODELS, base_model, model_label, model_rank
+from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.study import Study
 from ..words import conditions
 from .heading import plan_header
@@ -118,7 +118,8 @@ def _stack(axis, place: int, values: Mapping[str, float]) -> None:
 
 
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:
-    aside = f", {row['threads']} thr." if threads and row["threads"] > 1 else ""
+    lanes = "lanes" if base_model(row["model"]) == "gpu_both" else "streams" if is_gpu(row["model"]) else "thr."
+    aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
     return model_label(row["model"]) + aside
 
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from ...analysis.limits import BOUNDS, bound_table
 from ...analysis.names import is_gpu, model_label, model_rank
-from ...analysis.speeds import speed_table
+from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ..words import conditions
@@ -22,11 +22,12 @@ from .style import add_legend, model_handles, model_styles, new_figure, panel_ti
 
 
 def drawn_rows(study: Study, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int]:
-    """Return the rows of `speed_table` on the largest number of threads, with the serial run's, and that number."""
+    """Return the rows of `speed_table` on most threads, with the serial run's, and that number; `on_most_threads`."""
     speeds = speed_table(study)
     table = speeds[speeds["plan_id"].isin(plan_ids)]
-    widest = int(table["threads"].max())
-    return table[(table["threads"] == widest) | (table["model"] == "serial")].copy(), widest
+    widest_rows, widest = on_most_threads(table)
+    serial = table[table["model"] == "serial"]
+    return table.loc[table.index.isin([*widest_rows.index, *serial.index])].copy(), widest
 
 
 def draw_over_plans(
@@ -80,10 +81,17 @@ def draw_over_plans(
     if has_ratios:
         handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
     add_legend(figure, column, handles)
-    own = set(table["model"]) - {"serial"}
-    where = "on a GPU" if own and all(map(is_gpu, own)) else f"{widest} thread{'s' * (widest != 1)}"
-    header(figure, study, [*facts, where + " (serial: 1)" * ("serial" in models and widest != 1)], column)
+    header(figure, study, [*facts, _where(models, widest)], column)
     return figure
+
+
+def _where(models: Sequence[str], widest: int) -> str:
+    """Return where the models ran: threads of the processor, a GPU, or both."""
+    gpu = any(map(is_gpu, models))
+    if gpu and all(is_gpu(model) or model == "serial" for model in models):
+        return "on a GPU" + " (serial: 1 thread of the processor)" * ("serial" in models)
+    threads = f"{widest} thread{'s' * (widest != 1)}" + " (serial: 1)" * ("serial" in models and widest != 1)
+    return threads + ", and on a GPU" * gpu
 
 
 def _bounds(
@@ -109,9 +117,10 @@ def _bounds(
 
 def caption_over_plans(study: Study, plan_id: str, plan_ids: Sequence[str], what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
+    of_gpu = ", of each model of a GPU over that of gpu_forkjoin" * any(map(is_gpu, study.samples["model"]))
     return [
         f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
-        f"threads. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "
+        f"threads{of_gpu}. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "
         f"in (b) of ratios paired by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
         bound_sentence(_bounds(study, plan_ids), "Thin grey lines in (a), on as many threads"),
         *conditions(study, plan_id)[1:],

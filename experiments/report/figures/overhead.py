@@ -8,8 +8,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.costs import cost_table
-from ...analysis.names import base_model, model_label
-from ...analysis.speeds import better_forkjoin
+from ...analysis.names import base_model, is_gpu, model_label
+from ...analysis.speeds import better_forkjoin, on_most_threads
 from ...analysis.study import Study
 from ..words import conditions, format_time
 from .axes import log2_axis, power_ticks
@@ -31,8 +31,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw one-time costs of each model, and the mean time per iteration with them spread over n iterations."""
     costs = cost_table(study)
     costs = costs[costs["plan_id"] == plan_id]
-    widest = int(costs["threads"].max())
-    costs = costs[(costs["threads"] == widest) & costs["prepare_s"].notna()]
+    costs, widest = on_most_threads(costs)
+    costs = costs[costs["prepare_s"].notna()]
     styles = model_styles(study.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
     parts = (
@@ -59,15 +59,22 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.set_xlabel("one-time cost (ms)")
     bars.xaxis.set_major_locator(MaxNLocator(5))
-    panel_title(bars, f"before the steady state, {widest} thread{'s' * (widest != 1)}")
+    gpu = costs["model"].map(is_gpu)
+    places = [f"{widest} thread{'s' * (widest != 1)}"] * (not all(gpu)) + ["a GPU"] * any(gpu)
+    panel_title(bars, f"before the steady state, {' and '.join(places)}")
 
     steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
-    reference = better_forkjoin(study, plan_id, widest)
-    scale = steady.loc[steady["model"] == reference, "step_s"].iloc[0] if reference else steady["step_s"].min()
+    # The two devices are not compared: one is often many times as fast as the other.
+    scales, references = {}, []
+    for on_gpu, own in steady.groupby(steady["model"].map(is_gpu)):
+        reference = better_forkjoin(study, plan_id, 1 if on_gpu else widest, on_gpu)
+        scales[on_gpu] = own.loc[own["model"] == reference, "step_s"].iloc[0] if reference else own["step_s"].min()
+        references.append(reference)
+    scale = steady["model"].map(is_gpu).map(scales)
     n = np.logspace(0, 4, 200)
-    for _, cost in steady.iterrows():
+    for (_, cost), own_scale in zip(steady.iterrows(), scale, strict=True):
         style = styles[cost["model"]]
-        y = (cost["once_s"] / n + cost["step_s"]) / scale
+        y = (cost["once_s"] / n + cost["step_s"]) / own_scale
         curves.plot(
             n,
             y,
@@ -93,7 +100,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     curves.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))
     curves.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
     curves.xaxis.set_minor_locator(NullLocator())
-    curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if reference else 'best steady'}")
+    curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if all(references) else 'best steady'}")
     panel_title(curves, "one-time cost spread over the run")
     handles = [Patch(color=color, label=name) for name, color in parts if name in seen]
     handles += model_handles(styles, steady["model"])
@@ -107,10 +114,11 @@ def caption(study: Study, plan_id: str) -> list[str]:
     own = study.samples[study.samples["plan_id"] == plan_id]
     records = "record_s" in own and own["record_s"].notna().any()
     spent = "recording the graph, closing it over iterations, the rest of its preparation" if records else "preparation"
+    of_gpu = ", of models of a GPU over that of gpu_forkjoin" * any(map(is_gpu, own["model"]))
     return [
         f"(a) What each model spends once: {spent}, and how much longer its first iteration takes than a steady one "
         "(cold caches included; it meets every model). (b) Mean time per iteration of a run of n iterations, one-time "
-        "costs included, over the steady step time of the better fork-join form; where two curves cross, the costs are "
-        "earned back. Step times are the typical times of the tables, costs medians.",
+        f"costs included, over the steady step time of the better fork-join form{of_gpu}; where two curves cross, the "
+        "costs are earned back. Step times are the typical times of the tables, costs medians.",
         *conditions(study, plan_id),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,6 +18,7 @@ from ..words import conditions, t1_text
 from .axes import (
     SLOWEST_SPEEDUP,
     dodged,
+    draw_across,
     log2_axis,
     mark_physical_cores,
     name_those_below,
@@ -59,9 +61,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     for axis, divide in ((speedup, False), (efficiency, True)):
         dodge = beside if divide else dict.fromkeys(models, 1.0)
         x = np.array(counts, dtype=float)
-        if not models and not len(accelerated):
+        if not models and (divide or not len(accelerated)):
             said = {"ha": "center", "va": "center", "transform": axis.transAxes, "fontsize": 7, "color": "0.45"}
-            axis.text(0.5, 0.5, "no model besides serial\nhas a valid sample", **said)
+            reason = (
+                "no model besides serial\nhas a valid sample" if not len(accelerated) else "models of a GPU\nhave none"
+            )
+            axis.text(0.5, 0.5, reason, **said)
         if divide:
             axis.axhline(1, color="0.2", linewidth=0.8, zorder=1)
         else:
@@ -88,15 +93,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         x_axis(axis, counts, "threads")
     # A model with workers on the host too stands at its best number of them.
     accelerated = accelerated.sort_values("speedup").drop_duplicates("model", keep="last")
-    for row in accelerated.to_dict("records"):
-        look = styles[row["model"]]
-        speedup.axhline(row["speedup"], color=look.color, linestyle=look.line, linewidth=0.9, zorder=2)
-        if np.isfinite(row["speedup_low"]):
-            speedup.axhspan(row["speedup_low"], row["speedup_high"], color=look.color, alpha=0.15, linewidth=0)
+    draw_across(speedup, accelerated, "speedup", styles)
     everywhere = speeds[(speeds["plan_id"] == plan_id) & (speeds["model"] != "serial")]
     low, high = speedup_limits(everywhere, max(counts))
     log2_axis(speedup, "y", power_ticks(low, high), low, high)
-    name_those_below(speedup, table[table["model"].isin(models)], low, styles)
+    named = pd.concat([table[table["model"].isin(models)], accelerated.assign(threads=1)])
+    name_those_below(speedup, named, low, styles)
     speedup.set_ylabel("speedup")
     panel_title(speedup, "over the best serial run")
     top = min(
@@ -107,7 +109,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     efficiency.set_ylabel("efficiency")
     panel_title(efficiency, "speedup / threads")
 
-    has_ratios = ratio_panel(ratio, table, models, styles, "threads", study.asked_threads(plan_id))
+    asked = study.asked_threads(plan_id)
+    has_ratios = ratio_panel(ratio, table, models, styles, "threads", asked, accelerated)
     x_axis(ratio, counts, "threads")
     ratio.set_ylabel("time / better fork-join")
     panel_title(ratio, "below 1: faster")
@@ -135,7 +138,7 @@ def _bounds(study: Study, plan_id: str) -> list[BoundLine]:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    forms = sorted(m for m in study.samples["model"].unique() if base_model(m) == "forkjoin")
+    forms = sorted(m for m in study.samples["model"].unique() if base_model(m).removeprefix("gpu_") == "forkjoin")
     return [
         "(a) Speedup over the fastest serial run of the same problem at any granularity (values below "
         f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
@@ -149,7 +152,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
         t1_text(study, plan_id) + "; the FLOP floor is the step's operations over one thread's "
         "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops; Winograd's "
         "form of convolutions needs fewer operations than are counted, those of the direct form.",
-        "Lines across (a): models of a GPU, whose number of threads says nothing."
+        "Lines across (a) and (c): models of a GPU, whose number of threads says nothing; in (c) over gpu_forkjoin."
         if any(map(is_gpu, study.samples["model"]))
         else "",
         "Thin black line: ideal.",
