@@ -20,6 +20,7 @@ from forktask.cython_src.gpu.bind import device_bytes
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import collect
@@ -27,6 +28,7 @@ from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report import figures
 from forktask.experiments.report.columns import SPEED
+from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import summary_json, summary_text, write_report
 from forktask.experiments.report.opening import opening
 from forktask.experiments.report.sections import build, headline
@@ -406,6 +408,7 @@ def test_the_report_of_both_devices(tmp_path):
     assert {line.get_label() for line in batch.axes[0].lines} >= {*{row["model"] for row in found["speed"]}}
     assert {line.get_label() for line in batch.axes[1].lines} >= {"taskiter", "gpu_stream"}
     assert "2 threads (serial: 1), and on a GPU" in batch._suptitle.get_text()
+    assert {model for model, _ in overlay.curves(load(tmp_path), main_plan(load(tmp_path)))} == {"forkjoin", "taskiter"}
     overhead = figures.draw(load(tmp_path), "overhead")
     assert {text.get_text() for text in overhead.axes[0].get_yticklabels()} >= {"taskiter", "gpu_stream"}
     assert "2 threads and a GPU" in overhead.axes[0].get_title(loc="left") + overhead.axes[0].get_title()

@@ -15,6 +15,7 @@ from ...analysis.names import (
     NETWORK,
     axis_label,
     base_model,
+    is_gpu,
     model_label,
     model_rank,
     value_text,
@@ -60,13 +61,16 @@ def _baselines(study: Study, plans: dict[str, str], axis: str) -> dict[str, Poin
 
 
 def _models(study: Study, plans: dict[str, str]) -> list[str]:
-    """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times."""
+    """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
+
+    Threads of the host say little of models of a GPU, which are left out.
+    """
     times: dict[str, float] = {}
-    widest = max(t for plan in plans.values() for _, t in study.points_of(plan))
-    for plan in plans.values():
-        for model, threads in study.points_of(plan):
-            if model != "serial" and threads == widest:
-                times[model] = min(times.get(model, np.inf), study.typical_time((plan, model, threads)).value)
+    points = [(p, m, t) for p in plans.values() for m, t in study.points_of(p) if m != "serial" and not is_gpu(m)]
+    widest = max((threads for _, _, threads in points), default=1)
+    for plan, model, threads in points:
+        if threads == widest:
+            times[model] = min(times.get(model, np.inf), study.typical_time((plan, model, threads)).value)
     fastest: dict[str, str] = {}
     for model in sorted(times, key=lambda m: (times[m], model_rank(m))):
         fastest.setdefault(base_model(model), model)
@@ -82,7 +86,11 @@ def missing(study: Study, plan_id: str) -> str:
     plans = _plans(study, plan_id, axis)
     if not all(_baselines(study, plans, axis).values()):
         return "an overlay needs serial runs of the same network and batch, got none; add `serial` to --models"
-    return "" if _models(study, plans) else "an overlay needs a model besides serial, got none; add it to --models"
+    return (
+        ""
+        if _models(study, plans)
+        else ("an overlay needs a model of the processor besides serial, got none; add it to --models")
+    )
 
 
 def curves(study: Study, plan_id: str) -> dict[tuple[str, str], dict[int, Estimate]]:
