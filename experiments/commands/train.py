@@ -31,7 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Train, and print what came out."""
+    from ...cython_src.errors import UsageError
     from ...cython_src.lowering.granularity import check_images
+    from ..sampling.files import NoRoom
     from ..sampling.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
     from ..training.train import MARKER, configure, summary_text, train
@@ -52,6 +54,13 @@ def call(arguments: Namespace) -> int:
         begun = (Path(config.out) / MARKER).exists()
         kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {config.out}"
         print(f"\nstopped; {kept if begun else 'the training had not begun'}", file=sys.stderr)
+        raise
+    except NoRoom as error:
+        if any(Path(config.out).glob("checkpoint-seed-*.safetensors")):  # the same command would begin anew
+            raise UsageError(
+                f"{error.fact}; whole epochs are kept, so make room and go on with: forktask train --resume --out "
+                f"{config.out}"
+            ) from None
         raise
     show(arguments, summary, summary_text)
     return 0

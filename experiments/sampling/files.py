@@ -22,6 +22,14 @@ SHIPPED = {"run": _CONFIGS, "study": _CONFIGS / "studies"}  # command -> folder 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class NoRoom(UsageError):
+    """A file that cannot be written for want of room; `fact` is the sentence without its remedy."""
+
+    def __init__(self, fact: str):
+        super().__init__(f"{fact}; make room and give the same command again")
+        self.fact = fact
+
+
 def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None:
     """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8.
 
@@ -39,8 +47,10 @@ def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None
             os.fsync(file.fileno())
             os.replace(part, path)
     except OSError as error:
-        remedy = "make room and give the same command again" if error.errno in NO_ROOM else "choose another folder"
-        raise UsageError(f"{path} cannot be written ({error.strerror or error}); {remedy}") from None
+        fact = f"{path} cannot be written ({error.strerror or error})"
+        if error.errno in NO_ROOM:
+            raise NoRoom(fact) from None
+        raise UsageError(f"{fact}; choose another folder") from None
 
 
 @contextmanager

@@ -74,13 +74,13 @@ def run_with_faults(folder, calls):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check_said(fault, code, said, place):
+def check_said(fault, code, said, place, remedy="make room and give the same command again"):
     """A code that tells the fault, no traceback, and one sentence about a full disk."""
     assert code == FAULTS[fault] and "Traceback" not in said, said
     last = said.splitlines()[-1] if said else ""
     if fault == "full":
         assert last.startswith("forktask: error: ") and f"{place} cannot be written" in last
-        assert last.endswith("make room and give the same command again")
+        assert last.endswith(remedy)
     if fault == "SIGINT":
         assert "interrupted" in last
 
@@ -163,9 +163,10 @@ def test_faults_in_training(tmp_path):
 
     for number, (place, times, fault) in enumerate(cases):
         faulty, again, resumed = found[3 * number : 3 * number + 3]
-        check_said(fault, *faulty, place)
-        # The same command begins anew where no epoch was kept, and names --resume where one was.
+        # The same command begins anew where no epoch was kept, and names --resume where one was, as the fault does.
         kept = times == 2 or place == "summary.json"
+        remedy = f"make room and go on with: forktask train --resume --out {number}" if kept else "same command again"
+        check_said(fault, *faulty, place, remedy)
         assert again[0] == (2 if kept else 0) and ("add --resume" in again[1]) == kept, again
         assert resumed[0] == 0, resumed
         assert weights(str(number)) == weights("whole")
