@@ -13,6 +13,7 @@ from ..analysis.names import INTERFERENCE, NETWORK, TASK_MODELS, axis_label, bas
 from ..analysis.speeds import PER, axis_values, leading_plans, main_plan
 from ..analysis.statistics import FASTER, SLOWER, verdict
 from ..analysis.study import Point, Study
+from .columns import digits_of, number
 from .words import axes_text, format_time
 
 WAITING = ("forkjoin", "joblib")
@@ -61,9 +62,10 @@ def _gains(study: Study, plan_ids: Sequence[str]) -> list[str]:
     faster, slower = verdicts.count(FASTER), verdicts.count(SLOWER)
     known = f"more than chance in {faster + slower or 'none'} of {len(ratios)}"
     known += f" (faster in {faster}, slower in {slower})" * bool(faster + slower)
+    low, high = (number(ratios[end].value, digits_of(ratios[end].value, 3)) for end in (least, most))
     return [
-        f"The fastest task model takes {ratios[least].value:.3f} ({_named(study, least)}) to {ratios[most].value:.3f} "
-        f"times ({_named(study, most)}) as long as the fastest fork-join; the difference is {known}."
+        f"The fastest task model takes {low} ({_named(study, least)}) to {high} times ({_named(study, most)}) as long "
+        f"as the fastest fork-join; the difference is {known}."
     ]
 
 
