@@ -42,7 +42,8 @@ def call(arguments: Namespace) -> int:
     if arguments.quick:
         study = study.quick()
     if arguments.dry_run:
-        print(f"{study.title}\n\n{study.how_to_read}\n")
+        for text in filter(None, (study.title, study.how_to_read)):
+            print(f"{text}\n")
         for run in study.runs():
             print(f"{run.label}, seed {run.seed}, {' + '.join(str(s.epochs) for s in run.stages)} epochs")
         for text in obstacles(study):

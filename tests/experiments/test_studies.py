@@ -237,3 +237,11 @@ def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     assert main(["study", name, "--quick", "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().out
     assert "bit-identical parameters" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+def test_a_study_without_a_comment_is_listed_without_a_gap(tmp_path, capsys):
+    """Check that one empty line stands between the title and the runs where the file does not say how to read it."""
+    (tmp_path / "own.toml").write_text("[train]\nbatch = [4, 8]\n")
+    assert main(["study", str(tmp_path / "own.toml"), "--dry-run"]) == 0
+    title, gap, first = capsys.readouterr().out.splitlines()[:3]
+    assert title == "own" and gap == "" and first.startswith("batch 4")
