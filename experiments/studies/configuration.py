@@ -215,6 +215,13 @@ def read_study(path: Path | str) -> Study:
     """
     content, comment = read_toml(path, "TOML file or a shipped study")
     check_keys(content, ("title", "train", "study", "stages", "quick"), str(path))
+    if "train" not in content:
+        raise UsageError(
+            f"{path} must have a table [train], got none; write [train] and what to train below it, such as "
+            f'network = "lenet5"'
+        )
+    if isinstance(content.get("stages"), dict):
+        raise UsageError(f"stages in {path} must be a list of tables, got one table; write [[stages]] above each")
     try:
         tables = checked(content, StudyFile)
     except ValueError as error:

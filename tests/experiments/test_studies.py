@@ -180,6 +180,8 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
         (("A small", "A\\u001b[2Jsmall"), "title in .* without control characters"),
         (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
         (("threads = 1", "seeds = 0"), "seeds must be"),
+        ((FILE, 'title = "A small study"\n'), r"must have a table \[train\]"),
+        ((FILE, "[train]\nepochs = 1\n[stages]\nepochs = 1\n"), r"got one table; write \[\[stages\]\]"),
     ],
 )
 def test_wrong_files_are_refused(file, change, message):
