@@ -449,6 +449,13 @@ def test_a_report_of_gpu_models_alone(tmp_path):
     assert (tmp_path / "figures" / "gpu_batch.svg").exists() and not (tmp_path / "figures" / "speedup.svg").exists()
 
 
+def test_a_report_where_no_model_of_a_gpu_fitted(tmp_path):
+    """Check that the page is made where only the serial run could be measured."""
+    rows = [row for row in mixed_rows() if row.get("model", "serial") == "serial"]
+    write_rows(tmp_path, rows)
+    assert "T1 = " in reported(tmp_path)
+
+
 def test_slow_models_of_a_gpu_keep_two_digits():
     """Check speedups far below 1 in sentences and tables, and throughputs below a thousand in the figure."""
     rows = mixed_rows()

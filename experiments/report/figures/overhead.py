@@ -70,7 +70,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         reference = better_forkjoin(study, plan_id, 1 if on_gpu else widest, on_gpu)
         scales[on_gpu] = own.loc[own["model"] == reference, "step_s"].iloc[0] if reference else own["step_s"].min()
         references.append(reference)
-    scale = steady["model"].map(is_gpu).map(scales)
+    scale = np.array([scales[is_gpu(model)] for model in steady["model"]], dtype=float)
     n = np.logspace(0, 4, 200)
     for (_, cost), own_scale in zip(steady.iterrows(), scale, strict=True):
         style = styles[cost["model"]]
