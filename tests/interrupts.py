@@ -8,19 +8,18 @@ import time
 import pytest
 
 
-def seconds_until_stopped(executor, after_s=0.2):
-    """Start a long run, send SIGINT after some seconds, and return the seconds from then to KeyboardInterrupt."""
-    sent = []
+def stop_by_ctrl_c(executor, after_s=0.2):
+    """Start a run of many minutes, send SIGINT after some seconds, and check that the run ends with KeyboardInterrupt.
+
+    How soon it ends depends on what else the machine does; a run that does not end fails by the test's time limit.
+    """
 
     def interrupt():
         time.sleep(after_s)
-        sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         executor.run(10**6)
-    elapsed = time.monotonic() - sent[0]
     thread.join()
-    return elapsed

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from interrupts import seconds_until_stopped
+from interrupts import stop_by_ctrl_c
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
@@ -94,8 +94,7 @@ def test_failures_and_interrupts_leave_it_usable(spec):
             executor.run(1000, 3)
         executor.run(5, 4)
         executor.prepare(bind(all_to_all_plan(work=400_000)))
-        elapsed = seconds_until_stopped(executor)
+        stop_by_ctrl_c(executor)
         executor.run(1)
-    assert elapsed < 0.5  # room for a busy machine
     with pytest.raises(UsageError, match="cpus must name one CPU out of"):
         make_executor(spec, 1, cpus=[8191])
