@@ -458,11 +458,12 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
         No such file, no TOML, or what `parse_configuration` refuses.
     """
     values, comment = read_toml(path, "readable TOML file")
+    configuration = parse_configuration(values, str(path))
     if "grid" not in values:
         raise UsageError(
             f"{path} must have a table [grid], got none; write [grid] and what to compare below it, such as batch = 16"
         )
-    return replace(parse_configuration(values, str(path)), how_to_read=comment)
+    return replace(configuration, how_to_read=comment)
 
 
 def config_folder() -> Path:

@@ -405,10 +405,12 @@ def test_bad_files_are_refused(tmp_path, text, words):
 
 def test_a_missing_file_names_the_shipped_ones(tmp_path, monkeypatch):
     """Check the message, and that shipped configurations are found by name, also beside a folder of their results."""
-    with pytest.raises(UsageError, match=r"strong_scaling\.toml"):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"got 'none\.toml', which is neither; shipped: .*strong_scaling"):
+        find_configuration("none.toml")
+    with pytest.raises(UsageError, match="No such file"):
         find_configuration(str(tmp_path / "none.toml"))
     assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
-    monkeypatch.chdir(tmp_path)
     Path("strong_scaling").mkdir()
     assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
 

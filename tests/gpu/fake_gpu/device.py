@@ -94,6 +94,8 @@ class FakeDevice(Device):
         self.counts: dict[str, int] = {}
         self.order: list[Operation] = []
         self._pending: list[Operation] = []
+        self._running = False
+        self._freed: list[int] = []  # addresses, until nothing is pending
         self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
         self._memory: dict[int, np.ndarray] = {}
         self.memory_bytes = memory_bytes
@@ -119,9 +121,15 @@ class FakeDevice(Device):
         return address
 
     def free(self, address):
-        while self._pending:
-            self._run_one()
-        del self._memory[address]
+        self._freed.append(address)
+        if not self._running:  # else Python collects garbage within an operation, which cannot be waited for here
+            while self._pending:
+                self._run_one()
+            self._forget_freed()
+
+    def _forget_freed(self):
+        while self._freed:
+            del self._memory[self._freed.pop()]
 
     def host_memory(self, num_bytes, kind):
         raw = np.zeros(num_bytes + 256, np.uint8)
@@ -235,14 +243,20 @@ class FakeDevice(Device):
     # --- doing it
 
     def _run_one(self):
-        ready = [o for o in self._pending if all(d.done for d in o.dependences)]
-        operation = self.random.choice(ready)
-        if operation.action is not None:
-            operation.action()
-        operation.time = self._time = self._clock()
-        operation.done = True
-        self._pending.remove(operation)
-        self.order.append(operation)
+        self._running = True
+        try:
+            ready = [o for o in self._pending if all(d.done for d in o.dependences)]
+            operation = self.random.choice(ready)
+            if operation.action is not None:
+                operation.action()
+            operation.time = self._time = self._clock()
+            operation.done = True
+            self._pending.remove(operation)
+            self.order.append(operation)
+        finally:
+            self._running = False
+        if not self._pending:
+            self._forget_freed()
 
     def synchronize(self, stream=None):
         self._count("synchronize")
