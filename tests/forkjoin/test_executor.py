@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,9 +240,9 @@ def in_new_process(code, **environment):
 
 
 PRELUDE = f"""
-import importlib.util, os, sys, warnings
-spec = importlib.util.spec_from_file_location("test_executor", {__file__!r})
-t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
+import os, sys, warnings
+sys.path.append({str(Path(__file__).parent.parent)!r})
+from forkjoin import test_executor as t
 def attempt(executor):
     try:
         executor.prepare(t.bind(t.stencil_plan()))
