@@ -64,12 +64,11 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
     """Measure this process's resident bytes: before the plan, with it, with its buffers, after few and more steps."""
     spec = parse_model(job["model"])
     seen = {"libraries": resident_bytes()}
-    options = {**job["plan"], "conv": convolution_for(spec, job["plan"]["conv"])}
-    plan = lower(**options)
+    plan = lower(**job["plan"])
     seen["plan"] = resident_bytes()
-    check_fits(plan, options, job.get("memory_limit"), None, job["threads"])
+    check_fits(plan, job["plan"], job.get("memory_limit"), None, job["threads"])
     storage = storage_for(spec)
-    bound = bind_for(spec, plan, storage, what_fits_gpu(options, storage))
+    bound = bind_for(spec, plan, storage, what_fits_gpu(job["plan"], storage))
     fill_dataset(bound, 0)
     if "dataset.labels" in bound.arrays:
         bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]

@@ -166,22 +166,24 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             bar.show(done, "decoded")
 
         def check(images: Dataset) -> None:
-            images.with_channels(network.input_shape[0]).fit(network)  # raises if the network cannot read them
+            images.fit(network)  # raises if the network cannot read them
             if config.batch > len(images.train):
                 raise UsageError(
                     f"--batch must not exceed the {len(images.train)} training images of {images.name}, got "
                     f"{config.batch}"
                 )
 
-        def check_all(images: Dataset) -> None:
+        def check_unread(images: Dataset) -> None:
+            images = images.with_channels(network.input_shape[0])
             check(images)
-            check_plan(config, images.with_channels(network.input_shape[0]))
+            check_plan(config, images)
 
-        images = load_data(config.data, network, config.image_options(progress=progress, check=check_all))
+        images = load_data(config.data, network, config.image_options(progress=progress, check=check_unread))
+    images = images.with_channels(network.input_shape[0])
     check(images)
     if images.note:
         report(images.note)
-    return images.with_channels(network.input_shape[0])
+    return images
 
 
 def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
