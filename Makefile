@@ -169,18 +169,21 @@ dist: install
 clean:
 	rm -rf $(VENV) build comparison dist
 
-# Long forms of tests of the task runtime; short ones run in `make test`. First the C sources by themselves, so many
+# Long forms of random tests; short ones run in `make test`. First the task runtime's C sources by themselves, so many
 # random graphs on each number of threads, then random plans under all executors; STRESS_GRAPHS=100000 asks for a number
-# of plans in place of a time.
+# of plans in place of a time. At last STRESS_NETWORKS random networks, from the seed STRESS_SEED on if one is given.
 STRESS_ROUNDS ?= 1000
 STRESS_SECONDS ?= 120
 STRESS_GRAPHS ?= 0
+STRESS_NETWORKS ?= 1000
+STRESS_SEED ?=
 
 stress: install
 	mkdir -p build
 	$(CC) -std=gnu11 -O2 -I . -I tasking tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
 	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
 	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
+	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_networks.py --networks $(STRESS_NETWORKS) $(STRESS_SEED:%=--seed %)
 
 tsan: install-tests
 	FORKTASK_LONG_TESTS=1 $(PYTEST) --require tsan tests/tasking/test_native.py

@@ -1,0 +1,128 @@
+"""Random networks with random options are refused in a sentence, or compute right under every model."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from kinds import LONG
+from random_networks import check as checks
+from random_networks.cases import Case, case_from, draw
+from random_networks.check import Deviation, check
+from random_networks.shrink import shrink
+from random_networks.torch_forms import torch_step
+
+from cython_src import reference, reference_tokens
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Convolution, Dropout, FullyConnected, Network, ReLU, Softmax
+from forktask.cython_src.plan.model import READ
+
+NETWORKS = 2000 if LONG else 240
+OF_A_TEST = 10
+
+
+def kind_of_failure(case):
+    """Which check fails; empty where none does."""
+    try:
+        check(case)
+    except Deviation as error:
+        return error.kind
+    return ""
+
+
+@pytest.mark.parametrize("first", range(0, NETWORKS, OF_A_TEST))
+def test_networks_are_refused_in_a_sentence_or_compute_right(first):
+    """Check ten networks; what fails is shrunk and printed as code."""
+    accepted = 0
+    for seed in range(first, first + OF_A_TEST):
+        case = draw(seed)
+        try:
+            accepted += check(case)
+        except Deviation as error:
+            smallest = shrink(case, lambda smaller, kind=error.kind: kind_of_failure(smaller) == kind)
+            raise AssertionError(f"network {seed}: {error}\n{smallest.code}") from error
+    assert accepted >= OF_A_TEST // 3
+
+
+def test_code_makes_the_same_case():
+    """Check that what a failure prints makes the network and the options again."""
+    for seed in range(50):
+        case = draw(seed)
+        assert case_from(case.code) == case
+
+
+CHAIN = Case(
+    Network("chain", (4, 4, 4), (Convolution("l0", 16), ReLU("r"), FullyConnected("fc", 2), Softmax())), {"batch": 5}
+)
+
+
+def without(plan, loop_name, buffer):
+    """The plan with a loop's blocks not declaring what they read of a buffer."""
+    loops = []
+    for loop in plan.loops:
+        if loop.name == loop_name:
+            blocks = [
+                dataclasses.replace(b, accesses=tuple(a for a in b.accesses if (a.buffer, a.kind) != (buffer, READ)))
+                for b in loop.blocks
+            ]
+            assert blocks != list(loop.blocks)
+            loop = dataclasses.replace(loop, blocks=tuple(blocks))
+        loops.append(loop)
+    return dataclasses.replace(plan, loops=tuple(loops))
+
+
+def test_a_read_that_is_not_declared_is_found(monkeypatch):
+    """Negative control: the fully connected layer does not say that it reads its input."""
+    plan = checks._lower(CHAIN)
+    source = next(loop for loop in plan.loops if loop.name == "fc").operands["input"]
+    monkeypatch.setattr(checks, "_lower", lambda case: without(plan, "fc", source))
+    with pytest.raises(Deviation) as caught:
+        check(CHAIN)
+    assert caught.value.kind == "accesses"
+
+
+def test_another_optimiser_is_found(monkeypatch):
+    """Negative control: the reference is told another momentum."""
+    plan = checks._lower(CHAIN)
+    other = dataclasses.replace(plan, attributes={**plan.attributes, "momentum": 0.1})
+    monkeypatch.setattr(checks, "_lower", lambda case: other)
+    with pytest.raises(Deviation) as caught:
+        check(CHAIN)
+    assert caught.value.kind == "float32"
+
+
+def test_memory_that_is_read_before_it_is_written_is_found():
+    """Negative control: without the loop of the convolution two poisons leave two results."""
+    plan = checks._lower(CHAIN)
+    spoiled = dataclasses.replace(plan, loops=tuple(loop for loop in plan.loops if loop.name != "l0"))
+    with pytest.raises(Deviation) as caught:
+        checks._compare_bits(
+            checks._run(CHAIN, spoiled, "serial", 1, "nan"), checks._run(CHAIN, spoiled, "serial", 1, "huge"), "memory"
+        )
+    assert caught.value.kind == "bits"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("seed", range(400 if LONG else 60))
+def test_the_reference_is_pytorch(seed):
+    """Check loss and gradients of the reference against PyTorch's own layers in float64, for random networks."""
+    case = draw(seed)
+    network = case.network
+    kept = [dataclasses.replace(la, rate=0.0) if isinstance(la, Dropout) else la for la in network.layers]
+    network = dataclasses.replace(network, layers=tuple(kept))
+    options = {"batch": case.options["batch"]} | ({"sequence": case.options["sequence"]} if network.tokens else {})
+    bound = bind(lower(network, num_images=options["batch"] + 1, num_batches=2, **options), target="float64")
+    checks.fill(bound, case.seed)
+    arrays = bound.arrays
+    parameters = {name: np.array(arrays[name]) for name in network.parameter_shapes()}
+    if network.tokens:
+        data = checks.batch_of(bound, 0)
+        step = reference_tokens.forward_backward(network, parameters, *data)
+    else:
+        chosen = arrays["batch_order"][0]
+        data = arrays["dataset.images"][chosen], arrays["dataset.labels"][chosen]
+        step = reference.forward_backward(network, parameters, *data)
+    loss, gradients = torch_step(network, parameters, *data)
+    assert step.loss == pytest.approx(loss, rel=1e-9)
+    for name, expected in gradients.items():
+        np.testing.assert_allclose(step.gradients[name], expected, rtol=0, atol=1e-9 * max(np.abs(expected).max(), 1))
