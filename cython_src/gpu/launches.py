@@ -326,6 +326,7 @@ _LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
     ),
     "fc_backward_data": _fc_data("fc_backward_data"),
     "fc_backward_data_unpool": _fc_data("fc_backward_data_unpool"),
+    "fc_backward_data_halo": _fc_data("fc_backward_data_halo"),
     "fc_backward_weights": lambda attributes, bounds: Launch(
         "fc_backward_weights", strided(attributes["outputs"] * (attributes["features"] + 1))
     ),

@@ -418,9 +418,10 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     cdef float *out = <float *> a.operand[2 if transposed else 3]
     cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
     cdef void *residual = NULL if transposed else a.operand[5]
-    cdef int k, step, points, ry, rx, first, rows, columns, n, panel0 = b[4] // LANES
+    cdef int k, step, points, ry, rx, first, rows, columns, n, accumulate, panel0 = b[4] // LANES
     cdef Method method
     read_convolution(&c, a.integers, transposed)
+    accumulate = c.option if transposed else 0
     k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
     points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
     t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * points * k * LANES
@@ -433,7 +434,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
     t.last_columns = b[5] - (panel0 + t.num_panels - 1) * LANES
     t.store_columns = min(LANES, c.target.pitch - (panel0 + t.num_panels - 1) * LANES)
     t.activation = 0 if transposed or residual != NULL else c.option
-    t.accumulate = c.option if transposed else 0
+    t.accumulate = accumulate
     t.more_groups = 0
     step = c.stride if transposed else 1
     if c.side:
@@ -463,7 +464,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                                <float *> context.scratch)
     if residual != NULL:
         add_residual(&c, residual, out, b, <const Micro *> a.micro)
-    if not t.accumulate:
+    if not accumulate:
         for n in range(b[0], b[1]):
             clear_channel_halo(&c.target, out, n, b[2], b[3], b[4], channel_end(&c.target, b[5]))
     if statistics_out != NULL:

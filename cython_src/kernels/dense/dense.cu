@@ -73,6 +73,23 @@ KERNEL(fc_backward_data_relu)
     }
 }
 
+KERNEL(fc_backward_data_halo)
+{
+    const int features = a.integers[0], lanes = a.integers[2];
+    const Map target = map_at(a.integers + 3);
+    const int *b = block_bounds(a);
+    const float *activation = (const float *)a.operand[3];
+    float *out = (float *)a.operand[2];
+    clear_halo(target, out, b[0], b[1], 0, target.channels, 0, target.height);
+    const long long items = (long long)(b[1] - b[0]) * features * lanes;
+    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
+        const int lane = (int)(i % lanes), f = (int)(i / lanes % features), g = b[0] + (int)(i / lanes / features);
+        const int x = f % target.width, y = f / target.width % target.height, c = f / target.width / target.height;
+        const bool passes = !activation || activation[((long long)g * features + f) * lanes + lane] > 0;
+        out[pixel(target, g, c, y, x) + lane] = passes ? fc_data_gradient(a, g, f, lane) : 0;
+    }
+}
+
 KERNEL(fc_backward_data_unpool)
 {
     const int features = a.integers[0], lanes = a.integers[2];

@@ -1,11 +1,12 @@
 """Fully connected layer: y = W x + b (alone, or with ReLU), its data gradient (alone, or with the backward pass of
-the ReLU, or pooling and ReLU, before it) and its weight gradient.
+the ReLU, or pooling and ReLU, before it; into a map with or without halo) and its weight gradient.
 
 Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used
 as it is.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
+from libc.string cimport memcpy
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.lanes cimport Map, clear_halo, offset, read_map
@@ -106,6 +107,33 @@ cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
     return 0
 
 
+cdef int fc_backward_data_halo(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient into a map with a halo, where the layer's input is positive if that is given. bounds: groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef Py_ssize_t size = <Py_ssize_t> features * lanes, at
+    cdef const float *activation = <const float *> a.operand[3]
+    cdef float *out = <float *> a.operand[2]
+    cdef float *dx = <float *> context.scratch
+    cdef Map m
+    cdef int g, c, y
+    read_map(&m, a.integers + 3)
+    for g in range(b[0], b[1]):
+        micro.dense.backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
+                                  <const float *> a.operand[1], dx, features, outputs, lanes)
+        if activation != NULL:
+            micro.relu.backward(dx, activation + g * size, dx, size)
+        at = 0
+        for c in range(m.channels):
+            for y in range(m.height):
+                memcpy(out + offset(&m, g, c, y), dx + at, m.width * lanes * sizeof(float))
+                at += m.width * lanes
+            clear_halo(&m, out, g, c, 0, m.height)
+    return 0
+
+
 cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """bounds: partial buffer, groups."""
     cdef const KernelArgs *a = <const KernelArgs *> args
@@ -152,6 +180,16 @@ def _fc_backward_data_relu_reference(operands, attributes, bounds, iteration):
     out[:] = np.where(operands["activation"][bounds["g0"] : bounds["g1"]] > 0, out, 0)
 
 
+def _fc_backward_data_halo_reference(operands, attributes, bounds, iteration):
+    g = slice(bounds["g0"], bounds["g1"])
+    out = interior(operands["output"], attributes, "out")[g]
+    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds)).reshape(out.shape)
+    if "activation" in operands:
+        dx = np.where(operands["activation"][g].reshape(out.shape) > 0, dx, 0)
+    out[:] = dx
+    lanes_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+
+
 def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
     g = slice(bounds["g0"], bounds["g1"])
     index = operands["index"][g]
@@ -172,8 +210,8 @@ def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
     out[:] = out + result if attributes["accumulate"] else result
 
 
-def _unpool_scratch(attributes, bounds, operands):
-    """The pooled map's gradient, of a group."""
+def _gradient_scratch(attributes, bounds, operands):
+    """The gradient without halo, of a group."""
     return sizeof(float) * attributes["features"] * attributes["lanes"]
 
 
@@ -189,7 +227,11 @@ register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE,
 register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),
                     SHAPE + map_attributes("out"),
                     (), ("g0", "g1"), _fc_backward_data_unpool_reference,
-                    <uintptr_t> &fc_backward_data_unpool, scratch_bytes=_unpool_scratch))
+                    <uintptr_t> &fc_backward_data_unpool, scratch_bytes=_gradient_scratch))
+register(KernelSpec("fc_backward_data_halo", ("gradient", "weight", "output", "activation?"),
+                    SHAPE + map_attributes("out"),
+                    (), ("g0", "g1"), _fc_backward_data_halo_reference,
+                    <uintptr_t> &fc_backward_data_halo, scratch_bytes=_gradient_scratch))
 register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
                     ("partial", "g0", "g1"), _fc_backward_weights_reference,
                     <uintptr_t> &fc_backward_weights))

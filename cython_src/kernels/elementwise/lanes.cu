@@ -19,7 +19,7 @@ KERNEL(relu_forward)
 
 KERNEL(relu_backward)
 {
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
+    const Map source = map_at(a.integers), target = map_at(a.integers + 7), result = map_at(a.integers + 14);
     const int *b = block_bounds(a), rows = b[5] - b[4];
     const float *gradient = (const float *)a.operand[0], *activation = (const float *)a.operand[1];
     float *out = (float *)a.operand[2];
@@ -27,7 +27,8 @@ KERNEL(relu_backward)
     const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const Place p = place_of(i, b, rows, source.width, source.lanes);
-        const long long from = pixel(source, p.group, p.channel, p.y, p.x) + p.lane;
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = activation[from] > 0 ? gradient[from] : 0;
+        const float dy = gradient[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
+        const float y = activation[pixel(result, p.group, p.channel, p.y, p.x) + p.lane];
+        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = y > 0 ? dy : 0;
     }
 }

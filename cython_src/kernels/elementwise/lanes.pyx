@@ -40,16 +40,17 @@ cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *co
     """dX = dY where Y > 0, else zero. bounds: groups, channels, rows."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Map source, target
+    cdef Map source, target, activation
     cdef int g, c, y
     read_map(&source, a.integers)
     read_map(&target, a.integers + 7)
+    read_map(&activation, a.integers + 14)
     for g in range(b[0], b[1]):
         for c in range(b[2], b[3]):
             for y in range(b[4], b[5]):
                 (<const Micro *> a.micro).relu.backward(
                     <const float *> a.operand[0] + offset(&source, g, c, y),
-                    <const float *> a.operand[1] + offset(&source, g, c, y),
+                    <const float *> a.operand[1] + offset(&activation, g, c, y),
                     <float *> a.operand[2] + offset(&target, g, c, y),
                     <Py_ssize_t> source.width * source.lanes)
             clear_halo(&target, <float *> a.operand[2], g, c, b[4], b[5])
@@ -64,7 +65,7 @@ def _relu_forward_reference(operands, attributes, bounds, iteration):
 
 def _relu_backward_reference(operands, attributes, bounds, iteration):
     dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
-    y = interior(operands["activation"], attributes, "in")[box(bounds)]
+    y = interior(operands["activation"], attributes, "activation")[box(bounds)]
     interior(operands["output"], attributes, "out")[box(bounds)] = np.where(y > 0, dy, 0)
     clear_box_halo(operands["output"], attributes, bounds)
 
@@ -72,5 +73,5 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
 MAPS = map_attributes("in") + map_attributes("out")
 register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), BOX, _relu_forward_reference,
                     <uintptr_t> &relu_forward))
-register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS, (), BOX, _relu_backward_reference,
-                    <uintptr_t> &relu_backward))
+register(KernelSpec("relu_backward", ("gradient", "activation", "output"),
+                    MAPS + map_attributes("activation"), (), BOX, _relu_backward_reference, <uintptr_t> &relu_backward))

@@ -1,8 +1,9 @@
 """Feature maps with the channels in the vector lanes (NHWC), as NumPy sees them.
 
 A map is a buffer (batch, height + 2 halo, width + 2 halo, pitch). The pitch is the number of channels rounded up
-to whole vectors of LANES floats (4 for input images of up to 4 channels); channels past the last are zero, always,
-and so is the halo. Whoever writes a region writes its padding channels and the halo beside its rows as zeros.
+to whole vectors of LANES floats (4 for input images of up to 4 channels that only convolutions without groups read);
+channels past the last are zero, always, and so is the halo. Whoever writes a region writes its padding channels and the
+halo beside its rows as zeros.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ChannelsMap:
         Of the buffer.
     batch, channels, height, width, halo : int
     image : bool
-        Input image: the pitch of up to 4 channels is 4.
+        Input image that only convolutions without groups read: the pitch of up to 4 channels is 4.
     """
 
     name: str

@@ -66,7 +66,12 @@ def new_map(low: Lowering, name: str, tensor: str, halo: int) -> FeatureMap:
     shape = low.shapes[tensor]
     if len(shape) == 1:
         return Vector(name, low.batch, *shape, 1, 1)
-    return FeatureMap(name, low.batch, *shape, halo, image=tensor == "input")
+    return FeatureMap(name, low.batch, *shape, halo, image=tensor == "input" and _only_convolved(low, tensor))
+
+
+def _only_convolved(low: Lowering, tensor: str) -> bool:
+    """Return whether only convolutions without groups read a tensor: other kernels take maps of one pitch alone."""
+    return all(isinstance(unit.layer, Convolution) and unit.layer.groups == 1 for unit in low.readers[tensor])
 
 
 def source_map(low: Lowering, unit: Unit) -> FeatureMap:

@@ -38,7 +38,8 @@ def _finish(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: st
     layer, name = unit.layer, unit.layer.name
     buffers = _learned_and_running(low, name)
     partials = f"{name}.partials"
-    if low.producer[unit.sources[0]].statistics != name:
+    before = low.producer.get(unit.sources[0])
+    if before is None or before.statistics != name:
         statistics_buffer(low, name, len(pixel_blocks(low, source)), source)
         pixelwise(
             low,

@@ -124,11 +124,12 @@ class Lanes(ImageLayout):
         if index:
             masks = {"index": index}
             data_gradient(low, unit, gradient, target, "_unpool", masks, 5.25, **target.attributes("out"))
-        elif before.activation:
-            masks = {"activation": low.maps[before.target].name}
-            data_gradient(low, unit, gradient, target, "_relu", masks)
+            return
+        masks = {"activation": low.maps[before.target].name} if before.activation else {}
+        if target.halo:
+            data_gradient(low, unit, gradient, target, "_halo", masks, **target.attributes("out"))
         else:
-            data_gradient(low, unit, gradient, target)
+            data_gradient(low, unit, gradient, target, "_relu" if masks else "", masks)
 
     def elementwise(
         self,

@@ -45,6 +45,9 @@ def pixelwise(
         blocks.append((box_bounds(g, c, y), accesses, 0.0, 4.0 * size * moved))
     operands = {operand: m.name for operand, m in maps.items()} | ({"index": index} if index else {})
     attributes = source.attributes("in") | target.attributes("out")
+    for operand, m in maps.items():
+        if m not in (source, target):
+            attributes |= m.attributes(operand)
     low.loop(name, kernel, operands, blocks, unit.layer.name, phase, **attributes)
 
 
