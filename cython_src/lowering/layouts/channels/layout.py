@@ -129,4 +129,6 @@ def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequenc
         if isinstance(reader, ReLU | ReLU6):
             readers += consumers.get(reader.name, ())
     needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
-    return shortcut != "input" and convolution.groups == 1 and not needs_halo
+    # Outside of training what dropout returns is the map that it reads, whose other readers may need a halo.
+    shared = any(isinstance(r, Dropout) and r.name == shortcut for readers in consumers.values() for r in readers)
+    return shortcut != "input" and convolution.groups == 1 and not needs_halo and not shared
