@@ -269,12 +269,29 @@ def test_logs_are_read_as_written(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             read_events(write_events(tmp_path / "wrong.npz", wrong))
-    bad = tmp_path / "bad.npz"
-    bad.write_bytes(path.read_bytes()[:100])
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
-    for file in (bad, tmp_path / "other.npz", tmp_path / "none.npz"):
-        with pytest.raises(UsageError, match="forktask trace wrote"):
+    for file in (tmp_path / "other.npz", tmp_path / "none.npz"):
+        with pytest.raises(UsageError, match=file.name):
             read_events(file)
+
+
+def test_damaged_logs_are_refused_in_one_sentence(tmp_path):
+    """Check flipped bits and ends cut off anywhere: refused with the file's name, or read as written."""
+    log = trace_of("taskiter", iterations=2)
+    whole, path = write_events(tmp_path / "a.npz", log).read_bytes(), tmp_path / "damaged.npz"
+    rng, refused = np.random.default_rng(7), 0
+    places = [*rng.integers(0, len(whole), 400), *range(len(whole) - 700, len(whole))]  # the end is the list of parts
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.integers(8)
+        for content in (damaged, whole[:place]):
+            path.write_bytes(content)
+            try:
+                assert (read_events(path).events == log.events).all()
+            except UsageError as error:
+                refused += 1
+                assert str(path) in str(error) and "measure again" in str(error) and "\n" not in str(error)
+    assert refused > 1.5 * len(places)
 
 
 def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
