@@ -303,7 +303,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     """Check rows, a log for each model, pictures in the report, and that diagnosis, simulation and comparison need
     nothing else; the same command adds nothing, another plan is refused and the logs stay."""
     out = tmp_path / "out"
-    command = [*TRACE, "--iterations", "3", "--seconds", "0.05", "--out", str(out)]
+    command = [*TRACE, "--iterations", "3", "--out", str(out)]
     assert main(command) == 0
     said = capsys.readouterr()
     assert said.err.count("iterations of") == 2 and "Wall time an iteration" in said.out
@@ -328,7 +328,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
 
 def test_what_cannot_be_traced_is_one_sentence(tmp_path, capsys):
     """Check the exit code for too many iterations, which a run alone can tell, and for bad input, each said once."""
-    words = [*TRACE, "--seconds", "0.05", "--out"]
+    words = [*TRACE, "--out"]
     assert main([*words, str(tmp_path / "b"), "--iterations", "100000000", "--models", "taskiter"]) == 1
     assert capsys.readouterr().err.count("ask for at most") == 1
     (tmp_path / "file").write_text("")
