@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError, check_choice
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import decoding, read_regular
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
@@ -101,7 +101,10 @@ def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     picture, caption = (plan_folder(out_dir, plan_id) / f"gantt.{kind}" for kind in ("svg", "txt"))
     if not any(row["plan_id"] == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
         return []
-    texts = [read_regular(path, "file that forktask trace wrote").decode() for path in (picture, caption)]
+    title = "picture of a trace, with its caption"
+    with decoding(picture, title, "delete it to report without"):
+        texts = [read_regular(path, title).decode() for path in (picture, caption)]
+        texts[0].index("<svg")  # raises
     return [DrawnFigure(plan_id, "gantt", *texts)]
 
 

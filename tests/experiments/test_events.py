@@ -318,6 +318,13 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     for words in (["diagnose"], ["simulate"], ["overlay", str(out)], ["status"]):
         assert main([*words, str(out)]) == 0, words
     assert "event log of taskiter" in capsys.readouterr().out
+    for path in (events_files(folder)[0], folder / "gantt.svg"):  # one bit of what diagnose and report read
+        whole = path.read_bytes()
+        path.write_bytes(whole[:100] + bytes([whole[100] ^ 0x80]) + whole[101:])
+        assert main(["diagnose" if path.suffix == ".npz" else "report", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert path.name in error and error.count("\n") == 1
+        path.write_bytes(whole)
     rows, written = read_results(out).rows, [path.read_bytes() for path in events_files(folder)]
     assert main(command) == 0
     assert [row for row in read_results(out).rows[len(rows) :] if row["kind"] != "run"] == []
