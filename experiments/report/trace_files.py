@@ -63,10 +63,10 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
     return [*said, "", as_text(found, format_time)]
 
 
-def largest_window(log: EventLog, most: int = MAX_EXPORTED) -> Window:
-    """Return the first iterations of a log that have at most so many events."""
+def largest_window(log: EventLog) -> Window:
+    """Return the first iterations of a log that have at most `MAX_EXPORTED` events."""
     passes = int(log.about["iterations"] // log.about["stride"])
-    return Window(log, range(max(1, min(passes, passes * most // len(log.events)))))
+    return Window(log, range(max(1, min(passes, passes * MAX_EXPORTED // len(log.events)))))
 
 
 def _save(figure, folder: Path, name: str, caption: str) -> str:
