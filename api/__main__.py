@@ -11,8 +11,22 @@ def _leave(*_: object) -> None:
     os._exit(130)
 
 
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller closed (`2>&-`) on nothing: the next file that is opened would get the
+    number of one, and what libraries write there as its content."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def main() -> int:
     """Load the command line and run it; Ctrl-C before and after is as good as meanwhile."""
+    _open_closed_streams()
     usual = signal.getsignal(signal.SIGINT)  # ignored in what a shell runs in the background
     outside = _leave if usual is signal.default_int_handler else usual
     signal.signal(signal.SIGINT, outside)

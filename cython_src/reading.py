@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import re
 import stat
 import tomllib
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from .errors import UsageError, did_you_mean
@@ -75,6 +78,46 @@ def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> by
             return file.read()
         except OSError as error:
             raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
+
+
+@contextmanager
+def decoding(path: Path | str, title: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a decoder raises for the content of a file into one sentence: of damaged files libraries raise
+    anything (`zlib.error`, `struct.error`, `NotImplementedError`, `MemoryError`, ...).
+
+    Parameters
+    ----------
+    path : path
+    title : str
+        What the file should be.
+    remedy : str
+        What to do about a file that is damaged.
+
+    Raises
+    ------
+    UsageError
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        got = reason or type(error).__name__
+        raise UsageError(f"{os.fspath(path)!r} must be a whole {title}, got: {got}; {remedy}") from None
+
+
+def read_arrays(path: Path | str, title: str, remedy: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an `.npz` file; the checksum of each is compared before anything in it is believed.
+
+    Raises
+    ------
+    UsageError
+        As in `open_regular` and `decoding`.
+    """
+    with open_regular(path, title) as (file, _), decoding(path, title, remedy), zipfile.ZipFile(file) as archive:
+        contents = {entry.filename.removesuffix(".npy"): archive.read(entry) for entry in archive.infolist()}
+        return {name: np.load(io.BytesIO(content), allow_pickle=False) for name, content in contents.items()}
 
 
 def decode_json(content: bytes, kind: Any = Any) -> Any:

@@ -94,8 +94,6 @@ ARROWS = {
         "gantt": {"figures"},
         "simulation": {"figures"},
         "two_results": {"figures"},
-        "two_traces": {"figures", "gantt"},
-        "gantt_page": set(),
         "trace_files": {"figures"},
     },
 }

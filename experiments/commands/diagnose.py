@@ -15,7 +15,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", metavar="DIR", help="folder of compare or run, or of trace")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     add_json(parser, "the findings")
 
 

@@ -17,7 +17,7 @@ _KINDS = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     for kind, text in _KINDS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
 

@@ -108,28 +108,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(words)
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except UsageError as error:
-        return _say(error)
+        return _say(f"error: {error}")
     except KeyboardInterrupt:
-        print("forktask: interrupted", file=sys.stderr)
-        return 130
+        return _say("interrupted", 130)
     except BrokenPipeError:
         _drop_output()
         return 141
     except OSError as error:
         _drop_output()
         place = f"{error.filename}: " if error.filename is not None else ""
-        return _say(f"{place}{error.strerror or error}; mend that and give the same command again")
+        return _say(f"error: {place}{error.strerror or error}; mend that and give the same command again")
     except MemoryError as error:
-        return _say(str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit")
+        found = str(error) or "memory must suffice, and the system gave no more; ask for less, or raise the limit"
+        return _say(f"error: {found}")
     except Exception as error:
         if _was_interrupted(error):
-            print("forktask: interrupted", file=sys.stderr)
-            return 130
-        traceback.print_exc()
-        return _say("this is an error of forktask, not of yours; please report it with the lines above", FAULT_EXIT)
+            return _say("interrupted", 130)
+        with suppress(OSError):
+            traceback.print_exc()
+        said = "this is an error of forktask, not of yours; please report it with the lines above"
+        return _say(f"error: {said}", FAULT_EXIT)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -156,8 +156,10 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _say(message: object, code: int = USAGE_EXIT) -> int:
-    print(f"forktask: error: {message}", file=sys.stderr)
+def _say(message: str, code: int = USAGE_EXIT) -> int:
+    """Return the code, whether or not somebody can still read the message."""
+    with suppress(OSError):
+        print(f"forktask: {message}", file=sys.stderr)
     return code
 
 

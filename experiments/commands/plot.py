@@ -12,7 +12,7 @@ DESCRIPTION = "Draw one figure from samples.jsonl, with a caption text file besi
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument(
         "--figure",
         default="speedup",

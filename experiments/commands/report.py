@@ -12,7 +12,7 @@ DESCRIPTION = "Write summary.csv, figures/ and report.html again from samples.js
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     add_json(parser, "the tables")
 
 

@@ -12,7 +12,7 @@ DESCRIPTION = "Say what a results folder holds, what failed, what is missing, an
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     add_json(parser)
 
 

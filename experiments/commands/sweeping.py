@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
-from ...cython_src.errors import UsageError
 from .arguments import add_json, show
 
 
@@ -36,64 +35,85 @@ def print_expected(configuration, arguments: Namespace) -> int:
 
 def measure_and_report(configuration, arguments: Namespace) -> int:
     """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
+    if arguments.quick:
+        configuration = configuration.quick()
+        _say_quick(configuration.grid)
+    out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    code = measure(configuration, out_dir, arguments.trace)[0]
+    if code is None:
+        return 1
+    for conv in configuration.grid.conv if configuration.uses_gpu else ():
+        from ..sampling.models import describe_gpu_convolutions
+
+        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
+    from ..report.files import report_on_sweep
+
+    print(report_on_sweep(out_dir, arguments.json))
+    return code
+
+
+def measure(
+    configuration, out_dir: str, trace: bool, *, iterations: int | None = None, shown: int = 3
+) -> tuple[int | None, list[str]]:
+    """Measure a sweep, say what failed, and trace it if asked for.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    out_dir : str
+    trace : bool
+    iterations : int, optional
+        Length of each logged run; default: `target_s` long.
+    shown : int
+        Iterations in the pictures.
+
+    Returns
+    -------
+    int or None
+        Exit code, 1 where some model failed; None where there is nothing to report on.
+    list of str
+        Sentences about the files of traces, and their losses.
+    """
+    from ..report.trace_files import write_trace_files
+    from ..sampling.models import parse_models
     from ..sampling.results import LASTING_FAILURES
     from ..scaling.questions import undecided
     from ..simulate.predict import keep_machine
     from ..sweep.status import failure_report, standing_failures
     from ..sweep.sweep import Sweep
+    from ..traces.sweep import trace_injected, trace_sweep
 
-    if arguments.quick:
-        configuration = configuration.quick()
-        _say_quick(configuration.grid)
-    out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    if arguments.trace and configuration.uses_gpu:
-        raise UsageError("--trace is for models of the CPU, got models of a GPU; forktask profile times their kernels")
     results = Sweep(configuration, out_dir, _command_line(out_dir), undecided=undecided).run()
     lines, trusted = failure_report(results)
+    if not trusted:
+        lines.append(
+            f'no figures: the models did not compute the same weights, see the rows "failure" in {results.path}'
+        )
+    elif not results.of_kind("sample"):
+        lines.append("no figures: every configuration failed")
     for line in lines:
         print(f"forktask: {line}", file=sys.stderr)
-    if not trusted:
-        print(
-            f'forktask: no figures: the models did not compute the same weights, see the rows "failure" in '
-            f"{results.path}",
-            file=sys.stderr,
-        )
-        return 1
-    if not results.of_kind("sample"):
-        print("forktask: no figures: every configuration failed", file=sys.stderr)
-        return 1
+    if not trusted or not results.of_kind("sample"):
+        return None, []
     if configuration.measure.simulate:
         keep_machine(out_dir)
-    failures = _trace(configuration, out_dir, results, arguments.trace)
+    grid, options = configuration.grid, configuration.measure
+    said: list[str] = []
+    failures: list[str] = []
+    asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
+    asked["oversubscribe"] = options.oversubscribe
+    if trace:
+        for folder, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
+            said += write_trace_files(folder, logs, shown) if logs else []
+            failures += failed
+    if options.inject:
+        on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]
+        failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **asked)
+        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
     for failure in failures:
         print(f"forktask: not traced: {failure}", file=sys.stderr)
-    print(_report(configuration, out_dir, arguments.json))
     again = any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results))
-    return 1 if again or failures else 0
-
-
-def _trace(configuration, out_dir: str, results, also_undisturbed: bool) -> list[str]:
-    from ..report.sweep_traces import trace_injected, trace_sweep
-    from ..sampling.models import parse_model
-
-    grid, measure = configuration.grid, configuration.measure
-    asked = (out_dir, results, grid.models, max(grid.threads), measure.target_s)
-    failures = trace_sweep(*asked, oversubscribe=measure.oversubscribe) if also_undisturbed else []
-    if measure.inject:
-        on_cpu = [model for model in grid.models if parse_model(model).model.device == "cpu"]
-        asked = (out_dir, results, on_cpu, max(grid.threads), measure.target_s)
-        failures += trace_injected(*asked, measure.inject, oversubscribe=measure.oversubscribe)
-        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
-    return failures
-
-
-def _report(configuration, out_dir: str, as_json: bool) -> str:
-    from ..report.files import report_on_sweep
-    from ..sampling.models import describe_gpu_convolutions
-
-    for conv in configuration.grid.conv if configuration.uses_gpu else ():
-        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-    return report_on_sweep(out_dir, as_json)
+    return 1 if again or failures else 0, said
 
 
 def _say_quick(grid) -> None:

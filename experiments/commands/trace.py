@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
@@ -17,13 +16,16 @@ from .arguments import (
     thread_count,
     threads,
 )
+from .sweeping import measure
+
+CHECKED = 4  # iterations after which all models must hold the same weights
 
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
     "scheduling, waiting and why, asleep, without a CPU; of models of a GPU what the host, each stream and each "
-    "direction of copies did. Writes logs, a Gantt picture, losses that add up, and traces "
-    "for Perfetto, Paraver and ViTE."
+    "direction of copies did. Leaves a results folder, as compare --trace with one repetition does: logs, a Gantt "
+    "picture, losses that add up, and traces for Perfetto, Paraver and ViTE."
 )
 
 
@@ -48,37 +50,34 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--inject",
         choices=INJECTIONS,
         default="",
-        help="let each logged run meet a cause of outliers, for `forktask diagnose` to find",
+        help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
-    parser.add_argument("--out", metavar="DIR", help="folder for all files; default: traces/<date and time>")
+    parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
 
 
 def call(arguments: Namespace) -> int:
-    """Trace, and write all files. Exit code 1: some model failed."""
-    from ..machine.environment import collect
-    from ..machine.limits import measure_machine
+    """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     from ..machine.topology import core_counts
-    from ..report.trace_files import write_trace_files
-    from ..traces.collect import check_trace_folder, collect_traces, write_machine
+    from ..report.files import write_report
+    from ..sweep.configuration import Configuration, Grid, Measure, check_axes
 
     count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
-    folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    check_trace_folder(folder)
-    collection = collect_traces(
-        {"network": arguments.network, **plan_options(arguments).as_dict()},
-        models(arguments),
-        count,
-        folder,
-        seconds=arguments.seconds,
-        iterations=arguments.iterations,
-        inject=arguments.inject,
+    plan = {"network": arguments.network, **plan_options(arguments).as_dict()}
+    axes = {**{name: (value,) for name, value in plan.items()}, "models": models(arguments), "threads": (count,)}
+    measuring = Measure(
+        repeats=1,
+        check_iterations=CHECKED,
+        target_s=arguments.seconds,
+        warmup_s=arguments.seconds,
+        inject=(arguments.inject,) if arguments.inject else (),
         oversubscribe=arguments.oversubscribe,
     )
-    for failure in collection.failures:
-        print(f"forktask: {failure}", file=sys.stderr)
-    if collection.logs:
-        environment = collect()
-        write_machine(folder, environment, measure_machine((1, count), environment=environment))
-        print("\n".join(write_trace_files(folder, collection.logs, arguments.show)))
-    return 1 if collection.failures else 0
+    configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
+    folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    code, said = measure(configuration, folder, True, iterations=arguments.iterations, shown=arguments.show)
+    if code is None:
+        return 1
+    write_report(folder)
+    print("\n".join([*said, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]))
+    return code

@@ -1,4 +1,4 @@
-"""A plan on a number of threads, from a sweep or from event logs: its blocks, its models, and simulations of them."""
+"""A plan on a number of threads: its blocks, its models, and simulations of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from ...cython_src.errors import UsageError
-from ...cython_src.lowering.lower import lower
 from ...cython_src.typed_text import rounded
-from ..analysis.names import base_model, model_label, model_rank
+from ..analysis.names import base_model, model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.study import Study
-from ..analysis.windows import Window
-from ..sampling.events import EventLog
 from ..sampling.models import parse_model
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
@@ -145,58 +139,5 @@ def case_of_study(study: Study, plan_id: str) -> Case:
         threads,
         simulated_models(study, plan_id),
         better_forkjoin(study, plan_id, threads),
-        loop_times,
-    )
-
-
-def log_of_durations(logs: Sequence[EventLog]) -> EventLog:
-    """Return the log that tells how long blocks take by themselves: the serial one, else the one of a model of the CPU
-    in which they take least."""
-    on_cpu = [log for log in logs if not log.of_gpu]
-    return min(on_cpu, key=lambda log: (log.about["model"] != "serial", _block_seconds(log).sum()))
-
-
-def _block_seconds(log: EventLog) -> np.ndarray:
-    """Return the median seconds of each block."""
-    whole = Window(log, range(log.about["iterations"] // log.about["stride"]))
-    return np.median(whole.stop - whole.start, axis=0) * 1e-9
-
-
-def case_of_logs(logs: Sequence[EventLog], machine: MachineModel) -> Case:
-    """Return the case of the plan that event logs are of, with the durations of `log_of_durations`.
-
-    Raises
-    ------
-    UsageError
-        There is no log of a model that can be simulated, or no plan that this version lowers alike.
-    """
-    by_model = {log.about["model"]: log for log in logs if not log.of_gpu}
-    reference = log_of_durations(logs)
-    models = [m for m in sorted(by_model, key=model_rank) if m != "serial" and can_simulate(parse_model(m))]
-    if not models:
-        raise UsageError("none of the traced models can be simulated; add forkjoin or taskiter to --models")
-    options = reference.about["plan"]
-    if "network" not in options:
-        raise UsageError("the plan of a graph that a function made is not kept; sweep it with `forktask compare`")
-    plan = lower(**options)
-    traced = list(zip(reference.loops["name"], reference.loops["num_blocks"], strict=True))
-    if traced != [(loop.name, loop.num_blocks) for loop in plan.loops]:
-        raise UsageError("this forktask lowers the plan to other loops than those that were traced; trace again")
-
-    def loop_times(model: str) -> list[Mapping[str, float]]:
-        if model not in by_model:
-            return []
-        log, times = by_model[model], dict.fromkeys(reference.loops["name"], 0.0)
-        for name, time in zip(log.loops["name"], np.bincount(log.task_loop, log.running_ns * 1e-9), strict=True):
-            times[name] += float(time)
-        return [times]
-
-    joins = [log for model, log in by_model.items() if base_model(model) == "forkjoin"]
-    return Case(
-        Subject(plan, _block_seconds(reference), machine),
-        options,
-        max(log.about["threads"] for log in by_model.values()),
-        models,
-        min(joins, key=lambda log: log.step_s).about["model"] if joins else None,
         loop_times,
     )

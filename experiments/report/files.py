@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError, check_choice
+from ...cython_src.reading import decoding, read_regular
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan
 from ..analysis.study import Study
 from ..sampling.files import write_atomically, write_table
+from ..traces.sweep import plan_folder
 from . import figures
 from .figures.style import FORMATS, save, save_asked
 from .render_html import DrawnFigure, render_html
@@ -95,12 +97,15 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
 
 
 def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
-    """Return the page of the plan's latest traces, if it is there."""
-    rows = [row for row in study.traces if row["plan_id"] == plan_id]
-    page = (out_dir / rows[-1]["path"]).parents[1] / "gantt.html" if rows else None
-    if page is None or not page.exists():
+    """Return the picture of the plan's traces, if it is there."""
+    picture, caption = (plan_folder(out_dir, plan_id) / f"gantt.{kind}" for kind in ("svg", "txt"))
+    if not any(row["plan_id"] == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
         return []
-    return [DrawnFigure(plan_id, "gantt", "", "", page.read_text(encoding="utf-8"))]
+    title = "picture of a trace, with its caption"
+    with decoding(picture, title, "delete it to report without"):
+        texts = [read_regular(path, title).decode() for path in (picture, caption)]
+        texts[0].index("<svg")  # raises
+    return [DrawnFigure(plan_id, "gantt", *texts)]
 
 
 def report_folder(out_dir: str | os.PathLike, as_json: bool = False) -> str:

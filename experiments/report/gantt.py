@@ -103,13 +103,8 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     return tuple(c + part * (target - c) for c in color)
 
 
-def draw_gantt(
-    windows: Sequence[Window], critical: bool = True, names: Sequence[str] = (), head: str = ""
-) -> tuple[Figure, str]:
-    """Draw windows one below the other on one time axis; return the figure and its caption.
-
-    `names` are written before the windows' models, `head` above all.
-    """
+def draw_gantt(windows: Sequence[Window], critical: bool = True) -> tuple[Figure, str]:
+    """Draw windows one below the other on one time axis; return the figure and its caption."""
     layers = layer_names([window.log for window in windows])
     colors = layer_colors(layers)
     lanes = [len(window.log.lanes) for window in windows]
@@ -121,15 +116,13 @@ def draw_gantt(
         ]
         left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
-        for axis, window, name in zip(axes, windows, names or [""] * len(windows), strict=True):
+        for axis, window in zip(axes, windows, strict=True):
             left_out += _draw_lanes(axis, window, colors, kinds, unit)
             mean = _draw_critical(axis, window, unit) if critical else None
             means.append(mean)
             _draw_iterations(axis, window, unit)
-            _label(axis, window, mean, name, window in beyond)
+            _label(axis, window, mean, window in beyond)
         axes[-1].set_xlabel(f"time since the start of the first iteration shown ({unit[0]})")
-        if head:
-            figure.suptitle(head, x=0.008, ha="left", fontsize=7, linespacing=1.25)
         _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means))
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
@@ -205,13 +198,11 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _label(axis, window: Window, mean_s: float | None, name: str, cut: bool) -> None:
+def _label(axis, window: Window, mean_s: float | None, cut: bool) -> None:
     log = window.log
     names = [name for _, name in log.lanes]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
-    text = (
-        f"{name}: " * bool(name) + f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
-    )
+    text = f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
     text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}" * cut
     axis.set_title(text, fontsize=7.5, pad=3)
     short = len(names) > 4 and not log.of_gpu
@@ -256,18 +247,6 @@ def _caption(windows: Sequence[Window], left_out: int, critical: bool) -> str:
     if left_out:
         sentences.append(f"{left_out} of the shortest boxes are left out.")
     return " ".join([*sentences, _logging(windows)])
-
-
-def page_caption(windows: Sequence[Window]) -> str:
-    """Return the caption of the page that can be zoomed."""
-    counts = [f"{len(w.passes) * w.log.about['stride']} of {model_label(w.log.about['model'])}" for w in windows]
-    first = f"What each thread did during the first iterations of a logged run ({', '.join(counts)})."
-    beyond = ", ".join(
-        f"{model_label(w.log.about['model'])} goes on to {format_time((w.stop_ns - w.start_ns) * 1e-9)}"
-        for w in _cut(windows)
-    )
-    cut = f"At first the axis ends at {format_time(axis_length_ns(windows) * 1e-9)}; {beyond}." if beyond else ""
-    return " ".join(filter(None, [first, *_marks(windows, True), cut, _logging(windows)]))
 
 
 def _marks(windows: Sequence[Window], critical: bool) -> list[str]:

@@ -19,7 +19,6 @@ a, summary { color: var(--blue); } code { font-size: .92em; overflow-wrap: anywh
 .opening { font-size: 1.05rem; } nav ul { columns: 20rem; list-style: none; padding: 0; }
 .banner, .note { margin: 1rem 0; padding: .55rem .8rem; border-left: 4px solid var(--line); background: var(--faint); }
 .banner { border-color: var(--red); background: var(--warn); }
-iframe.page { width: 100%; height: 44rem; border: 1px solid var(--line); }
 figure { margin: 1rem 0 1.8rem; } figure .wide { max-width: 60rem; background: #fff; }
 figure svg { display: block; width: 100%; min-width: 36rem; height: auto; }
 figcaption { font-size: .84rem; line-height: 1.45; margin-top: .4rem; max-width: 60rem; }
@@ -42,7 +41,7 @@ summary { cursor: pointer; } dl { margin: .3rem 0; } dt { font-weight: 600; marg
 @media print {
   :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --faint: #f6f7f8; --page: #fff; --blue: #005a8c;
     --red: #8f3500; --warn: #fdf3ec; }
-  body { padding: 0; max-width: none; font-size: 10pt; } nav, iframe.page { display: none; }
+  body { padding: 0; max-width: none; font-size: 10pt; } nav { display: none; }
   h2, h3 { break-after: avoid; } figure, tr { break-inside: avoid; } thead { display: table-header-group; }
   .wide { overflow: visible; } figure svg { min-width: 0; } table { font-size: 6.5pt; width: 100%; }
   th, td, th.n, td.n, td:not(:last-child), .verdict { white-space: normal; padding-right: .35rem;

@@ -18,7 +18,6 @@ class DrawnFigure(NamedTuple):
     name: str
     svg: str
     caption: str
-    page: str = ""  # a page of its own, shown in a frame in place of the SVG
 
 
 def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
@@ -113,9 +112,6 @@ def _wide(title: str) -> str:
 
 
 def _figure(figure: DrawnFigure) -> str:
-    if figure.page:
-        page = html.escape(figure.page)
-        return f'<iframe title="{html.escape(figure.name)}" class="page" loading="lazy" srcdoc="{page}"></iframe>'
     first, _, rest = figure.caption.partition(". ")
     title = f"{figure.name.replace('_', ' ')}: {first}"
     svg = inline_svg(figure.svg, f"{figure.plan_id}-{figure.name}", title)

@@ -16,8 +16,7 @@ from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
 from .figures.losses import draw_losses, losses_caption
 from .figures.style import FORMATS, save
-from .gantt import draw_gantt, page_caption
-from .gantt_page import MAX_EVENTS, write_gantt_page
+from .gantt import draw_gantt
 from .words import format_time
 
 MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
@@ -46,8 +45,6 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
     try:
         figure, caption = draw_gantt(shown)
         said.append(_save(figure, folder, "gantt", caption))
-        zoomable = [largest_window(log, MAX_EVENTS // len(logs)) for log in logs]
-        said.append(write_gantt_page(folder / "gantt.html", zoomable, page_caption(zoomable)))
         found = all_losses(logs)
         write_table(folder / "losses.csv", as_table(found))
         said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")
@@ -66,10 +63,10 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
     return [*said, "", as_text(found, format_time)]
 
 
-def largest_window(log: EventLog, most: int = MAX_EXPORTED) -> Window:
-    """Return the first iterations of a log that have at most so many events."""
+def largest_window(log: EventLog) -> Window:
+    """Return the first iterations of a log that have at most `MAX_EXPORTED` events."""
     passes = int(log.about["iterations"] // log.about["stride"])
-    return Window(log, range(max(1, min(passes, passes * most // len(log.events)))))
+    return Window(log, range(max(1, min(passes, passes * MAX_EXPORTED // len(log.events)))))
 
 
 def _save(figure, folder: Path, name: str, caption: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +15,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from ...cython_src.errors import UsageError
 from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
-from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, open_regular
+from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, decoding, read_arrays
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 from .files import write_atomically
 
@@ -229,32 +227,19 @@ def read_events(path: str | os.PathLike) -> EventLog:
     Raises
     ------
     UsageError
-        No such file, or no event log of this version.
+        No such file, a damaged one, or no event log of this version.
     """
-    try:
-        with open_regular(path, "file that forktask trace wrote") as (file, _), np.load(file) as archive:
-            about = decode_json(str(archive["about"]).encode(), dict)
-            if about.get("version") == EVENTS_VERSION:
-                checked(about, About)
-            loops = {name: archive[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
-            events, edges = archive["events"], archive["edges"]
-            copies = archive["copies"] if "copies" in archive else np.zeros(0, COPY_DTYPE)  # older logs have none
-    except UsageError:
-        raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(
-            f"an event log is what forktask trace wrote, got {os.fspath(path)!r} ({error}); trace again"
-        ) from None
-    if about.get("version") != EVENTS_VERSION or events.dtype != STATE_DTYPE:
-        raise UsageError(
-            f"event logs must have version {EVENTS_VERSION}, got {about.get('version')} in {os.fspath(path)!r}; trace "
-            f"again"
-        )
-    log = EventLog(about, events, loops, edges, copies)
-    if reason := _fault(log):
-        raise UsageError(
-            f"event log {os.fspath(path)!r} must hold what forktask trace wrote, but {reason}; trace again"
-        )
+    title, remedy = "event log of forktask trace", "measure again"
+    arrays = read_arrays(path, title, remedy)
+    with decoding(path, title, remedy):
+        about = decode_json(str(arrays["about"]).encode(), dict)
+        if about.get("version") != EVENTS_VERSION:
+            raise ValueError(f"version {about.get('version')}, not {EVENTS_VERSION}")
+        checked(about, About)
+        loops = {name: arrays[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
+        log = EventLog(about, arrays["events"], loops, arrays["edges"], arrays["copies"])
+        if fault := _fault(log):
+            raise ValueError(fault)
     return log
 
 
@@ -264,8 +249,8 @@ def _fault(log: EventLog) -> str:
     edges = log.edges if log.edges.ndim == 2 else np.zeros((0, 0), np.int32)
     if len({len(values) for values in log.loops.values()}) != 1 or len(edges) != 3 or not len(events):
         return "its loops, edges or events are not whole"
-    if log.copies.dtype != COPY_DTYPE:
-        return "its copies are none"
+    if events.dtype != STATE_DTYPE or log.copies.dtype != COPY_DTYPE:
+        return "its events or copies have other fields"
     ranges = {"task": log.num_tasks, "worker": len(log.lanes), "state": len(STATES), "cause": len(CAUSES)}
     # A worker that ran no block has task -1.
     if any(not -(name == "task") <= events[name].min() <= events[name].max() < n for name, n in ranges.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from typing import TextIO
@@ -40,7 +41,7 @@ class ProgressBar:
     def __init__(self, total: float, label: str, stream: TextIO | None = None, lines: bool = True):
         self.total = total
         self.label = label
-        self.stream = sys.stderr if stream is None else stream
+        self.stream = stream or sys.stderr or io.StringIO()  # a program may have no standard error
         self.visible = self.stream.isatty()
         self._start = time.monotonic()
         self._length = 0

@@ -31,6 +31,10 @@ FAR = 4  # times the measured threads, beyond which a prediction is drawn on req
 HARDWARE = ("architecture", "cpu", "caches", "affinity")  # parts of an environment in which machines differ
 
 
+class OtherMachine(UsageError):
+    """A folder was measured on another machine than this one."""
+
+
 def missing(study: Study, plan_id: str) -> str:
     """Return why a plan's runs cannot be simulated."""
     if study.records[plan_id][INTERFERENCE]:
@@ -79,8 +83,7 @@ def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapp
 
     Raises
     ------
-    UsageError
-        The folder was measured on another machine.
+    OtherMachine
     """
     from ..machine.environment import collect
     from .measured_machine import measure_this_machine
@@ -88,7 +91,7 @@ def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapp
     environment = collect()
     for part in HARDWARE:
         if json.loads(json.dumps(environment[part])) != then.get(part):
-            raise UsageError(
+            raise OtherMachine(
                 f"{str(folder)!r} was measured on another machine ({part}: {then.get(part)}), so this one's latencies "
                 f"and overheads say nothing of it; give `forktask simulate` or `diagnose` there first"
             )
@@ -100,8 +103,7 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
 
     Raises
     ------
-    UsageError
-        The folder was measured on another machine.
+    OtherMachine
     """
     from ..sampling.results import ResultsWriter
 

@@ -47,6 +47,9 @@ from ..sampling.files import SHIPPED, given_or_shipped
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
+from ..training.data import SPECS
+from ..training.dataset import check_spec
+from ..training.text import check_text
 
 # What a study says in other ways, or one run of a study alone.
 NOT_IN_FILES = ("seed", "out", "export")
@@ -175,8 +178,12 @@ class Study:
                 stages = []
                 for stage in self.stages or ({},):
                     given = {**fixed, **chosen, **stage, "seed": seed}
-                    tokens = get_network(given.get("network", TrainingConfig().network)).tokens
-                    config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
+                    network = get_network(given.get("network", TrainingConfig().network))
+                    config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if network.tokens else {}), **given})
+                    if network.tokens:
+                        check_text(config.data, network)
+                    else:
+                        check_spec(config.data, SPECS)
                     if parse_model(config.model).model.max_threads == 1:
                         config = config.with_changes(threads=1)
                     convolution_for(config.model, config.conv)
@@ -249,5 +256,6 @@ def read_study(path: Path | str) -> Study:
         quick_values=quick,
         how_to_read=" ".join(comment.split()),
     )
-    study.runs()
+    for form in (study, study.quick()):
+        form.runs()
     return study

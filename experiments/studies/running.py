@@ -24,6 +24,7 @@ from ..sampling.files import check_writable_folder, locked_file, write_atomicall
 from ..sampling.models import check_threads, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.checkpoints import EpochMeasurements
+from ..training.dataset import check_there
 from .configuration import Run, Study
 from .one_run import COMMAND
 
@@ -115,12 +116,13 @@ class Results:
 
 
 def obstacles(study: Study) -> list[str]:
-    """Return what keeps this machine from running a study: cores, GPUs, a sentence each."""
+    """Return what keeps this machine from running a study: cores, GPUs, data, a sentence each."""
     configs = [stage for run in study.runs() for stage in run.stages]
     counts = sorted({config.threads for config in configs})
     checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
     if any(parse_model(config.model).model.device == "gpu" for config in configs):
         checks.append(gpu_device.count_gpus)
+    checks += [partial(check_there, data) for data in dict.fromkeys(config.data for config in configs)]
     return refusals(checks)
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.reading import read_json
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.files import check_writable_folder, holds_others, write_atomically
+from ..sampling.files import check_writable_folder
 from ..sampling.models import check_threads, parse_model, process_environment
-from ..sampling.results import SAMPLES
 
-MACHINE = "machine.json"
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
 
@@ -40,20 +36,6 @@ def file_name(model: str, threads: int) -> str:
     return f"{model.replace(':', '_').replace('=', '-').replace('/', '-')}-{threads}.npz"
 
 
-def check_trace_folder(folder: str | os.PathLike) -> None:
-    """Raise `UsageError` where a folder holds anything but traces and folders of traces."""
-    path = Path(folder)
-    try:
-        others = path.is_dir() and ((path / SAMPLES).exists() or holds_others(path, EVENTS_FOLDER))
-    except OSError as error:
-        raise UsageError(f"folder {str(folder)!r} cannot be read ({error.strerror}); choose another") from None
-    if others:
-        raise UsageError(
-            f"the folder of traces must be new, empty or hold traces, got {str(folder)!r} with other files; choose "
-            f"another with --out"
-        )
-
-
 def collect_traces(
     plan: Mapping[str, Any],
     models: Sequence[str],
@@ -64,7 +46,6 @@ def collect_traces(
     iterations: int | None = None,
     inject: str = "",
     oversubscribe: bool = False,
-    stream: TextIO | None = None,
 ) -> Collection:
     """Trace each model in a process of its own and write its log below `folder`.
 
@@ -87,7 +68,6 @@ def collect_traces(
     UsageError
         More threads than cores, no GPU for a model of one, or a folder that cannot be written.
     """
-    stream = sys.stderr if stream is None else stream
     cpus = available_cpus()
     check_threads(threads, len(cpus), oversubscribe)
     specs = [parse_model(model) for model in models]
@@ -125,39 +105,8 @@ def collect_traces(
         log = read_events(path)
         collection.logs.append(log)
         collection.paths.append(path)
-        print(f"forktask: {log_sentence(log)}", file=stream)
+        print(f"forktask: {log_sentence(log)}", file=sys.stderr)
     return collection
-
-
-def write_machine(
-    folder: str | os.PathLike,
-    environment: Mapping[str, Any],
-    machine: Mapping[str, Any],
-    model: Mapping[str, Any] | None = None,
-) -> None:
-    """Keep beside the logs on which machine they were made, what it can do, and its values for simulations."""
-    kept = {"environment": environment, "machine": machine, "model": model or {}}
-    write_atomically(Path(folder, MACHINE), json.dumps(kept, indent=1))
-
-
-def read_machine(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return what `write_machine` wrote to a folder of traces, all parts empty in a folder without its file.
-
-    Raises
-    ------
-    UsageError
-        A file that `write_machine` did not write.
-    """
-    path = Path(folder, MACHINE)
-    if not path.exists():
-        return {}, {}, {}
-    kept = read_json(path, "file of forktask trace", dict[str, dict[str, Any]], "trace again")
-    missing = [part for part in ("environment", "machine") if part not in kept]
-    if missing:
-        raise UsageError(
-            f"{os.fspath(path)!r} must hold environment and machine, got no {' and no '.join(missing)}; trace again"
-        )
-    return kept["environment"], kept["machine"], kept.get("model", {})
 
 
 def log_sentence(log: EventLog) -> str:

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
 from ..images.source import standardising_table
 from ..machine.disturbance import read_memory
-from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, stratified_split
+from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split
 from .folders import KINDS, ImageOptions, load_folder
 
 SIDE = 32
@@ -55,27 +55,22 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         Unknown spec; a folder or file that is missing, truncated, damaged or of another format, with the byte
         offset.
     """
-    kind, _, argument = spec.partition(":")
+    kind, argument = check_spec(spec, SPECS)
     options = options or ImageOptions()
     if kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
             f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; "
             f"leave them out"
         )
-    if kind == "digits" and not argument:
+    if kind == "digits":
         return _load_digits()
-    if kind in ("cifar10", "cifar100", "idx") and argument:
-        folder = Path(argument).expanduser()
-        if not folder.is_dir():
-            raise UsageError(f"the folder of --data {kind}:FOLDER must exist, got {argument!r}; name the folder")
-        return _load_idx(folder, options) if kind == "idx" else _load_cifar(folder, kind, options)
-    if kind in KINDS and argument:
-        return load_folder(kind, argument, network, options)
-    if kind == "synthetic" and argument:
+    if kind == "synthetic":
         return _make_synthetic(argument, network)
-    kinds = [form.partition(":")[0] for form in SPECS.split(", ")]
-    near = "" if kind in kinds else did_you_mean(kind, kinds)
-    raise UsageError(f"data must be one of {SPECS}; got {spec!r}{near}")
+    if kind in KINDS:
+        return load_folder(kind, argument, network, options)
+    check_there(spec)
+    folder = Path(argument).expanduser()
+    return _load_idx(folder, options) if kind == "idx" else _load_cifar(folder, kind, options)
 
 
 def _load_digits() -> Dataset:

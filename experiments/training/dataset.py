@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.layers import Network
 from ..images.source import ImageSource
 
 VALID_FRACTION = 0.1
 SPLIT_SEED = 20260
+
+
+def check_spec(spec: str, forms: str) -> tuple[str, str]:
+    """Return kind and argument of a data set's name; files are not looked for.
+
+    Parameters
+    ----------
+    spec : str
+        Such as "csv:images.csv".
+    forms : str
+        Those that it may have, such as "digits, csv:FILE, synthetic:N".
+
+    Raises
+    ------
+    UsageError
+        It has none of them.
+    """
+    kind, colon, argument = spec.partition(":")
+    known = [form.partition(":") for form in forms.split(", ")]
+    fitting = [word for name, other, word in known if (name, other) == (kind, colon)]
+    if not fitting or bool(colon) != bool(argument) or (fitting[0][:1] == "N" and not re.match("[0-9]", argument)):
+        names = [name for name, _, _ in known]
+        near = "" if kind in names else did_you_mean(kind, names)
+        raise UsageError(f"data must be one of {forms}; got {spec!r}{near}")
+    return kind, argument
+
+
+def check_there(spec: str) -> None:
+    """Raise `UsageError` where a data set's name, as `check_spec` takes it, leads to no file or folder."""
+    kind, _, argument = spec.partition(":")
+    if argument and kind not in ("synthetic", "thumbnails") and not Path(argument).expanduser().exists():
+        raise UsageError(f"--data {kind}:NAME must name a folder or file that is there, got {argument!r}; name another")
 
 
 @dataclass(frozen=True, repr=False)

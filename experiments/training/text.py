@@ -15,11 +15,13 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.loss.softmax import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
+from ...cython_src.reading import read_regular
 from .data import MAX_SYNTHETIC
-from .dataset import SPLIT_SEED
+from .dataset import SPLIT_SEED, check_spec
 from .llmc import read_tokens
 from .tokenizer import Encoder, tokenizer_of
 
+MOST_BYTES = 4 << 30  # of a text
 SPECS = "text, text:FILE, tokens:FILE, synthetic:N"
 BYTES = 256
 MASKED = 0.15  # share of a sample's tokens whose places are masked
@@ -142,6 +144,15 @@ def masked_places(sequence: int) -> int:
     return max(1, round(MASKED * sequence))
 
 
+def check_text(spec: str, network: Network) -> None:
+    """Raise `UsageError` unless a text's name has one of the forms that a network can learn from."""
+    check_spec(spec, SPECS)
+    if network.token_input.answers == "class" and not spec.startswith("synthetic:"):
+        raise UsageError(
+            f"data of the classifier {network.name!r} must be synthetic:N, samples with random classes; got {spec!r}"
+        )
+
+
 def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -> Text:
     """Load a text, or make random tokens, as a network takes them: with the next token of each, with some places
     masked, or with random classes.
@@ -163,11 +174,8 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     UsageError
         Unknown spec, a file that cannot be read or is too short, or a vocabulary of other tokens.
     """
+    check_text(spec, network)
     answers = network.token_input.answers
-    if answers == "class" and not spec.startswith("synthetic:"):
-        raise UsageError(
-            f"data of the classifier {network.name!r} must be synthetic:N, samples with random classes; got {spec!r}"
-        )
     encoder = _encoder_of(spec, network, tokenizer) if tokenizer else None
     text = _load_text(spec, network, sequence, encoder)
     if answers == "next":
@@ -204,13 +212,11 @@ def _encoder_of(spec: str, network: Network, files: str) -> Encoder:
 
 def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | None = None) -> Text:
     """Load the text itself."""
-    kind, colon, argument = spec.partition(":")
-    if kind == "synthetic" and argument:
+    kind, argument = check_spec(spec, SPECS)
+    if kind == "synthetic":
         return _random_tokens(argument, network, sequence)
-    if kind == "tokens" and argument:
+    if kind == "tokens":
         return _from_token_file(Path(argument).expanduser(), network, sequence)
-    if kind != "text" or (colon and not argument):
-        raise UsageError(f"data of a network of tokens must be one of {SPECS}; got {spec!r}")
     # Other tokens than bytes have meanings of their own: what is trained on bytes could not be continued with them.
     if encoder is None and not _reads_bytes(network):
         answers = network.token_input.answers
@@ -221,7 +227,10 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | No
             f"{network.name!r} with {network.token_input.vocabulary} tokens; add its --tokenizer, or use a network of "
             f"bytes"
         )
-    content, title = _read(Path(argument).expanduser()) if argument else _texts_of_python()
+    content, title = _texts_of_python()
+    if argument:
+        path = Path(argument).expanduser()
+        content, title = read_regular(path, "text for --data text:FILE", MOST_BYTES), path.name
     if encoder is not None:
         tokens = np.array(encoder.encode(content.decode(errors="replace")), np.int32)
         return _cut(spec, f"{title}, {len(tokens):,} tokens of {encoder.source}", tokens, sequence)
@@ -264,15 +273,6 @@ def _split(name: str, description: str, tokens: np.ndarray, sequence: int, held_
     indices = np.arange((len(tokens) - 1) // sequence, dtype=np.int32)
     parts = np.split(indices, [len(indices) - 2 * held_back, len(indices) - held_back])
     return Text(name, description, tokens, sequence, *parts, **further)
-
-
-def _read(path: Path) -> tuple[bytes, str]:
-    try:
-        return path.read_bytes(), path.name
-    except OSError as error:
-        raise UsageError(
-            f"the file of --data text:FILE must be readable, got {str(path)!r}: {error.strerror}"
-        ) from None
 
 
 def _texts_of_python() -> tuple[bytes, str]:

@@ -8,7 +8,6 @@ linear layers have the shape (in, out), ours and llm.c's (out, in). Hugging Face
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Linear, Network, Trigram
+from ...cython_src.reading import decoding, open_regular
 from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
@@ -84,11 +84,9 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
             f"{path} is a file of PyTorch, which is not installed; pip install 'forktask[peers]', or save it as "
             f"safetensors"
         ) from None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(f"{path} must be a dictionary of tensors saved by PyTorch, got: {reason}") from None
+    title = "dictionary of tensors saved by PyTorch"
+    with open_regular(path, title) as (file, _), decoding(path, title, "save model.state_dict() again"):
+        content = torch.load(file, map_location="cpu", weights_only=True)
     content = content.get("state_dict", content) if isinstance(content, dict) else content
     if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
         raise UsageError(

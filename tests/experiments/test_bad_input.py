@@ -1,5 +1,6 @@
 """Bad values for every option, every key of every file, and environments: one sentence and exit code 2, in no time."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.training.checkpoints import read_checkpoint
 
 LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
 pytestmark = pytest.mark.timeout(120)
@@ -216,6 +218,8 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
         "infer --checkpoint {}",
         "generate --checkpoint {}",
         "train --start {} --data synthetic:16 --batch 8 --out {}.out",
+        "train --network gpt2_tiny --data text:{} --out {}.out",
+        "train --network {}:f --out {}.out",
         "gate --against HEAD --jsonl {}",
         "gate --against HEAD --summary {}",
         "scaling-power --file {}",
@@ -308,6 +312,17 @@ def test_output_that_nobody_takes(end, processes):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in {"| head -c0": (0, 141), "> /dev/full": (2,), ">&-": (0,)}[end], done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- >&- 2>&-", "2> /dev/full"])
+def test_closed_streams_end_no_command(closed, processes, tmp_path):
+    """Check that a command that shows how far it is ends as always, that its files hold nothing else, and the code."""
+    call = f"{sys.executable} -P -m forktask train --data digits --network lenet5 --batch 64 --out"
+    for words, code in ((f"{tmp_path}/out --epochs 1", 0), (f"{tmp_path}/other --epochs 0", 2)):
+        done = subprocess.run(["bash", "-c", f"{call} {words} {closed}"], capture_output=True, timeout=120, check=False)
+        assert done.returncode == code and not done.stderr
+    assert read_checkpoint(tmp_path / "out" / "checkpoint-seed-0.safetensors", "lenet5", 0)[1]["epoch"] == 1
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
 INTERRUPTED = """

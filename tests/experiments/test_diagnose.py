@@ -10,7 +10,6 @@ from experiments.simulate.folders import MACHINE, results_folder
 from forktask.cython_src.binding.bind import EVENT_DTYPE, SPELL_DTYPE
 from forktask.cython_src.graphs.walks import PARTS
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.losses import losses_of
@@ -35,7 +34,8 @@ from forktask.experiments.sampling.injections import INJECTIONS
 from forktask.experiments.sampling.models import parse_model
 from forktask.experiments.simulate.policies import Subject, simulate
 from forktask.experiments.sweep.configuration import config_folder
-from forktask.experiments.traces.collect import file_name, write_machine
+from forktask.experiments.traces.collect import file_name
+from forktask.experiments.traces.sweep import plan_folder
 
 
 @pytest.mark.parametrize("batch", [30, 60, 120])
@@ -76,7 +76,7 @@ def test_the_diagnosis_begins_with_the_chain(tmp_path, capsys):
     assert costs == sorted(costs, reverse=True)
 
 
-def simulated_log(plan, model, threads=2, options=None):
+def simulated_log(plan, model, threads=2):
     """Return the event log of two simulated steps: blocks of weight gradients take 200 us, others 20."""
     loop_s = [200e-6 if "conv_backward_weights" in loop.kernel else 20e-6 for loop in plan.loops]
     subject = Subject(plan, np.array(loop_s)[plan.task_loop], MACHINE)
@@ -92,7 +92,7 @@ def simulated_log(plan, model, threads=2, options=None):
     times = instances(plan, graph, blocks, np.zeros(0, SPELL_DTYPE), barrier, 0)
     spells = [np.zeros(0, SPELL_DTYPE)] * threads
     events = worker_states(plan, times, blocks, spells, model.partition(":")[0], barrier, run_ns)
-    about = {"model": model, "threads": threads, "plan": options or {}, "plan_name": plan.name, "run_start_ns": 0}
+    about = {"model": model, "threads": threads, "plan": {}, "plan_name": plan.name, "run_start_ns": 0}
     about |= {"run_stop_ns": run_ns[1], "first_iteration": 0, "iterations": 2, "stride": 1, "barrier": barrier}
     about |= {"overhead": 0.0, "overheads": [0.0], "lost": 0}
     loops = {name: [getattr(loop, name) for loop in plan.loops] for name in ("name", "layer", "phase", "first_task")}
@@ -100,19 +100,24 @@ def simulated_log(plan, model, threads=2, options=None):
     return EventLog(about, events, loops, np.array(graph.edges(), np.int32))
 
 
-def traced_folder(path, models, environment=None, **options):
-    """Write a folder of `forktask trace` with simulated logs of `starpu_cnn`, and the machine that they ran on."""
-    options = {"network": "starpu_cnn", "batch": 4, **PlanOptions(batch=4, **options).as_dict()}
-    plan = lower(**options)
+def traced_folder(path, models, **options):
+    """Write a results folder of `starpu_cnn` with simulated logs of some models and the durations of their blocks."""
+
+    def block_s(loop, _):
+        return 200e-6 if "conv_backward_weights" in loop.kernel else 20e-6
+
+    chosen = {"network": "starpu_cnn", "batch": 4, "granularity": "auto"}
+    folder, plan = results_folder(path, models=models, block_s=block_s, **chosen, **options)
     for model in models:
         threads = 1 if model == "serial" else 2
-        write_events(path / "events" / file_name(model, threads), simulated_log(plan, model, threads, options))
-    write_machine(path, environment or {"cpu": {"model": "x"}}, {}, None if environment else MACHINE.as_row())
-    return path
+        write_events(
+            plan_folder(folder, "p0") / "events" / file_name(model, threads), simulated_log(plan, model, threads)
+        )
+    return folder
 
 
 @pytest.mark.parametrize("form", ["chain", "partial"])
-def test_a_trace_folder_by_itself_names_the_chain(form, tmp_path, capsys):
+def test_event_logs_name_the_chain(form, tmp_path, capsys):
     """Check that fork-join's waits behind barriers are traced to chains, with buffer and gain, where there are any."""
     folder = traced_folder(tmp_path, ("serial", "forkjoin:region=persistent", "taskiter"), weight_gradients=form)
     assert main(["diagnose", str(folder), "--json"]) == 0
@@ -130,19 +135,9 @@ def test_a_trace_folder_by_itself_names_the_chain(form, tmp_path, capsys):
     assert costs == sorted(costs, reverse=True)
 
 
-def test_a_trace_folder_without_serial_takes_the_durations_of_another_log(tmp_path, capsys):
-    """Check that the chain is named as well, and that it is said which log tells the durations."""
-    folder = traced_folder(tmp_path, ("forkjoin", "taskiter"), weight_gradients="chain")
-    assert main(["diagnose", str(folder)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "starpu_cnn train b4, blocks as long as in the event log of" in said
-    assert "1. Dependency chains bind. conv1 backward: 4 blocks update 'conv1.weight.partials'" in said
-    assert "1. Threads wait behind barriers for" in said and "These are chains" in said
-
-
-def test_a_trace_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
+def test_a_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
     """Check that losses are found, and that the reason is said."""
-    folder = traced_folder(tmp_path, ("serial", "forkjoin"), environment={"cpu": "other"}, weight_gradients="chain")
+    folder = traced_folder(tmp_path, ("serial", "forkjoin"), machine=None, weight_gradients="chain")
     assert main(["diagnose", str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"not diagnosed: {str(folder)!r} was measured on another machine" in said

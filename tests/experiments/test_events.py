@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.commands.main import main
+from forktask.experiments.report import figures
 from forktask.experiments.sampling.event_states import (
     CAUSES,
     STATES,
@@ -26,8 +28,9 @@ from forktask.experiments.sampling.event_states import (
 )
 from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
 from forktask.experiments.sampling.models import built_models
+from forktask.experiments.sampling.results import read_results
 from forktask.experiments.sampling.trace import trace_run
-from forktask.experiments.traces.collect import check_trace_folder
+from forktask.experiments.traces.sweep import traced
 from forktask.forkjoin.executor import SerialExecutor
 
 EVENTS = np.dtype([("start_ns", "<i8"), ("stop_ns", "<i8"), ("iteration", "<i8"), ("task", "<i4"), ("worker", "<i4")])
@@ -269,46 +272,89 @@ def test_logs_are_read_as_written(tmp_path):
     ):
         with pytest.raises(UsageError, match=words):
             read_events(write_events(tmp_path / "wrong.npz", wrong))
-    bad = tmp_path / "bad.npz"
-    bad.write_bytes(path.read_bytes()[:100])
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
-    for file in (bad, tmp_path / "other.npz", tmp_path / "none.npz"):
-        with pytest.raises(UsageError, match="forktask trace wrote"):
+    for file in (tmp_path / "other.npz", tmp_path / "none.npz"):
+        with pytest.raises(UsageError, match=file.name):
             read_events(file)
 
 
-def test_the_command_writes_a_log_for_each_model(tmp_path, capsys):
-    """Check `forktask trace`: a file for each model, what logging cost, and bad input in one sentence."""
-    arguments = ["trace", "--network", "lenet5", "--batch", "4", "--models", "serial,taskiter", "--threads", "1"]
-    assert main([*arguments, "--iterations", "3", "--out", str(tmp_path)]) == 0
-    err = capsys.readouterr().err
-    logs = [read_events(path) for path in events_files(tmp_path)]
-    assert [log.about["model"] for log in logs] == ["serial", "taskiter"] and err.count("iterations of") == 2
+def test_damaged_logs_are_refused_in_one_sentence(tmp_path):
+    """Check flipped bits and ends cut off anywhere: refused with the file's name, or read as written."""
+    log = trace_of("taskiter", iterations=2)
+    whole, path = write_events(tmp_path / "a.npz", log).read_bytes(), tmp_path / "damaged.npz"
+    rng, refused = np.random.default_rng(7), 0
+    places = [*rng.integers(0, len(whole), 400), *range(len(whole) - 700, len(whole))]  # the end is the list of parts
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.integers(8)
+        for content in (damaged, whole[:place]):
+            path.write_bytes(content)
+            try:
+                assert (read_events(path).events == log.events).all()
+            except UsageError as error:
+                refused += 1
+                assert str(path) in str(error) and "measure again" in str(error) and "\n" not in str(error)
+    assert refused > 1.5 * len(places)
+
+
+TRACE = ["trace", "--network", "lenet5", "--batch", "4", "--models", "serial,taskiter", "--threads", "1"]
+
+
+def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys, monkeypatch):
+    """Check rows, a log for each model, pictures in the report, and that diagnosis, simulation and comparison need
+    nothing else; the same command adds nothing, another plan is refused and the logs stay."""
+    monkeypatch.setattr(figures, "available_figures", lambda *_: [])  # those of any results folder
+    out = tmp_path / "out"
+    command = [*TRACE, "--iterations", "3", "--out", str(out)]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert said.err.count("iterations of") == 2 and "Wall time an iteration" in said.out
+    results = read_results(out)
+    kinds = Counter(row["kind"] for row in results.rows)
+    assert kinds == {"run": 1, "machine": 1, "plan": 1, "sample": 2, "profile": 2, "trace": 2}
+    ((plan_id, folder, logs),) = traced(out)
+    assert [log.about["model"] for log in logs] == ["serial", "taskiter"]
     assert all(log.about["iterations"] == 3 and log.about["plan"]["batch"] == 4 for log in logs)
-    assert main([*arguments, "--iterations", "100000000", "--out", str(tmp_path / "b")]) == 1
-    assert "ask for at most" in capsys.readouterr().err
+    assert {str(out / row["path"]) for row in results.of_kind("trace")} == set(map(str, events_files(folder)))
+    assert f'id="{plan_id}-gantt' in (out / "report.html").read_text() and (folder / "trace.json.gz").exists()
+    for words in (["diagnose"], ["simulate"], ["overlay", str(out)], ["status"]):
+        assert main([*words, str(out)]) == 0, words
+    assert "event log of taskiter" in capsys.readouterr().out
+    for path in (events_files(folder)[0], folder / "gantt.svg"):  # one bit of what diagnose and report read
+        whole = path.read_bytes()
+        path.write_bytes(whole[:100] + bytes([whole[100] ^ 0x80]) + whole[101:])
+        assert main(["diagnose" if path.suffix == ".npz" else "report", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert path.name in error and error.count("\n") == 1
+        path.write_bytes(whole)
+    rows, written = read_results(out).rows, [path.read_bytes() for path in events_files(folder)]
+    assert main(command) == 0
+    assert [row for row in read_results(out).rows[len(rows) :] if row["kind"] != "run"] == []
+    assert main([*command, "--batch", "8"]) == 2 and "batch was [4], is now [8]" in capsys.readouterr().err
+    assert main([*TRACE, "--out", str(out), "--network", "starpu_cnn"]) == 2
+    assert [path.read_bytes() for path in events_files(folder)] == written
+
+
+def test_what_cannot_be_traced_is_one_sentence(tmp_path, capsys):
+    """Check the exit code for too many iterations, which a run alone can tell, and for bad input, each said once."""
+    words = [*TRACE, "--out"]
+    assert main([*words, str(tmp_path / "b"), "--iterations", "100000000", "--models", "taskiter"]) == 1
+    assert capsys.readouterr().err.count("ask for at most") == 1
     (tmp_path / "file").write_text("")
-    assert main([*arguments, "--out", str(tmp_path / "file")]) == 2
-    assert "cannot be made or written to" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "file")]) == 2
+    assert main([*words, str(tmp_path / "new"), "--network", "nope"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("got 'nope'") == 1 and error.count("\n") == 2 and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("names", [["training.json"], ["samples.jsonl", "events/serial-1.npz"], ["other/thesis.tex"]])
 def test_traces_are_written_to_no_folder_of_another_kind(names, tmp_path, capsys):
-    """Check that folders of a training, of a sweep and of anything else stay as they are; one of traces above others
-    may be used."""
+    """Check that folders of a training, of rows that are none and of anything else stay as they are."""
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("important")
     before = sorted(tmp_path.rglob("*"))
-    assert main(["trace", "--network", "lenet5", "--batch", "4", "--out", str(tmp_path)]) == 2
-    assert "must be new, empty or hold traces" in capsys.readouterr().err
+    assert main([*TRACE, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path) in error and error.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_folder_above_traces_takes_traces(tmp_path):
-    """Check that new, empty, used folders and those above used ones pass."""
-    check_trace_folder(tmp_path)
-    check_trace_folder(tmp_path / "new")
-    (tmp_path / "cifar" / "events").mkdir(parents=True)
-    check_trace_folder(tmp_path)
-    check_trace_folder(tmp_path / "cifar")

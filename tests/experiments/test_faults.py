@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.commands.main import main
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.sampling.files import unfinished, write_atomically
 from forktask.experiments.sampling.results import SAMPLES, ResultsWriter, read_results
+from forktask.experiments.traces.collect import collect_traces
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -173,14 +174,12 @@ def test_faults_in_training(tmp_path):
         assert not [name for name in os.listdir(tmp_path / str(number)) if name.startswith(".")]
 
 
-def test_a_trace_on_a_full_disk_is_one_sentence(tmp_path, capsys):
-    """Check the command's exit code and only sentence where an event log does not fit."""
-    command = "trace --network lenet5 --batch 8 --models serial,forkjoin --threads 1 --iterations 3 --out"
-    with disk_with_room(1000):
-        assert main([*command.split(), str(tmp_path / "traces")]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "serial-1.npz cannot be written (File too large); make room and give the same command again" in said
-    assert not list((tmp_path / "traces" / "events").iterdir())
+def test_a_trace_on_a_full_disk_is_one_sentence(tmp_path):
+    """Check that no further model is traced where an event log does not fit, and that nothing of it stays."""
+    plan = {"network": "lenet5", **PlanOptions(batch=8).as_dict()}
+    with disk_with_room(1000), pytest.raises(UsageError, match="serial-1.npz .*File too large.*make room"):
+        collect_traces(plan, ["serial", "forkjoin"], 1, tmp_path, iterations=3)
+    assert not list((tmp_path / "events").iterdir())
 
 
 @pytest.mark.parametrize("number", [1, 2])

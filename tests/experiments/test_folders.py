@@ -660,7 +660,7 @@ def test_generated_photographs_have_the_size_that_is_asked_for(tmp_path):
         folder = tmp_path / "cache" / spec.replace(":", "-")
         assert {Image.open(file).size for file in folder.rglob("*.jpg")} == {size}
     for spec in ("thumbnails:many", "thumbnails:12:30", "thumbnails:12:30x", "thumbnails:12:-3x4"):
-        with pytest.raises(UsageError, match="a number and, if wanted, a size, got"):
+        with pytest.raises(UsageError, match="thumbnails.* got"):
             load_data(spec, NETWORK, options(tmp_path))
     for spec in ("thumbnails:12:0x4", "thumbnails:12:4097x4"):
         with pytest.raises(UsageError, match=r"must be in \[1, 4096\], got"):

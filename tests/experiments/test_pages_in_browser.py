@@ -7,19 +7,15 @@ from pathlib import Path
 
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
-from experiments.test_events import trace_of
 from experiments.test_studies import FILE, result
 
-from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.analysis.windows import Window
 from forktask.experiments.report import files
-from forktask.experiments.report.gantt_page import write_gantt_page
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.report import write_study_report
 from forktask.experiments.studies.running import Results
 
 pytestmark = pytest.mark.browser
-PAGES = ("compare", "sweep", "study", "trace")
+PAGES = ("compare", "sweep", "study")
 WIDTHS = (400, 1280)
 A4_WIDTH = 703  # CSS pixels between the margins of the printed page
 
@@ -81,10 +77,6 @@ def pages(tmp_path_factory):
     runs = [run for run in study.runs() if run.axes["batch"] == 32]
     write_study_report(Results(study, [(run, result("a")) for run in runs], "env"), folder, "forktask study small.toml")
     found["study"] = folder / "report.html"
-    plan = task_bench("stencil_1d", 4, 5, kernel="busy_wait", work=3000)
-    logs = [trace_of(model, plan=plan) for model in ("serial", "taskiter")]
-    found["trace"] = tmp_path_factory.mktemp("trace") / "gantt.html"
-    write_gantt_page(found["trace"], [Window(log, range(4)) for log in logs], "Two models on one time axis.")
     return found
 
 
@@ -104,7 +96,7 @@ def test_nothing_sticks_out_of_the_page(name, width, browser, pages):
     show(browser, pages[name], width)
     assert browser.execute_script(STICKS_OUT) == []
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-    if width < 500 and name != "trace":
+    if width < 500:
         boxes = "return [...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         assert browser.execute_script(boxes) > 0
     assert browser.execute_script("return document.querySelectorAll('table').length") == browser.execute_script(
@@ -165,13 +157,3 @@ def test_nothing_is_cut_off_in_print(name, browser, pages):
     assert browser.execute_script(hidden) == 0
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
     assert len(printed) > 10_000
-
-
-def test_the_gantt_picture_is_drawn(browser, pages):
-    """Check that the page of a trace has drawn something in more than a few colours."""
-    show(browser, pages["trace"])
-    colours = """
-    const c = document.querySelector("canvas"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-    const found = new Set(); for (let i = 0; i < d.length; i += 4) found.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
-    return found.size;"""
-    assert browser.execute_script(colours) > 5

@@ -36,6 +36,14 @@ def test_no_bar_without_a_terminal():
     assert stream.getvalue() == ""
 
 
+def test_a_program_without_standard_error(monkeypatch):
+    """Check that the bar is shown to nobody."""
+    monkeypatch.setattr(progress.sys, "stderr", None)
+    with ProgressBar(4, "training") as bar:
+        bar.show(2)
+    assert not bar.visible
+
+
 def test_lines_without_a_terminal(monkeypatch):
     """Check that a long command says now and then how far it is, and one that says so by itself does not."""
     clock = [100.0]

@@ -241,6 +241,36 @@ def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("table", "network", "data"),
+    [
+        ("train", "lenet5", "nope"),
+        ("train", "lenet5", "synthetic:x"),
+        ("train", "lenet5", "text"),
+        ("quick", "lenet5", "nope"),
+        ("train", "gpt2_tiny", "digits"),
+        ("train", "mobilebert_classifier", "text"),
+    ],
+)
+def test_a_study_of_unknown_data_is_refused_when_it_is_read(table, network, data, tmp_path):
+    """Check that forms of data are compared with the network before anything runs."""
+    tables = {"train": {"network": network}, "quick": {}}
+    tables[table]["data"] = data
+    text = [f"[{name}]\n" + "".join(f'{k} = "{v}"\n' for k, v in values.items()) for name, values in tables.items()]
+    (tmp_path / "own.toml").write_text("".join(text))
+    with pytest.raises(UsageError, match=f"data .*{data!r}"):
+        read_study(tmp_path / "own.toml")
+
+
+def test_a_study_of_data_that_are_not_there_begins_nothing(tmp_path, capsys):
+    """Check that it is listed with what is missing, and refused before a folder is made."""
+    (tmp_path / "own.toml").write_text('[train]\ndata = "folder:/nowhere"\n')
+    words = ["study", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 0
+    assert "cannot run: " in (said := capsys.readouterr().out) and "'/nowhere'" in said
+    assert main(words) == 2 and "'/nowhere'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_a_study_without_a_comment_is_listed_without_a_gap(tmp_path, capsys):
     """Check that one empty line stands between the title and the runs where the file does not say how to read it."""
     (tmp_path / "own.toml").write_text("[train]\nbatch = [4, 8]\n")

@@ -108,7 +108,7 @@ def test_the_default_text_is_long_enough():
     [
         ("digits", "must be one of text, text:FILE, tokens:FILE, synthetic:N"),
         ("text:", "must be one of text"),
-        ("text:nowhere", "must be readable"),
+        ("text:nowhere", "text:FILE"),
         ("synthetic:3", r"must be in \[10"),
         ("text:short", "at least three samples"),
     ],

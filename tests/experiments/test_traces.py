@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from html.parser import HTMLParser
 
 import matplotlib.image
 import numpy as np
@@ -28,8 +27,7 @@ from forktask.experiments.analysis.losses import (
 )
 from forktask.experiments.analysis.windows import Window, layer_names, typical
 from forktask.experiments.report.figures.losses import compared, losses_caption
-from forktask.experiments.report.gantt import draw_gantt, page_caption
-from forktask.experiments.report.gantt_page import page_data, write_gantt_page
+from forktask.experiments.report.gantt import draw_gantt
 from forktask.experiments.report.trace_files import largest_window, write_trace_files
 from forktask.experiments.report.words import format_time
 from forktask.experiments.sampling.event_states import STATE_DTYPE, STATES
@@ -284,46 +282,8 @@ def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
     assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
 
 
-class _Page(HTMLParser):
-    """Elements of a page, and the text of its scripts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.scripts, self.loads = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.loads += [value for name, value in attributes if name in ("src", "href")]
-
-    def handle_data(self, data):
-        if self.tags and self.tags[-1] == "script":
-            self.scripts.append(data)
-
-
-def test_the_page_holds_all_that_it_draws(tmp_path, logs):
-    """Check that the page loads nothing, and that its data are the events, in order, with layers and dependences."""
-    windows = [Window(log, range(4)) for log in logs]
-    write_gantt_page(tmp_path / "gantt.html", windows, "a < b")
-    page = _Page((tmp_path / "gantt.html").read_text())
-    data = json.loads(page.scripts[0])
-    assert not page.loads and data == json.loads(json.dumps(page_data(windows))) and "canvas" in page.tags
-    for model, window in zip(data["models"], windows, strict=True):
-        assert sum(len(lane) for lane in model["lanes"]) == 5 * len(window.events) and len(model["spans"]) == 4
-        for worker, lane in enumerate(model["lanes"]):
-            own = window.events[window.events["worker"] == worker]
-            assert (np.cumsum(lane[::5]) + window.start_ns == own["start_ns"]).all() and len(lane[1::5]) == len(own)
-    (plan,) = data["plans"]
-    assert plan["before"]["5"] and len(plan["loop_of"]) == 20 and len(data["models"][3]["path"]) > 4
-    node = shutil.which("node")
-    if node:  # the syntax of the script, where there is something that knows it
-        script = tmp_path / "page.js"
-        script.write_text(page.scripts[1])
-        subprocess.run([node, "--check", script], check=True, timeout=60)
-
-
 def test_a_model_far_slower_than_the_others_leaves_the_axis_to_them():
-    """Check that the axes of picture and page end where the others do, and that title and caption say what goes on."""
+    """Check that the axis ends where the others do, and that title and caption say what goes on."""
 
     def of_length(model, length):
         rows = [(0, "running", 0, 0, 0, length // 2), (1, "running", 0, 1, length // 2, length)]
@@ -337,23 +297,13 @@ def test_a_model_far_slower_than_the_others_leaves_the_axis_to_them():
     assert [title.endswith("goes on to 5.00 µs") for title in titles] == [False, True, False]
     drawn = [x for axis in figure.axes for line in axis.lines if not line.get_clip_on() for x in line.get_xdata()]
     assert max(drawn) == 0.1
-    assert page_data(windows)["shown"] == 100 and "joblib goes on to 5.00 µs" in page_caption(windows)
-    assert "beyond the axis" not in draw_gantt(quick, critical=False)[1] and "goes on" not in page_caption(quick)
+    assert "beyond the axis" not in draw_gantt(quick, critical=False)[1]
 
 
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
     said = "\n".join(write_trace_files(tmp_path, logs, 2))
-    for name in (
-        "gantt.svg",
-        "gantt.html",
-        "gantt.pdf",
-        "gantt.txt",
-        "losses.pdf",
-        "trace.json.gz",
-        "trace.prv",
-        "trace.paje",
-    ):
+    for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
         assert (tmp_path / name).stat().st_size > 200
     for name in ("gantt.png", "losses.png"):
         picture = matplotlib.image.imread(tmp_path / name)[..., :3]

@@ -1,0 +1,142 @@
+"""Traces of a results folder: each plan once more under each model, with the event log on, as files and rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..analysis.losses import LOSSES, all_losses, as_rows
+from ..analysis.names import model_rank
+from ..sampling.events import EVENTS_FOLDER, EventLog, events_files, read_events
+from ..sampling.results import Results, ResultsWriter
+from .collect import Collection, collect_traces
+
+TRACE_FOLDER = "traces"  # of a results folder; below it a folder for each plan
+
+
+def plan_folder(out_dir: str | os.PathLike, plan_id: str) -> Path:
+    """Return the folder of a plan's logs, pictures and traces for other tools."""
+    return Path(out_dir, TRACE_FOLDER, plan_id)
+
+
+def traced(out_dir: str | os.PathLike) -> Iterator[tuple[str, Path, list[EventLog]]]:
+    """Yield plan id, folder and logs of all traces of a results folder; those of a cause that was injected lie below
+    those of the plan.
+
+    Raises
+    ------
+    UsageError
+        A log that is damaged.
+    """
+    for events in sorted(Path(out_dir, TRACE_FOLDER).glob(f"**/{EVENTS_FOLDER}")):
+        place = events.parent
+        if paths := events_files(place):
+            yield place.relative_to(Path(out_dir, TRACE_FOLDER)).parts[0], place, [read_events(p) for p in paths]
+
+
+def trace_sweep(
+    out_dir: str | os.PathLike,
+    results: Results,
+    models: Sequence[str],
+    threads: int,
+    seconds: float,
+    iterations: int | None = None,
+    oversubscribe: bool = False,
+) -> Iterator[tuple[Path, list[EventLog], list[str]]]:
+    """Trace all plans of a results folder under the models of which it has no traces yet.
+
+    Parameters
+    ----------
+    out_dir : path
+        Results folder; files go to `traces/<plan_id>`, a row of kind "trace" for each model to the others.
+    results : Results
+        Its content.
+    models : sequence of str
+    threads : int
+    seconds, iterations
+        Length of each logged run, see `collect_traces`.
+
+    Yields
+    ------
+    Folder of a plan, all of its logs, and a sentence for each model that failed.
+    """
+    done = {(row["plan_id"], row["model"]) for row in results.of_kind("trace")}
+    for plan in results.of_kind("plan"):
+        missing = [model for model in models if (plan["plan_id"], model) not in done]
+        folder = plan_folder(out_dir, plan["plan_id"])
+        kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
+        new = collect_traces(
+            plan["options"],
+            missing,
+            threads,
+            folder,
+            seconds=seconds,
+            iterations=iterations,
+            oversubscribe=oversubscribe,
+        )
+        logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.about["model"]))
+        if new.logs:
+            _write_rows(out_dir, results, plan, logs, new)
+        yield folder, logs, new.failures
+
+
+def _write_rows(
+    out_dir: str | os.PathLike, results: Results, plan: Mapping, logs: Sequence[EventLog], new: Collection
+) -> None:
+    paths = dict(zip(map(id, new.logs), new.paths, strict=True))
+    losses = all_losses(logs)
+    with ResultsWriter(out_dir) as writer:
+        for log, own, row in zip(logs, losses, as_rows(losses), strict=True):
+            if id(log) in paths:
+                writer.append(
+                    {
+                        "kind": "trace",
+                        "plan_id": plan["plan_id"],
+                        "model": log.about["model"],
+                        "threads": log.about["threads"],
+                        "environment_id": results.run["environment_id"],
+                        "path": os.path.relpath(paths[id(log)], out_dir),
+                        "iterations": log.about["iterations"],
+                        "overhead": log.about["overhead"],
+                        "overheads": log.about["overheads"],
+                        "lost": log.about["lost"],
+                        "losses": row,
+                        "layers": own.table[["phase", "layer", *LOSSES]].to_dict("records"),
+                    }
+                )
+
+
+def trace_injected(
+    out_dir: str | os.PathLike,
+    results: Results,
+    models: Sequence[str],
+    threads: int,
+    seconds: float,
+    causes: Sequence[str],
+    iterations: int | None = None,
+    oversubscribe: bool = False,
+) -> list[str]:
+    """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
+    for each model that failed.
+
+    Logs go to `traces/<plan_id>/<cause>`. They get no row, since what an injected run takes is no result of its model,
+    and no pictures, which show typical iterations.
+    """
+    failures: list[str] = []
+    for plan in results.of_kind("plan"):
+        for cause in causes:
+            folder = plan_folder(out_dir, plan["plan_id"]) / cause
+            if len(events_files(folder)) < len(models):
+                found = collect_traces(
+                    plan["options"],
+                    models,
+                    threads,
+                    folder,
+                    seconds=seconds,
+                    iterations=iterations,
+                    inject=cause,
+                    oversubscribe=oversubscribe,
+                )
+                failures += found.failures
+    return failures
