@@ -117,6 +117,7 @@ class _Growth:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of tensors that exist
     last: str = "input"
     input_tokens: Tokens | None = None
+    padding: int | None = None  # of all convolutions of a chain
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
@@ -150,8 +151,9 @@ class _Growth:
 
     def images(self) -> Network:
         """Return a network of images: a third are chains that images in the lanes can compute."""
-        lanes = self.chance(0.35)
+        lanes = self.chance(0.4)
         if lanes:
+            self.padding = _one_of(self.rng, 2, 2, None)
             side = _one_of(self.rng, 4, 6, 8, 10, 12, 16)
             self.input_shape = (self.number(1, 9), side, _one_of(self.rng, side, 4, 8, 14))
         else:
@@ -176,10 +178,12 @@ class _Growth:
         """A layer of the kinds that images or pixels in the lanes have kernels for."""
         match self.number(0, 5):
             case 0 | 1 | 2:
-                self._add(Convolution, self.number(1, 20), 5, _one_of(self.rng, 2, 2, 2, 1, 0))
+                self._add(
+                    Convolution, self.number(1, 20), 5, self.number(0, 2) if self.padding is None else self.padding
+                )
                 if self.chance(0.6):
                     self._add(ReLU)
-                if self.chance(0.5):
+                if self.chance(0.4):
                     self._add(MaxPool, 2)
             case 3:
                 self._add(ReLU)

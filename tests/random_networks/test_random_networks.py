@@ -14,7 +14,20 @@ from random_networks.torch_forms import torch_step
 from cython_src import reference, reference_tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, Dropout, FullyConnected, Network, ReLU, Softmax
+from forktask.cython_src.networks.layers import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    FullyConnected,
+    GlobalPool,
+    MaxPool,
+    Network,
+    ReLU,
+    ReLU6,
+    Softmax,
+)
 from forktask.cython_src.plan.model import READ
 
 NETWORKS = 2000 if LONG else 240
@@ -42,6 +55,58 @@ def test_networks_are_refused_in_a_sentence_or_compute_right(first):
             smallest = shrink(case, lambda smaller, kind=error.kind: kind_of_failure(smaller) == kind)
             raise AssertionError(f"network {seed}: {error}\n{smallest.code}") from error
     assert accepted >= OF_A_TEST // 3
+
+
+END = FullyConnected("fc", 2), Softmax()
+AFTER_POOL = BatchNorm("bn"), ReLU("r"), GlobalPool("pool"), *END
+# What random networks have found, shrunk by hand or by `shrink`.
+FOUND = {
+    "features into a map with a halo": ((4, 4, 4), (Convolution("l0", 16), *END), {"batch": 5}),
+    "the same behind padding": ((1, 8, 8), (Convolution("a", 1, padding=0), Convolution("b", 1, padding=1), *END), {}),
+    "the same behind ReLU": ((1, 4, 4), (Convolution("a", 3), Convolution("b", 3), ReLU("r"), *END), {}),
+    "ReLU beside a padded map": (
+        (1, 2, 2),
+        (Convolution("a", 1), ReLU("r"), Convolution("b", 1), *END),
+        {"fusion": "none", "layout": "flat"},
+    ),
+    "a pool first": ((3, 33, 33), (AveragePool("s", 2), Convolution("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
+    "the largest of the input": ((3, 5, 5), (MaxPool("s", 2), Convolution("c", 4, 3, 1), *AFTER_POOL), {}),
+    "ReLU6 first": ((5, 3, 3), (ReLU6("s"), GlobalPool("pool"), *END), {}),
+    "dropout first": ((3, 3, 3), (Dropout("s"), GlobalPool("pool"), *END), {}),
+    "a sum of the input": ((3, 3, 3), (Add("s", ("input", "input")), GlobalPool("pool"), *END), {}),
+    "a norm first": ((3, 4, 4), AFTER_POOL, {}),
+    "a norm first, evaluated": ((4, 4, 4), AFTER_POOL, {"phase": "evaluate"}),
+    "a norm first, forward": ((3, 4, 4), AFTER_POOL, {"phase": "forward"}),
+    "groups of a narrow input": ((3, 1, 1), (Convolution("c", 6, 3, 1, groups=3, bias=False), *END), {}),
+    "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "flat"}),
+    "a halo that is added to": (
+        (17, 4, 4),
+        (
+            Convolution("a", 17, 1, 0),
+            Add("s", ("input", "a")),
+            Convolution("b", 16, 3, 1, bias=False),
+            Convolution("c", 17, 3, 1),
+            Add("t", ("s", "c")),
+            GlobalPool("pool"),
+            Softmax(),
+        ),
+        {"batch": 3},
+    ),
+    "a shortcut from dropout": (
+        (4, 2, 1),
+        (Dropout("d"), Convolution("c", 4, 3, dilation=2, bias=False, after="input"), Add("s", ("c", "d")), *END),
+        {"phase": "evaluate", "granularity": "rows=1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_mended(name):
+    """Check networks that once raced, read memory that nobody had written, or wrote beside their buffers."""
+    shape, layers, options = FOUND[name]
+    models = [("forkjoin", 2), ("taskgraph", 2), ("taskiter", 2), ("taskiter:placement=stealing", 3)]
+    case = Case(Network("found", shape, layers), {"batch": 1, **options}, seed=4)  # a seed with the NumPy forms
+    assert check(case, models)
 
 
 def test_code_makes_the_same_case():
