@@ -10,14 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cython_src.errors import UsageError, did_you_mean
+from .cython_src.errors import UsageError
 from .cython_src.networks.layers import Network
 from .cython_src.networks.own import write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
 from .experiments.sampling.models import DEFAULT_MODELS
-from .experiments.sweep.configuration import ARGUMENTS, AXES, Configuration, Measure, parse_configuration
+from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
+from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
 from .experiments.sweep.status import failure_report
 from .experiments.sweep.sweep import Sweep
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "compare"]
 
+AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
+ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 # Columns of the table that a notebook shows.
 SHOWN = ("model", "threads", "repetitions", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
 
@@ -214,15 +217,10 @@ def compare(
 
 def _configuration(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
     """Sort the arguments into the tables of a sweep file, which check types and ranges."""
-    axes = [*AXES, ARGUMENTS]
-    measures = [field.name for field in fields(Measure)]
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
     for name, value in given.items():
-        if name not in (*axes, *measures):
-            meant = did_you_mean(name, (*axes, *measures, "out", "quick", "title"))
-            raise UsageError(f"arguments of compare may be {', '.join((*axes, *measures))}; got {name!r}{meant}")
-        several = name in axes and isinstance(value, Sequence) and not isinstance(value, str)
-        tables["grid" if name in axes else "measure"][name] = list(value) if several else value
+        several = name in AXES_OF_COMPARE and isinstance(value, Sequence) and not isinstance(value, str)
+        tables["grid" if name in AXES_OF_COMPARE else "measure"][name] = list(value) if several else value
     networks = tables["grid"]["network"]
     tables["grid"]["network"] = [_name(n, folder) for n in (networks if isinstance(networks, list) else [networks])]
     return parse_configuration({"title": title, **tables}, "compare")

@@ -1,14 +1,13 @@
 """Every name of `forktask`, by purpose; the first use of one of them loads this module."""
 
-from inspect import isfunction
-
 from . import kernels, plans
-from .comparison import Comparison, compare
+from .comparison import ARGUMENTS, Comparison, compare
+from .cython_src.arguments import check_arguments
 from .cython_src.binding.bind import BlockFailure, BoundPlan
 from .cython_src.binding.storage import Storage
-from .cython_src.errors import UsageError, checked_call
+from .cython_src.errors import UsageError
 from .cython_src.graphs.task_functions import TaskFunction, task
-from .cython_src.graphs.user_graph import ITERATION, Region, TaskArray, TaskRecorder
+from .cython_src.graphs.user_graph import ITERATION, Region, TaskArray
 from .cython_src.lowering import PlanOptions, initialise, lower
 from .cython_src.networks.layers import (
     GELU,
@@ -131,12 +130,5 @@ ELSEWHERE = {
     "Module": "Network",
 }
 
-# A wrong argument of a function, or of a method of what users make, is answered in one sentence.
-for _name, _value in [(name, globals()[name]) for name in __all__]:
-    if isfunction(_value) and _value is not compare:
-        _options = [f.name for f in fields(PlanOptions)] if _value in (lower, run) else ()
-        globals()[_name] = checked_call(_value, further=_options)
-for _class in (Executor, UserGraph, TaskRecorder, Comparison):
-    for _name, _value in list(vars(_class).items()):
-        if isfunction(_value) and (_name == "__init__" or not _name.startswith("_")):
-            setattr(_class, _name, checked_call(_value, _class.__name__ if _name == "__init__" else _name))
+_OPTIONS = [field.name for field in fields(PlanOptions)]
+check_arguments(globals(), leave_out=("get_include", "Region"), lower=_OPTIONS, run=_OPTIONS, compare=ARGUMENTS)

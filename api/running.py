@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .cython_src.binding.executor import BaseExecutor
 from .cython_src.errors import UsageError
 from .cython_src.lowering import PlanOptions
 from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
+from .cython_src.reading import Count
 from .cython_src.shown import Shown
 from .experiments.sampling.models import built_models, make_executor, parse_model
 from .experiments.sampling.subject import build, result_hashes
@@ -75,7 +77,7 @@ class Executor(Shown):
         Threads that execute blocks.
     """
 
-    def __init__(self, model: str, num_threads: int, runner: Any):
+    def __init__(self, model: str, num_threads: int, runner: BaseExecutor):
         self.model = model
         self.num_threads = num_threads
         self._runner = runner
@@ -209,8 +211,8 @@ def run(
     *,
     model: str = "taskiter",
     num_threads: int | None = None,
-    iterations: int = 20,
-    seed: int = 1,
+    iterations: Count = 20,
+    seed: Count = 1,
     **changes: Any,
 ) -> Run:
     """Lower a network, give it random images and initial weights, and run it under one model.

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
-
-F = TypeVar("F", bound=Callable)
 
 
 class UsageError(ValueError):
@@ -44,49 +39,3 @@ def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:
         except UsageError as error:
             found.append(str(error))
     return found
-
-
-def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
-    """Return a function whose arguments raise `UsageError` where they do not fit its signature.
-
-    Parameters
-    ----------
-    function : callable
-    name : str, optional
-        By which users call it; default: its own.
-    further : iterable of str
-        Names that its `**` takes.
-    """
-    name, signature = name or function.__name__, inspect.signature(function)
-    own = [p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != "self"]
-    known = (*own, *further)
-
-    def misfit(args: tuple, kwargs: dict) -> str:
-        for given in kwargs:
-            if given not in known:
-                return f"got {given!r}{did_you_mean(given, known)}"
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            return str(error)
-        return ""
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        problem = misfit(args, kwargs) if further else ""
-        if not problem:
-            try:
-                return function(*args, **kwargs)
-            except TypeError:
-                problem = misfit(args, kwargs)
-                if not problem:
-                    raise
-        raise UsageError(f"arguments of {name} are {', '.join(known)}; {problem}") from None
-
-    return call  # type: ignore[return-value]
-
-
-def checked_class(kind: type) -> type:
-    """Let the constructor of a class raise as `checked_call` does, and return the class."""
-    kind.__init__ = checked_call(kind.__init__, kind.__name__)  # type: ignore[misc]
-    return kind

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from .binding.bind import TARGETS as HOST_TARGETS
 from .binding.bind import BoundPlan
 from .binding.bind import bind as bind_to_host
@@ -14,7 +16,10 @@ TARGETS: tuple[str, ...] = (*HOST_TARGETS, "gpu")
 
 
 def bind(
-    plan: Plan, storage: Storage | None = None, target: str = "cpu", instruction_set: str | None = None
+    plan: Annotated[Plan, "call bind(lower(network, batch=16))"],
+    storage: Annotated[Storage | None, "give that of another bound plan"] = None,
+    target: str = "cpu",
+    instruction_set: str | None = None,
 ) -> BoundPlan | GpuBoundPlan:
     """Give a plan memory and kernels.
 
@@ -39,10 +44,6 @@ def bind(
         No GPU, an instruction set for a GPU, unknown target or kernel, or a storage that holds a buffer of the same
         name and another shape.
     """
-    if not isinstance(plan, Plan):
-        raise UsageError(f"bind() takes a plan, got {plan!r}; call bind(lower(network, batch=16))")
-    if storage is not None and not isinstance(storage, Storage):
-        raise UsageError(f"storage must be a Storage, such as that of another bound plan, got {storage!r}")
     if target not in TARGETS:
         raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}{did_you_mean(target, TARGETS)}")
     if target != "gpu":

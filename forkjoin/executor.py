@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import threading
 import time
 from abc import abstractmethod
@@ -85,6 +87,36 @@ def check_team(team_size: int, num_threads: int) -> None:
         )
 
 
+def check_threads_start(num_threads: int) -> None:
+    """Raise `MachineError` unless so many threads can live at once: some libraries end the process where they cannot.
+
+    As many are started and ended, and an eighth more, since libraries start some of their own and take memory. It takes
+    some 20 us each, and is done where there are more than CPUs, or where address space is limited.
+    """
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    if num_threads <= (1 if limited else os.cpu_count() or 1):
+        return
+    wanted = num_threads + num_threads // 8 + 1
+    c = ctypes.CDLL(None)
+    gate = ctypes.create_string_buffer(64)  # a sem_t; threads of Python's own would take memory that stays taken
+    c.sem_init(gate, 0, 0)
+    threads = (ctypes.c_ulong * wanted)()
+    number = ctypes.sizeof(ctypes.c_ulong)
+    started = error = 0
+    while started < wanted and not error:
+        error = c.pthread_create(ctypes.byref(threads, started * number), None, c.sem_wait, gate)
+        started += not error
+    for _ in range(started):
+        c.sem_post(gate)
+    for thread in threads[:started]:
+        c.pthread_join(ctypes.c_ulong(thread), None)
+    if error:
+        raise MachineError(
+            f"{num_threads} threads must be able to start and leave room, got {started} ({os.strerror(error)}); "
+            f"ask for fewer, or raise `ulimit -v` or `ulimit -u`"
+        )
+
+
 class LoopExecutor(BaseExecutor):
     """Base of executors whose caller executes blocks: binding, turning a stopped run into an exception.
 
@@ -102,6 +134,7 @@ class LoopExecutor(BaseExecutor):
     def _prepare(self, bound: BoundPlan) -> None:
         self._workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)
         touch_scratch(self._workers, bound.scratch_bytes, self.cpus)
+        check_threads_start(self.num_threads)  # now that all memory of theirs is there
 
     def _run(self, bound: BoundPlan, first_replay: int, num_replays: int) -> None:
         bound.check_unchanged()

@@ -7,6 +7,12 @@ static inline void stop_after(PersistentRun *run, int64_t loops)
     __atomic_store_n(&run->stop_after, loops, __ATOMIC_RELAXED);
 }
 
+/* Has a block of this loop failed? Those that have not begun are left out: nobody waits for them after Ctrl-C. */
+static inline int stopping(const PersistentRun *run)
+{
+    return __builtin_expect(__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) != INT64_MAX, 0);
+}
+
 /* One function for each schedule: schedule(runtime) would look the schedule up at each loop.
  * The barrier at the end of `omp for` is the only one. */
 #define DEFINE_RUN(name, directive)                                                                                    \
@@ -26,7 +32,8 @@ static inline void stop_after(PersistentRun *run, int64_t loops)
                 if (thread == 0 && forktask_must_stop(&run->poll))                                                     \
                     stop_after(run, done + 1);                                                                         \
                 _Pragma(directive) for (int block = 0; block < num_blocks;                                             \
-                                        block++) if (__builtin_expect(run_block(loop, block, replay, worker) != 0, 0)) \
+                                        block++) if (!stopping(run) &&                                                 \
+                                                     __builtin_expect(run_block(loop, block, replay, worker) != 0, 0)) \
                     stop_after(run, done + 1);                                                                         \
                 done++;                                                                                                \
                 if (__atomic_load_n(&run->stop_after, __ATOMIC_RELAXED) <= done)                                       \

@@ -21,11 +21,13 @@ from .thread_state cimport (
 )
 
 
+# Blocks that have not begun when one fails are left out: a thread must not go on with its share after Ctrl-C has ended
+# the block of another. A relaxed look suffices, since what it misses only runs a block more.
 cdef void _loop_static(const LoopRecord *loop, int64_t replay, WorkerState *workers, int num_threads,
                        int *failed) noexcept nogil:
     cdef int block
     for block in prange(loop.num_blocks, schedule="static", num_threads=num_threads):
-        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+        if failed[0] == 0 and run_block(loop, block, replay, &workers[threadid()]) != 0:
             failed[0] = 1
 
 
@@ -33,7 +35,7 @@ cdef void _loop_static_chunk(const LoopRecord *loop, int64_t replay, WorkerState
                              int *failed, int chunk_size) noexcept nogil:
     cdef int block
     for block in prange(loop.num_blocks, schedule="static", chunksize=chunk_size, num_threads=num_threads):
-        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+        if failed[0] == 0 and run_block(loop, block, replay, &workers[threadid()]) != 0:
             failed[0] = 1
 
 
@@ -41,7 +43,7 @@ cdef void _loop_dynamic(const LoopRecord *loop, int64_t replay, WorkerState *wor
                         int *failed, int chunk_size) noexcept nogil:
     cdef int block
     for block in prange(loop.num_blocks, schedule="dynamic", chunksize=chunk_size, num_threads=num_threads):
-        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+        if failed[0] == 0 and run_block(loop, block, replay, &workers[threadid()]) != 0:
             failed[0] = 1
 
 
@@ -49,7 +51,7 @@ cdef void _loop_guided(const LoopRecord *loop, int64_t replay, WorkerState *work
                        int *failed, int chunk_size) noexcept nogil:
     cdef int block
     for block in prange(loop.num_blocks, schedule="guided", chunksize=chunk_size, num_threads=num_threads):
-        if run_block(loop, block, replay, &workers[threadid()]) != 0:
+        if failed[0] == 0 and run_block(loop, block, replay, &workers[threadid()]) != 0:
             failed[0] = 1
 
 

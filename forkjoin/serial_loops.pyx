@@ -56,6 +56,7 @@ def run_serial(BoundPlan bound, Workers workers, int64_t first_replay, int64_t n
                     for block in range(bound.loops[k].num_blocks):
                         if run_block(&bound.loops[k], block, replay, &workers.states[0]) != 0:
                             failed = True
+                            break
                     if failed:
                         break
                 if failed:

@@ -14,7 +14,7 @@ import pytest
 
 import forktask as ft
 from forktask import kernels, plans, public
-from forktask.cython_src.errors import checked_call
+from forktask.cython_src.arguments import checked_call
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("numpy", "pandas", "matplotlib", "seaborn", "joblib", "scipy")
@@ -129,22 +129,22 @@ IMAGE = (3, 8, 8)
     [
         (lambda: ft.Network("n", input=IMAGE, layers=HEAD), "got 'input'; did you mean 'input_shape'"),
         (lambda: ft.Network("n", IMAGE), "missing a required argument: 'layers'"),
-        (lambda: ft.Network(IMAGE, HEAD, ()), "first argument of Network is its name"),
+        (lambda: ft.Network(IMAGE, HEAD, ()), r"name of Network must be a text.*got \(3, 8, 8\)"),
         (lambda: ft.Network("n", (784,), HEAD), r"got \(784,\); a vector is an image of shape \(784, 1, 1\)"),
-        (lambda: ft.Network("n", 784, HEAD), "channels, height, width.*got 784"),
+        (lambda: ft.Network("n", 784, HEAD), "got 784; give .channels, height, width"),
         (lambda: ft.Network("n", (3, 0, 8), HEAD), r"got \(3, 0, 8\)"),
-        (lambda: ft.Network("n", IMAGE, ()), "must be a tuple of layers"),
-        (lambda: ft.Network("n", IMAGE, ft.Softmax()), "must be a tuple of layers"),
-        (lambda: ft.Network("n", IMAGE, (ft.ReLU, *HEAD)), "must be layers such as"),
-        (lambda: ft.Network("n", IMAGE, (ft.Dropout(0.5), *HEAD)), "argument of Dropout is its name.*got 0.5"),
+        (lambda: ft.Network("n", IMAGE, ()), "must be at least one, got none"),
+        (lambda: ft.Network("n", IMAGE, ft.Softmax()), "layers of Network must be a list"),
+        (lambda: ft.Network("n", IMAGE, (ft.ReLU, *HEAD)), "list layers such as"),
+        (lambda: ft.Network("n", IMAGE, (ft.Dropout(0.5), *HEAD)), "name of Dropout must be a text.*got 0.5"),
         (lambda: ft.Convolution("c", 8, kernel_size=3), "got 'kernel_size'; did you mean 'kernel'"),
         (lambda: ft.Convolution(8), "missing a required argument: 'out_channels'"),
         (lambda: ft.Tokens(10), "arguments of Tokens.*'positions'"),
         (lambda: ft.lower(ft.Network("n", IMAGE, HEAD[1:]), batch=2, optimiser="adam"), "did you mean 'optimizer'"),
-        (lambda: ft.lower(IMAGE), "must be a name or a Network"),
+        (lambda: ft.lower(IMAGE), "network of lower must be a text or of type Network"),
         (lambda: ft.PlanOptions(optimiser="adam"), "did you mean 'optimizer'"),
-        (lambda: ft.bind(ft.Network("n", IMAGE, HEAD)), "bind.. takes a plan"),
-        (lambda: ft.bind(ft.lower("lenet5"), "here"), "storage must be a Storage"),
+        (lambda: ft.bind(ft.Network("n", IMAGE, HEAD)), "plan of bind must be of type Plan.*call bind"),
+        (lambda: ft.bind(ft.lower("lenet5"), "here"), "storage of bind must be of type Storage or None, got 'here'"),
         (lambda: ft.initialise(ft.lower("lenet5")), r"call initialise\(bind\(plan\)\)"),
         (lambda: ft.executor("serial", threads=1), "did you mean 'num_threads'"),
         (lambda: ft.executor("serial").prepare(), "arguments of prepare are bound; missing"),

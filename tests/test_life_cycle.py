@@ -318,3 +318,36 @@ def test_a_failing_kernel_names_its_exception_first(case):
 
     with pytest.raises(BlockFailure, match=r"^ArithmeticError: no root; .* failed in iteration 0 with status -1"):
         case.from_kernel(fail)
+
+
+def test_no_block_begins_after_ctrl_c(case):
+    """Check that of a loop of several blocks a thread those are left out that have not begun."""
+    begun, before = [], []
+
+    def interrupt(*arguments):
+        before.append(len(begun))
+        raise KeyboardInterrupt
+
+    def kernel():
+        if not begun:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        begun.append(1)
+        threading.Event().wait(0.3)
+
+    def count(region):
+        kernel()
+
+    recorder = TaskRecorder()
+    counters = recorder.array("counters", np.zeros(8))
+    for k in range(8):
+        recorder.task(count, updates=[counters[k : k + 1]])
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        case.executor.prepare(bind(recorder.plan()))
+        with pytest.raises(KeyboardInterrupt):
+            case.executor.run(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert len(begun) <= before[0] + case.executor.num_threads
+    case.check()

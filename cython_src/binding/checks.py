@@ -19,6 +19,7 @@ from ..kernels import kernel_table
 from ..plan.cells import build_access_table
 from ..plan.dependences import TaskGraph, record_graph
 from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks
+from ..reading import Count, Number
 from .bind import BlockFailure, BoundPlan, Workers, bind
 from .storage import Storage
 
@@ -56,9 +57,9 @@ def check_accesses(
     *,
     storage: Storage | None = None,
     initialise: Callable[[BoundPlan], Any] | None = None,
-    num_replays: int = 2,
-    blocks_per_loop: int | None = None,
-    seed: int = 0,
+    num_replays: Number = 2,
+    blocks_per_loop: Number | None = None,
+    seed: Count = 0,
     instruction_set: str | None = None,
 ) -> int:
     """Run the plan in order and check every block against the accesses it declares.
@@ -111,9 +112,9 @@ def find_unused_reads(
     *,
     storage: Storage | None = None,
     initialise: Callable[[BoundPlan], Any] | None = None,
-    num_replays: int = 2,
-    blocks_per_loop: int | None = None,
-    seed: int = 0,
+    num_replays: Number = 2,
+    blocks_per_loop: Number | None = None,
+    seed: Count = 0,
     instruction_set: str | None = None,
 ) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
     """Find what blocks declare as read, or as updated, without reading it: regions that serialise for nothing.
@@ -509,9 +510,9 @@ def check_orders(
     bound: BoundPlan,
     graph: TaskGraph | None = None,
     *,
-    num_orders: int = 100,
-    num_replays: int = 3,
-    seed: int = 0,
+    num_orders: Number = 100,
+    num_replays: Number = 3,
+    seed: Count = 0,
     tolerance: float | None = None,
 ) -> int:
     """Run a plan serially and then in random legal orders, from the same data: all must leave the same bits.

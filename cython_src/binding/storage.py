@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,6 +34,8 @@ def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarr
         Neither is called so.
     """
     aliases = plan.attributes.get("aliases", {})
+    if not isinstance(name, str):
+        raise UsageError(f"the name of an array must be a text, got {name!r}")
     if name in aliases:
         return aliases[name](arrays)
     if name in arrays:
@@ -115,7 +117,7 @@ class Storage:
         return raw[self.guard_bytes : self.guard_bytes + size].view(dtype).reshape(shape)
 
     def arrays_for(
-        self, plan: Plan, float_dtype: str | None = None, given: Mapping[str, np.ndarray] | None = None
+        self, plan: Plan, float_dtype: Literal["float64"] | None = None, given: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """Arrays for all buffers of a plan: persistent ones from here, transient ones new and zeroed, or `given`.
 

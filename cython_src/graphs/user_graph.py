@@ -36,6 +36,7 @@ from ..plan.model import (
     BlockLoop,
     Plan,
 )
+from ..reading import Count, Number
 from ..shown import Shown
 
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
@@ -255,7 +256,7 @@ class TaskRecorder(Shown):
         Private copies of an array that tasks reduce into, at most.
     """
 
-    def __init__(self, name: str = "user_graph", *, reduction_groups: int = 8):
+    def __init__(self, name: str = "user_graph", *, reduction_groups: Number = 8):
         self.name = name
         self.reduction_groups = reduction_groups
         self.arrays: dict[str, TaskArray] = {}
@@ -409,7 +410,7 @@ class TaskRecorder(Shown):
         self._changed()
         self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation, affinity))
 
-    def taskloop(self, iterations: range | int, grainsize: int) -> Iterator[slice]:
+    def taskloop(self, iterations: range | Count, grainsize: Number) -> Iterator[slice]:
         """Cut a loop: `for i in graph.taskloop(range(n), grainsize=64): graph.task(f, updates=[x[i]])`.
 
         As with `nogroup` in OpenMP, and in OmpSs-2, there is no wait at its end.

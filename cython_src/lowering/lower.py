@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Plan
+from ..reading import Count, Number
 from .layouts.channels import Channels
 from .layouts.lanes import FLAT_LAYOUT, LANES_LAYOUT, choose_lanes
 from .layouts.tokens import Tokens
@@ -30,13 +31,13 @@ DRAWN_TOGETHER = 1 << 16  # random initial weights
 
 
 def lower(
-    network: str | Network,
-    options: PlanOptions | None = None,
+    network: Annotated[str | Network, "describe one as Network(name, ...)"],
+    options: Annotated[PlanOptions | None, "name single ones: lower(network, batch=16)"] = None,
     *,
-    num_images: int | None = None,
-    num_batches: int = 1,
-    num_iterations_logged: int = 1000,
-    num_learning_rates: int = 1,
+    num_images: Number | None = None,
+    num_batches: Number = 1,
+    num_iterations_logged: Number = 1000,
+    num_learning_rates: Number = 1,
     prefix: str = "",
     read_image: Callable[[int, np.ndarray], None] | None = None,
     **changes: Any,
@@ -70,13 +71,7 @@ def lower(
     graph = own_plan(network)
     if graph is None:
         spec = get_network(network) if isinstance(network, str) else network
-        if not isinstance(spec, Network):
-            raise UsageError(f"network must be a name or a Network, got {spec!r}; describe one as Network(name, ...)")
-    if not isinstance(options, PlanOptions):
-        if options is not None:
-            raise UsageError(
-                f"options must be PlanOptions, got {options!r}; name single ones: lower(network, batch=16)"
-            )
+    if options is None:
         options = PlanOptions(batch=1 if graph else default_batch(spec))
     if changes:
         options = options.with_changes(**changes)
@@ -186,7 +181,7 @@ def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
     return True
 
 
-def initialise(bound, seed: int = 0) -> None:
+def initialise(bound, seed: Count = 0) -> None:
     """Set the parameters of a bound plan: a normal distribution for weights, with the standard deviation that the layer
     says, else He's; 1 for the weights of norms, zero for biases; the optimiser's state to zero and running statistics
     to mean 0 and variance 1.

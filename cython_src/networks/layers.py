@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from ..errors import UsageError, checked_class, did_you_mean
+from msgspec import Meta
+
+from ..arguments import checked_class
+from ..errors import UsageError, did_you_mean
+from ..reading import Count, Name, Number
 from ..shown import Shown
+
+Small = Annotated[float, Meta(ge=0, lt=1e15)]
 
 TYPES = 2  # segments of a sample of BERT
 SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
@@ -21,13 +27,13 @@ class Convolution:
     Depthwise where `groups` is the number of channels.
     """
 
-    name: str
-    out_channels: int
-    kernel: int = 5
-    padding: int = 2
-    stride: int = 1
-    groups: int = 1
-    dilation: int = 1
+    name: Name
+    out_channels: Number
+    kernel: Number = 5
+    padding: Count = 2
+    stride: Number = 1
+    groups: Number = 1
+    dilation: Number = 1
     bias: bool = True
     after: str = ""
 
@@ -37,9 +43,9 @@ class BatchNorm:
     """Batch normalisation over images and pixels: name.weight, name.bias, and the statistics name.running_mean and
     name.running_var, which evaluation uses."""
 
-    name: str
-    eps: float = 1e-5
-    momentum: float = 0.1
+    name: Name
+    eps: Small = 1e-5
+    momentum: Small = 0.1
     after: str = ""
 
 
@@ -47,7 +53,7 @@ class BatchNorm:
 class ReLU:
     """max(x, 0)."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -55,7 +61,7 @@ class ReLU:
 class ReLU6:
     """min(max(x, 0), 6)."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -63,7 +69,7 @@ class ReLU6:
 class Add:
     """Sum of two layers' outputs, `inputs`: the end of a residual block."""
 
-    name: str
+    name: Name
     inputs: tuple[str, str]
 
 
@@ -71,10 +77,10 @@ class Add:
 class MaxPool:
     """Maximum of windows of size x size, `stride` apart (0: side by side)."""
 
-    name: str
-    size: int = 2
-    stride: int = 0
-    padding: int = 0
+    name: Name
+    size: Number = 2
+    stride: Count = 0
+    padding: Count = 0
     after: str = ""
 
 
@@ -82,9 +88,9 @@ class MaxPool:
 class AveragePool:
     """Mean of windows of size x size, `stride` apart (0: side by side)."""
 
-    name: str
-    size: int = 2
-    stride: int = 0
+    name: Name
+    size: Number = 2
+    stride: Count = 0
     after: str = ""
 
 
@@ -92,7 +98,7 @@ class AveragePool:
 class GlobalPool:
     """Mean over all pixels."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -100,8 +106,8 @@ class GlobalPool:
 class Dropout:
     """In training, zero with probability `rate`, and 1 / (1 - rate) times the rest."""
 
-    name: str
-    rate: float = 0.5
+    name: Name
+    rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     after: str = ""
 
 
@@ -109,8 +115,8 @@ class Dropout:
 class FullyConnected:
     """name.weight (out, in), name.bias (out,)."""
 
-    name: str
-    out_features: int
+    name: Name
+    out_features: Number
     after: str = ""
 
 
@@ -120,10 +126,10 @@ class Embedding:
     positions.weight (positions, features) for token t of a sample. Initial weights have the standard deviation
     `deviation`."""
 
-    name: str
-    features: int
+    name: Name
+    features: Number
     positions: str = ""
-    deviation: float = 0.02
+    deviation: Small = 0.02
     after: str = ""
 
 
@@ -133,9 +139,9 @@ class Positions:
     table (2, features), its first row: all tokens are of the first of BERT's two segments. Initial weights have the
     standard deviation `deviation`."""
 
-    name: str
+    name: Name
     types: str = ""
-    deviation: float = 0.02
+    deviation: Small = 0.02
     after: str = ""
 
 
@@ -143,7 +149,7 @@ class Positions:
 class Trigram:
     """Features of the next token, the token and the one before it side by side, zeros past the ends of a sample."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -151,7 +157,7 @@ class Trigram:
 class FirstToken:
     """Features of the first token of each sample alone."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -159,7 +165,7 @@ class FirstToken:
 class NoNorm:
     """Features times name.weight plus name.bias, in the place of a norm."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -167,8 +173,8 @@ class NoNorm:
 class LayerNorm:
     """Normalisation over the features of each token: name.weight, name.bias."""
 
-    name: str
-    eps: float = 1e-5
+    name: Name
+    eps: Small = 1e-5
     after: str = ""
 
 
@@ -177,10 +183,10 @@ class Linear:
     """Linear layer of each token: name.weight (out, in), name.bias (out,). Initial weights have the standard deviation
     `deviation`."""
 
-    name: str
-    out_features: int
+    name: Name
+    out_features: Number
     bias: bool = True
-    deviation: float = 0.02
+    deviation: Small = 0.02
     after: str = ""
 
 
@@ -190,8 +196,8 @@ class Attention:
     values; head h has columns h d to (h + 1) d of each third. With `causal` a token sees itself and those before
     it. Queries, keys and values may also be three linear layers, `inputs`, that nothing else reads."""
 
-    name: str
-    heads: int
+    name: Name
+    heads: Number
     causal: bool = True
     after: str = ""
     inputs: tuple[str, ...] = ()
@@ -201,7 +207,7 @@ class Attention:
 class GELU:
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
-    name: str
+    name: Name
     after: str = ""
 
 
@@ -211,10 +217,10 @@ class TiedHead:
     Features that its input has beyond the embedding's are multiplied by name.dense.weight (vocabulary, those features),
     whose initial values have the standard deviation `deviation`; with `bias` plus name.bias (vocabulary,)."""
 
-    name: str
+    name: Name
     embedding: str
     bias: bool = False
-    deviation: float = 0.02
+    deviation: Small = 0.02
     after: str = ""
 
 
@@ -222,7 +228,7 @@ class TiedHead:
 class Softmax:
     """Class probabilities; cross-entropy with the labels, or with each token's next, in training."""
 
-    name: str = "softmax"
+    name: Name = "softmax"
     after: str = ""
 
 
@@ -268,10 +274,10 @@ class Tokens:
         Token in the place of masked ones.
     """
 
-    vocabulary: int
-    positions: int
-    answers: str = "next"
-    mask: int = -1
+    vocabulary: Number
+    positions: Number
+    answers: Literal["next", "masked", "class"] = "next"
+    mask: Annotated[int, Meta(ge=-1)] = -1
 
 
 @dataclass(frozen=True, repr=False)
@@ -294,38 +300,19 @@ class Network(Shown):
         A shape that is that of no image and no sequence, no layers, or something else among them.
     """
 
-    name: str
-    input_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
+    name: Name
+    input_shape: Annotated[tuple[Number, ...], "give (channels, height, width) of an image, (length,) of tokens"]
+    layers: Annotated[tuple[Layer, ...], "list layers such as ReLU('relu1')"]
     tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise UsageError(f"the first argument of Network is its name, a text, got {self.name!r}; give it one")
-        for field in ("input_shape", "layers"):
-            if isinstance(getattr(self, field), list):
-                object.__setattr__(self, field, tuple(getattr(self, field)))
-        shape, layers = self.input_shape, self.layers
         wanted = "(length,), the tokens of a sample" if self.tokens else "(channels, height, width) of an image"
-        if (
-            not isinstance(shape, tuple)
-            or len(shape) != (1 if self.tokens else 3)
-            or not all(type(n) is int and n > 0 for n in shape)
-        ):
-            vector = isinstance(shape, tuple) and len(shape) == 1
-            remedy = f"; a vector is an image of shape ({shape[0]}, 1, 1)" if vector else ""
+        shape = self.input_shape
+        if len(shape) != (1 if self.tokens else 3):
+            remedy = f"; a vector is an image of shape ({shape[0]}, 1, 1)" if len(shape) == 1 else ""
             raise UsageError(f"input_shape of network {self.name!r} must be {wanted}, got {shape!r}{remedy}")
-        if not isinstance(layers, tuple) or not layers:
-            raise UsageError(f"layers of network {self.name!r} must be a tuple of layers, got {layers!r}; list them")
-        for layer in layers:
-            if not isinstance(layer, Layer):
-                raise UsageError(
-                    f"layers of network {self.name!r} must be layers such as ReLU('relu1'), got {layer!r}; make one"
-                )
-            if not isinstance(layer.name, str) or not layer.name:
-                raise UsageError(
-                    f"the first argument of {type(layer).__name__} is its name, a text, got {layer.name!r}; give it one"
-                )
+        if not self.layers:
+            raise UsageError(f"layers of network {self.name!r} must be at least one, got none; list them")
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.input_shape))
@@ -537,37 +524,6 @@ for _kind in (*get_args(Layer), Tokens, Network):
 
 TOKEN_LAYERS = (Embedding, Positions, Trigram, FirstToken, NoNorm, LayerNorm, Linear, Attention, TiedHead)
 
-# What layers are made of, with the least value; a pool's stride of 0 is its size.
-LEAST = {
-    "out_channels": 1,
-    "kernel": 1,
-    "padding": 0,
-    "stride": 1,
-    "groups": 1,
-    "dilation": 1,
-    "size": 1,
-    "out_features": 1,
-    "features": 1,
-    "heads": 1,
-}
-
-
-def _check_layer(layer: Layer) -> None:
-    """Raise `UsageError` for a number that makes no sense whatever comes before the layer."""
-    pool = isinstance(layer, MaxPool | AveragePool)
-    for field, least in LEAST.items():
-        least = 0 if pool and field == "stride" else least
-        value = getattr(layer, field, least)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{field} of {layer.name!r} must be a whole number of at least {least}, got {value!r}")
-    if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
-        raise UsageError(
-            f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
-            f"windows would hold nothing"
-        )
-    if isinstance(layer, Dropout) and not 0 <= layer.rate < 1:
-        raise UsageError(f"rate of {layer.name!r} must be in [0, 1), got {layer.rate!r}")
-
 
 def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of one sample after a layer.
@@ -577,7 +533,6 @@ def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) 
     UsageError
         The layer does not fit what comes before it.
     """
-    _check_layer(layer)
     shape = before[0]
     if isinstance(layer, Add):
         if before[0] != before[1]:
@@ -603,6 +558,11 @@ def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) 
             )
         reach, padding, stride = (layer.kernel - 1) * layer.dilation + 1, layer.padding, layer.stride
     else:
+        if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
+            raise UsageError(
+                f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
+                f"windows would hold nothing"
+            )
         reach, stride = layer.size, layer.stride or layer.size
         padding = layer.padding if isinstance(layer, MaxPool) else 0
     height, width = ((n + 2 * padding - reach) // stride + 1 for n in shape[1:])

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..errors import UsageError, checked_call, did_you_mean
+from ..arguments import checked_call
+from ..errors import UsageError, did_you_mean
 from .layers import Network
 
 FUNCTION = "network"  # of the programs that `write_network` makes
@@ -115,7 +116,7 @@ def make_own(name: str) -> Any:
         made = checked_call(found, called)(**arguments) if callable(found) else found
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program may end itself where it is imported
         raise UsageError(
             f"network {name!r} must be made without an error, got {type(error).__name__}: {error}"
             f"{_line_of(error)}; mend that place"
@@ -188,7 +189,7 @@ def write_network(network: Network, folder: Path) -> str:
     path = folder / f"{word}-{digest}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); choose another folder") from None
     name = f"{path}:{FUNCTION}"

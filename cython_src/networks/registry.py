@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import Literal
 
 from ..errors import UsageError, did_you_mean
 from .layers import Network
@@ -20,7 +21,7 @@ TOKENS = ("gpt2", "mobilebert")
 SUFFIXES = {"": (32, 10), "_64": (64, 200), "_224": (224, 1000)}
 
 
-def network_names(kind: str = "") -> tuple[str, ...]:
+def network_names(kind: Literal["", "images", "tokens"] = "") -> tuple[str, ...]:
     """Return all names that `get_network` knows, or those of one kind: "images" or "tokens"."""
     images = (*SINGLE, *(family + suffix for family in FAMILIES for suffix in SUFFIXES))
     return {"": (*images, *_sizes()), "images": images, "tokens": tuple(_sizes())}[kind]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError, check_choice
+from ..reading import Number
 from .cells import build_access_table, overlay_buffers, overlay_cells
 from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
@@ -41,7 +42,11 @@ class PlanBuilder:
             raise UsageError(f"role of buffer {name!r} must be one of {known}; got {role!r}")
         if any(n < 1 for n in shape):
             raise UsageError(f"shape of buffer {name!r} must be positive in every dimension, got {tuple(shape)}")
-        new = Buffer(name, tuple(int(n) for n in shape), np.dtype(dtype).name, role, carried)
+        try:
+            known_dtype = np.dtype(dtype).name
+        except TypeError:
+            raise UsageError(f"dtype of buffer {name!r} must be one of NumPy's, got {dtype!r}") from None
+        new = Buffer(name, tuple(int(n) for n in shape), known_dtype, role, carried)
         if self._buffers.setdefault(name, new) != new:
             raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
         return name
@@ -93,16 +98,16 @@ class PlanBuilder:
         self._num_tasks += len(blocks)
         return loop
 
-    def unrolled(self, factor: int) -> None:
+    def unrolled(self, factor: Number) -> None:
         """Declare that one pass through the plan takes `factor` steps (loops carry their `iteration_offset`)."""
-        self._iteration_stride = int(factor)
+        self._iteration_stride = factor
 
     def rewrite_chains(self, form: str) -> None:
         """Write the chains of loops that were appended so far in another form of `chained_sums.FORMS`."""
         self._buffers, self._loops = rewrite_chains(self._buffers, self._loops, form)
         self._num_tasks = sum(loop.num_blocks for loop in self._loops)
 
-    def reduction_groups(self, groups: int) -> None:
+    def reduction_groups(self, groups: Number) -> None:
         """Deal blocks that reduce into a buffer to at most `groups` private copies; default: 8."""
         self._reduction_groups = groups
 

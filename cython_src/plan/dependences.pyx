@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..errors import UsageError
 from ..shown import Shown
+from .model import AccessTable
 
 FLOW, ANTI, SHARING, SELF = 0, 1, 2, 3
 EDGE_KINDS = ("flow", "anti", "sharing", "self")
@@ -515,6 +517,8 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
     -------
     TaskGraph
     """
+    if not isinstance(access_table, AccessTable):
+        raise UsageError(f"record_graph() takes the accesses of a plan, got {access_table!r}; call it with plan.accesses")
     cdef _Recorder recorder = _Recorder(access_table)
     cdef int32_t n = <int32_t> recorder.num_tasks
     cdef IntVector source, target, token, kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -104,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     os.environ["MPLBACKEND"] = "agg"  # figures go to files, whatever the environment asks for
+    for stream in (sys.stdout, sys.stderr):  # of any encoding: characters that it lacks are written as escapes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(words)

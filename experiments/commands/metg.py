@@ -34,7 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     graph = parser.add_mutually_exclusive_group()
     graph.add_argument(
-        "--pattern", default="stencil_1d", metavar="P[,P...]", help=f"of {', '.join(PATTERNS)}; default: %(default)s"
+        "--pattern",
+        type=texts,
+        default="stencil_1d",
+        metavar="P[,P...]",
+        help=f"of {', '.join(PATTERNS)}; default: %(default)s",
     )
     add_plan_options(parser, network=None, network_group=graph)
     add_models(parser, default_models())
@@ -69,11 +73,11 @@ def call(arguments: Namespace) -> int:
         if unused := given(arguments, PlanOptions):
             flag = next(iter(unused)).replace("_", "-")
             raise UsageError(f"--{flag} is an option of plans of networks, got it without --network; leave it out")
-        patterns = texts(arguments.pattern)
+        patterns = arguments.pattern
         graphs = task_bench_graphs(patterns, options, arguments.device)
         if "radix" in asked and not {*patterns} & {*PATTERNS_WITH_RADIX}:
             raise UsageError(
-                f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {arguments.pattern}; leave it out"
+                f"--radix is for the patterns {', '.join(PATTERNS_WITH_RADIX)}, got {', '.join(patterns)}; leave it out"
             )
     else:
         if unused := asked.keys() - {"kernel"}:

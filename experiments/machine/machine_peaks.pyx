@@ -13,7 +13,7 @@ import statistics
 
 from ...cython_src.kernels.interface.block_kernel cimport FORKTASK_MAX_OPERANDS, KernelArgs, TaskContext
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
 
 
@@ -69,7 +69,9 @@ def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, dou
             error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread,
                                    num_windows, window_s, rates)
         if error:
-            raise OSError(error, f"{os.strerror(error)} (threads {threads}, CPUs {cpus})")
+            raise MachineError(
+                f"{threads} threads must be able to start on their CPUs, and the system refused ({os.strerror(error)}); "
+                f"ask for fewer, or raise `ulimit -v` or `ulimit -u`")
         return [rates[i] for i in range(num_windows)]
     finally:
         free(rates)

@@ -83,6 +83,7 @@ def run_sample(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",  # libraries may print any bytes
         env=dict(environment),
         process_group=0,
     )

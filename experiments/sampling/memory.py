@@ -15,6 +15,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower
 from ...cython_src.plan.model import Plan
+from ...cython_src.records import LARGEST_WHOLE
 from ...cython_src.typed_text import format_bytes
 
 # Role of a buffer -> its name in tables.
@@ -56,8 +57,8 @@ def parse_bytes(text: str) -> int:
         value = float(number[: len(number) - len(unit)]) * UNITS[unit.strip()]
     except (ValueError, KeyError):
         value = 0.0
-    if value < 1:
-        raise UsageError(f"a memory limit must be a number of bytes such as 1500M or 1.5GiB, got {text!r}")
+    if not 1 <= value < LARGEST_WHOLE:
+        raise UsageError(f"a memory limit must be a number of bytes such as 1500M or 1.5GiB, got {text[:40]!r}")
     return int(value)
 
 

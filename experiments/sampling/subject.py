@@ -198,7 +198,7 @@ def fill_dataset(bound, seed: int) -> None:
     else:
         images, labels = arrays["dataset.images"], arrays["dataset.labels"]
         generator.standard_normal(dtype=np.float32, out=images)
-        labels[...] = generator.integers(0, 10, labels.shape)
+        labels[...] = generator.integers(0, min(10, bound.plan.attributes["num_classes"]), labels.shape)
     order[...] = np.arange(order.size).reshape(order.shape)
     if "learning_rates" in arrays:
         arrays["learning_rates"][...] = LEARNING_RATE

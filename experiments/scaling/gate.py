@@ -193,7 +193,7 @@ def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
         write_atomically(settings.jsonl, summary.json_lines(rows))
     text = summary.markdown(rows, f"Gate: {settings.commit} against {settings.against}")
     for path in summaries(settings):
-        with open(path, "a") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(text)
 
 

@@ -186,8 +186,8 @@ class _Collector:
             terminalreporter.write_line(line)
         jsonl = self.config.getoption("scaling_jsonl")
         if jsonl:
-            Path(jsonl).write_text(summary.json_lines(self.rows))
+            Path(jsonl).write_text(summary.json_lines(self.rows), encoding="utf-8")
         text = summary.markdown(self.rows)
         for path in filter(None, (self.config.getoption("scaling_summary"), os.environ.get("GITHUB_STEP_SUMMARY"))):
-            with open(path, "a") as file:
+            with open(path, "a", encoding="utf-8") as file:
                 file.write(text)

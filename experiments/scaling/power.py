@@ -193,7 +193,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def append(path: Path, row: Mapping[str, Any]) -> None:
     """Write one row, at once."""
     try:
-        with open(path, "a") as file:
+        with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     except OSError as error:
         raise UsageError(f"--file must be a file that can be written, got {path} ({error.strerror})") from None

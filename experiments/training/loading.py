@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ from .trainer import Trainer
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.training.loading")
 TIME_LIMIT_S = 3600.0
 TRAINING = "training alone"
+WITHOUT_TORCH = "PyTorch's DataLoader is left out: PyTorch is not installed; pip install 'forktask[peers]'"
 
 
 def ways(threads: int, models: Sequence[str]) -> list[str]:
-    """Return the names of all ways: a loop on one thread, joblib, PyTorch's loader, and loading within the step of each
-    model, beside training on images that are in memory."""
-    workers = dict.fromkeys((0, 1, threads))
+    """Return the names of all ways: a loop on one thread, joblib, PyTorch's loader where PyTorch is installed, and
+    loading within the step of each model, beside training on images that are in memory."""
+    workers = dict.fromkeys((0, 1, threads) if find_spec("torch") else ())
     return [
         "one thread",
         f"joblib, {threads} threads",
@@ -124,10 +126,8 @@ class _Images:
 
 
 def _load_with_torch(data: Dataset, order: np.ndarray, count: int) -> float:
-    try:
-        from torch.utils.data import DataLoader
-    except ImportError:
-        raise UsageError("the loader of PyTorch needs PyTorch; pip install 'forktask[peers]'") from None
+    from torch.utils.data import DataLoader
+
     # Workers are forked before any thread of ours runs: the usual way, and the quickest to start.
     loader = DataLoader(_Images(data, order), batch_size=order.shape[1], num_workers=count)
     start = time.perf_counter()
@@ -159,7 +159,8 @@ def compare_loading(
     Returns
     -------
     dict
-        "config" and "rows": {"way", "images_per_s", "peak_bytes", "workers_bytes"} or {"way", "failure", "message"}.
+        "config"; "left_out", sentences; "rows": {"way", "images_per_s", "peak_bytes", "workers_bytes"} or {"way",
+        "failure", "message"}.
         Ways within the step also have "share_of_lower", the rate over the lower of the highest rate of loading alone
         and the rate of training alone under the same model, and "share_of_both", over the rate of the two one after
         the other on the same cores, which overlap cannot beat where both keep all cores busy.
@@ -186,7 +187,8 @@ def compare_loading(
         if row["way"].startswith("in the step") and "failure" not in row and alone and training:
             row["share_of_lower"] = row["images_per_s"] / min(alone, training)
             row["share_of_both"] = row["images_per_s"] * (1 / alone + 1 / training)
-    return {"config": config.as_dict(), "rows": rows}
+    left_out = [] if find_spec("torch") else [WITHOUT_TORCH]
+    return {"config": config.as_dict(), "rows": rows, "left_out": left_out}
 
 
 def as_text(result: Mapping[str, Any]) -> str:
@@ -212,6 +214,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         )
     lines += [
         "",
+        *result["left_out"],
         "of lower: rate in the step over the lower of the best rate of loading alone and the rate of training alone.",
         "of both: over the rate of the two one after the other on the same cores. memory: most that was resident in",
         "the process; Python: before there were data; loader: what came with data and loader, PyTorch's or joblib's",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.executor import BaseExecutor
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.sampling.models import built_models
 from forktask.experiments.training.checkpoints import read_checkpoint
 
 LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
@@ -153,6 +154,7 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("memory --plan-only --memory-limit 1G --batch 2147483648", "below 65537"),
         ("memory --memory-limit 1e400", "memory limit"),
         ("memory --memory-limit nan", "memory limit"),
+        (f"memory --memory-limit {'9' * 400}", "memory limit"),
         ("compare --models taskiter:unroll=٣", "whole number"),
         ("compare --models taskiter:slots=2", "must not exceed unroll, which is 1"),
         ("compare --repeats 2 --profile-repeats 3", "at most repeats, which is 2, got 3"),
@@ -164,6 +166,7 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("metg --batch 8", "--batch"),
         ("metg --width 65536 --steps 65536", "at most 1000000 tasks"),
         ("metg --pattern stencil_1", "did you mean 'stencil_1d'"),
+        ("metg --pattern ,", "must name at least one, got ','"),
         ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("metg --network lenet5 --no-check", "--no-check is an option of Task Bench graphs"),
@@ -305,6 +308,21 @@ def test_the_version_is_there_at_once(processes):
     assert done.stdout.splitlines()[1:] == ["[]"]
 
 
+def test_output_survives_every_encoding(processes):
+    """Check that characters that the encoding of a pipe lacks are written as escapes."""
+    program = "from forktask.experiments.commands import main, networks\n"
+    program += "networks.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['networks']))"
+    for encoding, said in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, said), done
+
+
 @pytest.mark.parametrize("end", ["| head -c0", "> /dev/full", ">&-"], ids=["closed pipe", "full disk", "closed"])
 def test_output_that_nobody_takes(end, processes):
     """Check that no traceback comes, and no code 120 from the interpreter's own end."""
@@ -371,3 +389,25 @@ def test_little_address_space(limit_kib, command, processes):
     words = f"ulimit -v {limit_kib}; exec {sys.executable} -P -m forktask {command}"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 2) and "Traceback" not in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    "model", [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
+)
+def test_threads_that_cannot_start(model, tmp_path, processes):
+    """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
+    out = ["--out", str(tmp_path / "out")]
+    words = " ".join([sys.executable, "-P", "-m", "forktask", *TRAIN, model, *out])
+    many, few = (
+        subprocess.run(
+            ["bash", "-c", f"ulimit -v 6000000; exec {words.replace('--threads 2', f'--threads {threads}')}"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        for threads in (2000, 2)
+    )
+    assert few.returncode == 0, few.stderr
+    assert many.returncode == 2 and "Traceback" not in many.stderr, many.stderr
+    assert many.stderr.startswith("forktask: error: 2000 threads must be ") and many.stderr.count("\n") == 1

@@ -56,11 +56,27 @@ def test_shares_are_of_the_right_rates(config, monkeypatch):
         return {"images_per_s": rates[job["way"]], **sizes}
 
     monkeypatch.setattr(loading, "run_sample", run)
+    monkeypatch.setattr(loading, "find_spec", lambda name: name)
     result = loading.compare_loading(config, ["taskiter"])
     (row,) = [row for row in result["rows"] if row["way"] == "in the step, taskiter"]
     assert row["share_of_lower"] == 18 / 25 and row["share_of_both"] == pytest.approx(18 / 20)
     text = loading.as_text(result)
     assert "usage: no PyTorch" in text and "0.72     0.90" in text
+
+
+def test_the_loader_of_a_package_that_is_missing_is_left_out(config, monkeypatch, capsys):
+    """Check that all other ways are measured, that a sentence says so, and that this is no failure."""
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    measured = []
+
+    def run(job, *arguments):
+        measured.append(job["way"])
+        return {"images_per_s": 1.0, "peak_bytes": 1, "python_bytes": 1, "loader_bytes": 1, "workers_bytes": 0}
+
+    monkeypatch.setattr(loading, "run_sample", run)
+    assert main(["loading", "--data", "thumbnails:24", "--threads", "1", "--models", "serial"]) == 0
+    assert measured == ["one thread", "joblib, 1 threads", "training alone, serial", "in the step, serial"]
+    assert "DataLoader is left out" in capsys.readouterr().out
 
 
 def test_what_is_in_memory_has_no_way_to_load(config, capsys):

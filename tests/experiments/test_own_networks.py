@@ -33,6 +33,9 @@ def no_network():
 def fails():
     raise ZeroDivisionError("nothing to divide by")
 
+def leaves():
+    raise SystemExit(3)
+
 ready = network()
 
 def double(source, target):
@@ -116,8 +119,9 @@ def test_a_module_is_found_where_the_user_is(program):
         ("nets.py:graph(grain=[16])", "must be a number, a text, true or false, got [16]"),
         ("nets.py:graph(16)", "are written as in file.py:function(grain=16"),
         ("nets.py:graph(grain=" + "(" * 900 + ")", "are written as in"),
-        ("nets.py:graph(grain=0)", "at least one element, got 0"),
-        ("nets.py:graph(grain='x')", "must be made without an error, got TypeError"),
+        ("nets.py:graph(grain=0)", "grainsize of taskloop must be a whole number, at least 1"),
+        ("nets.py:graph(grain=16, length='x')", "must be made without an error, got TypeError"),
+        ("nets.py:leaves", "must be made without an error, got SystemExit: 3 (line 20 of"),
         ("nets.py:ready(depth=2)", "takes arguments as a function only, got Network"),
     ],
 )

@@ -15,7 +15,7 @@ from types import ModuleType
 import matplotlib
 from matplotlib.figure import Figure
 
-from ....cython_src.errors import UsageError
+from ....cython_src.errors import UsageError, check_choice
 from ...analysis.speeds import leading_plans, main_plan
 from ...analysis.study import Study
 from ..words import data_warning
@@ -57,10 +57,8 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
     UsageError
         Unknown figure or column, or rows that do not hold what the figure shows.
     """
-    if figure not in FIGURES:
-        raise UsageError(f"the figure must be one of {', '.join(FIGURES)}; got {figure!r}")
-    if column not in COLUMN_WIDTH_IN:
-        raise UsageError(f"the column must be one of {', '.join(COLUMN_WIDTH_IN)}; got {column!r}")
+    check_choice("the figure", figure, FIGURES)
+    check_choice("the column", column, COLUMN_WIDTH_IN)
     plan_id = plan_id or main_plan(study)
     if reason := FIGURES[figure].missing(study, plan_id):
         raise UsageError(reason)
@@ -74,6 +72,7 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
 
 def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
     """Return the caption, with all that a sceptical reader needs, as one paragraph of plain text."""
+    check_choice("the figure", figure, FIGURES)
     sentences = FIGURES[figure].caption(study, plan_id or main_plan(study))
     if study.smoke_test:
         sentences.append(data_warning(study))

@@ -109,8 +109,6 @@ def test_networks_have_the_parameters_of_the_paper(name, parameters):
             (Embedding("a", 4), Linear("b", 6), Attention("c", 2, inputs=("a", "a", "b"))),
             "inputs of 'c' must be queries, keys and values of one shape",
         ),
-        ((Embedding("a", 0),), "features of 'a' must be a whole number of at least 1"),
-        ((Embedding("a", 4), Attention("b", 0)), "heads of 'b'"),
         ((Embedding("a", 4), Convolution("b", 4)), "channels, height and width"),
     ],
 )

@@ -1,0 +1,221 @@
+"""Arguments of what users call: a wrong name, type or range is answered in one sentence, read off the signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from .errors import UsageError, did_you_mean
+
+F = TypeVar("F", bound=Callable)
+_UNIONS = (typing.Union, types.UnionType)
+LONG_UNION = 6  # types of which a sentence names the first one only
+_TEXTS = (str, bytes)
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    type(None): "None",
+    Callable: "callable",
+}
+
+
+def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
+    """Return a function that raises `UsageError` for arguments that do not fit its signature and annotations.
+
+    Parameters
+    ----------
+    function : callable
+        A text in an `Annotated` parameter is the remedy that the sentence names; numbers and texts have their ranges
+        as those of `reading` do. What has no annotation takes anything.
+    name : str, optional
+        By which users call it; default: its own.
+    further : iterable of str
+        Names that its `**` takes.
+    """
+    name, signature = name or function.__name__, inspect.signature(function)
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    known = tuple(dict.fromkeys((*(p.name for p in parameters if p.kind is not p.VAR_KEYWORD), *further)))
+    takes_any = not further and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    kinds = functools.cache(lambda: _annotations(function, signature))
+    checks = functools.cache(lambda: {key: fits(kind) for key, kind in kinds().items()})
+
+    def misfit(args: tuple, kwargs: dict) -> str:
+        for given in kwargs:
+            if given not in known and not takes_any:
+                return f"got {given!r}{did_you_mean(given, known)}"
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return ""
+
+    def repaired(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Return arguments that fit, or raise `UsageError`."""
+        if problem := misfit(args, kwargs):
+            raise UsageError(f"arguments of {name} are {', '.join(known)}; {problem}")
+        bound = signature.bind(*args, **kwargs)
+        for key, fit in checks().items():
+            if key in bound.arguments and not fit(value := bound.arguments[key]):
+                bound.arguments[key] = _plain(value)
+                if not fit(bound.arguments[key]):
+                    kind = kinds()[key]
+                    remedy = next((f"; {m}" for m in getattr(kind, "__metadata__", ()) if isinstance(m, str)), "")
+                    raise UsageError(f"{key} of {name} must be {rule(kind)}, got {value!r:.80}{remedy}")
+        return bound.args, bound.kwargs
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        fit = checks()
+        for key, value in (*zip(positional, args, strict=False), *kwargs.items()):
+            if (key in fit and not fit[key](value)) or (key not in known and key != "self" and not takes_any):
+                args, kwargs = repaired(args, kwargs)
+                break
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            if problem := misfit(args, kwargs):
+                raise UsageError(f"arguments of {name} are {', '.join(known)}; {problem}") from None
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def checked_class(kind: type) -> type:
+    """Let the constructor and public methods of a class, and its bases', raise as `checked_call`; return the class."""
+    for owner in kind.__mro__:
+        for name, value in list(vars(owner).items()):
+            ours = inspect.isfunction(value) and not hasattr(value, "__wrapped__")
+            if ours and (name == "__init__" or not name.startswith("_")):
+                setattr(owner, name, checked_call(value, owner.__name__ if name == "__init__" else name))
+    return kind
+
+
+def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = (), **further: Iterable[str]) -> None:
+    """Let all functions and classes of a module of the interface raise as `checked_call` does.
+
+    Parameters
+    ----------
+    names : dict
+        The module's, with `__all__`.
+    leave_out : iterable of str
+        Those that cost less than a check.
+    **further : iterable of str
+        Name of a function -> names that its `**` takes.
+    """
+    for name in set(names["__all__"]).difference(leave_out):
+        value = names[name]
+        if inspect.isclass(value):
+            if not issubclass(value, BaseException):
+                checked_class(value)
+        elif callable(value):
+            names[name] = checked_call(value, further=further.get(name, ()))
+
+
+def _annotations(function: Callable, signature: inspect.Signature) -> dict[str, Any]:
+    """Return the types of single parameters by name, without those that cannot be found here."""
+    found = {}
+    for p in signature.parameters.values():
+        if p.annotation is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        holder = types.SimpleNamespace(__annotations__={p.name: p.annotation})
+        try:
+            names = inspect.unwrap(function).__globals__
+            found |= typing.get_type_hints(holder, names, include_extras=True)  # type: ignore[arg-type]
+        except (NameError, AttributeError, TypeError):  # a user's own annotation may say anything
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a list as a tuple, and a number of NumPy's as Python's own."""
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
+@functools.cache
+def fits(kind: Any) -> Callable[[Any], bool]:
+    """Return whether a value is of a type as annotations write it, as a function; other forms take anything."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        of_type, limits = fits(inner[0]), [meta for meta in inner[1:] if not isinstance(meta, str)]
+        return lambda value: of_type(value) and all(_in_range(value, meta) for meta in limits)
+    if origin in _UNIONS:
+        single = tuple(one for one in inner if isinstance(one, type) and one not in (bool, int, float, Any))
+        others = [fits(one) for one in inner if one not in single]
+        return lambda value: isinstance(value, single) or any(other(value) for other in others)
+    if origin is Literal:
+        return lambda value: value in inner
+    if kind is int or kind is float:
+        number = int if kind is int else int | float
+        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+    kind = origin or kind
+    if kind is Callable:
+        return callable
+    if kind is Any or not isinstance(kind, type):
+        return lambda value: True
+    if kind in (tuple, list, Sequence):
+        return _fits_sequence(tuple if kind is tuple else Sequence, inner)
+    if issubclass(kind, Mapping) and inner:
+        key, item = map(fits, inner)
+        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+    return lambda value: isinstance(value, kind)
+
+
+def _fits_sequence(kind: type, inner: tuple) -> Callable[[Any], bool]:
+    single = [fits(one) for one in inner if one is not ...]
+    if kind is tuple and inner and ... not in inner:
+        return lambda value: (
+            isinstance(value, kind)
+            and len(value) == len(single)
+            and all(f(v) for f, v in zip(single, value, strict=True))
+        )
+    item = single[0] if single else lambda value: True
+    return lambda value: isinstance(value, kind) and not isinstance(value, _TEXTS) and all(map(item, value))
+
+
+def _in_range(value: Any, meta: Any) -> bool:
+    """Return whether a value is within the limits of a `msgspec.Meta`; a union's other types have none."""
+    if isinstance(meta, str) or not isinstance(value, int | float | str):
+        return True
+    if isinstance(value, str):
+        return (meta.min_length or 0) <= len(value) <= (meta.max_length or len(value))
+    return (
+        (meta.ge is None or value >= meta.ge)
+        and (meta.gt is None or value > meta.gt)
+        and (meta.le is None or value <= meta.le)
+        and (meta.lt is None or value < meta.lt)
+    )
+
+
+def rule(kind: Any) -> str:
+    """Return what values of a type are, in words."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        (meta,) = [m for m in inner[1:] if not isinstance(m, str)] or [None]
+        limits = [
+            f"{word} {getattr(meta, name)}"
+            for name, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+            if getattr(meta, name, None) is not None
+        ]
+        filled = ", not empty" if getattr(meta, "min_length", None) else ""
+        return rule(inner[0]) + filled + (", " if limits else "") + " and ".join(limits)
+    if origin in _UNIONS:
+        return " or ".join(map(rule, inner)) if len(inner) < LONG_UNION else f"of a type such as {inner[0].__name__}"
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inner))}"
+    kind = origin or kind
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind in (tuple, list, Sequence):
+        several = [one for one in inner if one is not ...]
+        same = kind is not tuple or ... in inner
+        return "a list" if not several else f"a list, each {rule(several[0])}" if same else f"a list of {len(several)}"
+    return f"of type {getattr(kind, '__name__', kind)}"

@@ -1,0 +1,282 @@
+"""Arguments of a wrong type: whatever users call answers in one sentence."""
+
+import inspect
+import traceback
+
+import numpy as np
+import pytest
+from experiments.synthetic_results import synthetic_rows, write_rows
+
+import forktask as ft
+from forktask import kernels, plans, public
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_functions import KINDS
+from forktask.experiments.sweep.sweep import Sweep
+
+WRONG = [None, "x", 3, -1, 0.5, [], [None], object()]
+IMAGE = (3, 8, 8)
+LAYERS = (ft.Convolution("conv", 4, 3, 1), ft.GlobalPool("pool"), ft.FullyConnected("fc", 4), ft.Softmax())
+# What a parameter of a name may be, wherever it comes; others keep their default.
+SAMPLES = {
+    "network": ft.Network("n", IMAGE, LAYERS),
+    "name": "n",
+    "out_channels": 4,
+    "out_features": 4,
+    "features": 4,
+    "heads": 2,
+    "inputs": ("pool", "fc"),
+    "embedding": "e",
+    "vocabulary": 8,
+    "positions": 8,
+    "input_shape": IMAGE,
+    "layers": LAYERS,
+    "num_classes": 4,
+    "sequence": 4,
+    "spec": "synthetic:16",
+    "head": ft.TiedHead("head", "e"),
+    "model": "serial",
+    "num_threads": 1,
+    "threads": 1,
+    "iterations": 1,
+    "num_iterations": 1,
+    "max_iterations": 1,
+    "grainsize": 1,
+    "path": "file",
+    "array": np.zeros(4),
+    "stop": np.zeros(4),
+    "arrays": {"a": np.zeros(2, np.float32)},
+    "kernel": print,
+    "condition": bool,
+    "function": print,
+    "out": "results",
+    "form": "chain",
+    "shape": (2, 2),
+    "factor": 1,
+    "groups": 1,
+    "phase": "forward",
+    "description": "d",
+    "seconds": 1.0,
+    "mean_loss": None,
+    "class_names": ("a",),
+    "about": {},
+    "events": np.zeros(0),
+    "loops": {},
+    "edges": np.zeros((3, 0)),
+    "images": np.zeros((1, *IMAGE), np.float32),
+    "labels": np.zeros(1, np.int32),
+    "train": np.zeros(1, np.int32),
+    "valid": np.zeros(1, np.int32),
+    "test": np.zeros(1, np.int32),
+    "view": np.zeros(4),
+    "box": ((0, 1),),
+    "index": (0,),
+    "declared": dict.fromkeys(KINDS, ()),
+    "operation": "sum",
+    "bounds": (0,),
+    "accesses": (),
+    "total": 4,
+    "size": 2,
+    "buffer": "x",
+    "buffers": {},
+    "operands": {},
+    "blocks": [plans.Block((0,), ())],
+    "channels": 1,
+    "num_tasks": 1,
+    "num_joins": 0,
+    "successor_offsets": np.zeros(2, np.int32),
+    "successor_split": np.zeros(1, np.int32),
+    "successors": np.zeros(0, np.int32),
+    "edge_kind": None,
+    "num_intra": np.zeros(1, np.int32),
+    "num_cross": np.zeros(1, np.int32),
+    "closed": False,
+    "where": "here",
+    "values": {},
+    "loop": 0,
+    "task": 0,
+    "value": "full",
+}
+
+
+def network(tokens=False):
+    """A network that is quickly lowered."""
+    return ft.get_network("gpt2_tiny") if tokens else SAMPLES["network"]
+
+
+def plan():
+    return ft.lower(network(), batch=2)
+
+
+def prepared():
+    """An executor with a plan."""
+    runner = ft.executor("serial")
+    runner.prepare(ft.bind(plan()))
+    return runner
+
+
+def graph():
+    """A graph of one task."""
+    made = ft.UserGraph("g")
+    made.task(lambda x: None, updates=made.array("x", np.zeros(4)))
+    return made
+
+
+def builder():
+    made = plans.PlanBuilder("p")
+    made.buffer("x", (4,), role="temporary")
+    return made
+
+
+def comparison():
+    return ft.Comparison(write_rows("stored", list(synthetic_rows(batches=(64,)))))
+
+
+def samples():
+    """Name of what users call -> (a function that makes it, its arguments beside `SAMPLES`)."""
+    found = {}
+    for module in (public, plans, kernels):
+        for name in module.__all__:
+            value = getattr(module, name)
+            made_here = value is ft.BoundPlan or (inspect.isclass(value) and issubclass(value, BaseException))
+            if callable(value) and not made_here:
+                found[f"{module.__name__}.{name}"] = value
+    return found
+
+
+METHODS = {
+    "Network": network,
+    "Executor": prepared,
+    "UserGraph": graph,
+    "Storage": ft.Storage,
+    "BoundPlan": lambda: ft.bind(plan()),
+    "Comparison": comparison,
+    "Dataset": lambda: ft.load_data("synthetic:16"),
+    "TaskArray": lambda: graph().arrays["x"],
+    "PlanBuilder": builder,
+    "Plan": plan,
+    "PlanOptions": ft.PlanOptions,
+    "TaskGraph": lambda: plans.record_graph(plan().accesses),
+}
+OWN = {
+    "public.bind": lambda: {"plan": plan()},
+    "public.lower": lambda: {"batch": 2},
+    "public.initialise": lambda: {"bound": ft.bind(plan())},
+    "public.weights_hash": lambda: {"bound": ft.bind(plan())},
+    "public.Run": lambda: {"bound": ft.bind(plan())},
+    "public.Executor": lambda: {"runner": ft.executor("serial")._runner},
+    "public.Comparison": lambda: {"folder": "stored"},
+    "public.Region": lambda: {"array": graph().arrays["x"]},
+    "public.TaskArray": lambda: {"graph": graph()},
+    "public.run": lambda: {"batch": 2},
+    "public.compare": lambda: {"batch": 2, "models": "serial", "threads": 1, "repeats": 1},
+    "public.get_network": lambda: {"name": "lenet5"},
+    "public.task": lambda: {"reads": "x"},
+    "plans.check_accesses": lambda: {"plan": plan()},
+    "plans.check_orders": lambda: {"bound": ft.bind(plan()), "num_orders": 1},
+    "plans.find_unused_reads": lambda: {"plan": plan()},
+    "plans.span_in_tasks": lambda: {"graph": plans.record_graph(plan().accesses)},
+    "plans.record_graph": lambda: {"access_table": plan().accesses},
+    "plans.BlockLoop": lambda: {"attributes": {}},
+    "plans.Access": lambda: {"kind": 0},
+    "plans.Plan": lambda: {"loops": (), "accesses": plan().accesses},
+    "Executor.prepare": lambda: {"bound": ft.bind(plan())},
+    "PlanBuilder.buffer": lambda: {"name": "y"},
+    "PlanBuilder.loop": lambda: {"operands": {"x": "x"}},
+    "PlanBuilder.shape": lambda: {"name": "x"},
+    "Storage.arrays_for": lambda: {"plan": plan()},
+}
+
+
+def cases():
+    """(name, callable maker) of each function, constructor and method."""
+    for name, value in samples().items():
+        yield name, lambda value=value: value
+    for kind, make in METHODS.items():
+        owner = getattr(plans, kind, None) or getattr(ft, kind)
+        for name in dir(owner):
+            if (
+                not name.startswith("_")
+                and (kind != "BoundPlan" or name == "view")
+                and callable(inspect.getattr_static(owner, name))
+            ):
+                yield f"{kind}.{name}", lambda make=make, name=name: getattr(make(), name)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch, tmp_path):
+    """Let no comparison measure, and nothing be written but here."""
+
+    def refuse(self):
+        raise UsageError("measured")
+
+    monkeypatch.setattr(Sweep, "run", refuse)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value"),
+    [
+        (lambda: ft.executor("taskiter", "2"), "num_threads", "'2'"),
+        (lambda: ft.executor(3), "model", "3"),
+        (lambda: ft.initialise(ft.bind(plan()), seed=-1), "seed", "-1"),
+        (lambda: ft.run("lenet5", seed="x"), "seed", "'x'"),
+        (lambda: ft.load_data(3), "spec", "3"),
+        (lambda: ft.Comparison(3), "folder", "3"),
+        (lambda: comparison().caption("nope"), "figure", "'nope'"),
+        (lambda: ft.Dropout("d", "x"), "rate", "'x'"),
+        (lambda: ft.Dropout("d", 1.0), "rate", "1.0"),
+        (lambda: ft.Convolution("c", 0), "out_channels", "0"),
+        (lambda: ft.Convolution("c", 4, stride=0), "stride", "0"),
+        (lambda: ft.Convolution("c", 4, bias=1), "bias", "1"),
+        (lambda: ft.Attention("a", heads=True), "heads", "True"),
+        (lambda: ft.ReLU(""), "name", "''"),
+        (lambda: ft.Add("a", ("b",)), "inputs", "('b',)"),
+        (lambda: ft.UserGraph().task(print, args=3), "args", "3"),
+        (lambda: plans.PlanBuilder("p").unrolled(0), "factor", "0"),
+    ],
+)
+def test_the_sentence_names_argument_and_value(call, name, value):
+    """Check wrong types and ranges that once were taken, or ended in another exception."""
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert name in str(caught.value) and f"got {value}" in str(caught.value)
+
+
+def test_what_fits_is_taken():
+    """Check numbers of NumPy, lists for tuples, and whole numbers for others."""
+    assert ft.Convolution("c", np.int64(4)) == ft.Convolution("c", 4)
+    assert type(ft.Convolution("c", np.int64(4)).out_channels) is int
+    assert ft.Add("a", ["b", "c"]) == ft.Add("a", ("b", "c"))
+    assert ft.Dropout("d", 0).rate == 0
+    assert ft.Network("n", list(IMAGE), list(LAYERS)) == ft.Network("n", IMAGE, LAYERS)
+
+
+def test_a_network_of_few_classes_gets_labels_of_its_own():
+    """Check random labels of a network with fewer classes than the shipped ones."""
+    assert ft.run(network(), model="serial", batch=8, iterations=2).mean_loss > 0
+
+
+@pytest.mark.parametrize(("name", "make"), [pytest.param(*case, id=case[0]) for case in cases()])
+def test_a_wrong_type_is_one_sentence(name, make):
+    """Check each parameter with values of other types: they are taken, or refused in a sentence."""
+    parameters = inspect.signature(make()).parameters.values()
+    own = OWN.get(name.removeprefix("forktask."), dict)()
+    single = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    given = {**{p.name: SAMPLES[p.name] for p in single if p.name in SAMPLES}, **own}
+    inspect.signature(make()).bind(**given)  # or nothing below is a test
+    failures = []
+    for parameter in single:
+        for value in WRONG:
+            try:
+                made = make()(**{**given, parameter.name: value})
+                if hasattr(made, "close"):
+                    made.close()
+            except UsageError as error:
+                assert "\n" not in str(error)
+            except Exception as error:
+                frames = traceback.extract_tb(error.__traceback__)
+                if not (isinstance(error, TypeError) and len(frames) == 1):
+                    failures.append(
+                        f"{name}({parameter.name}={value!r}): {type(error).__name__}: {error} at {frames[-1]}"
+                    )
+    assert not failures, "\n".join(failures)
