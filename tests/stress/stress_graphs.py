@@ -4,7 +4,7 @@
     PYTHONPATH=tests python -P tests/stress/stress_graphs.py --graphs 100000
 
 Each graph is new; it runs under several executors, chosen at random with their number of threads, and each result is
-compared with serial order.
+compared with serial order. One in sixteen is recorded through `UserGraph`, with tasks in Python, and runs under models.
 """
 
 import argparse
@@ -12,8 +12,10 @@ import os
 import time
 
 import numpy as np
+from tasking.test_random_graphs import SPECS
 
-from tasking import hash_kernels, random_plans
+from forktask.experiments.sampling.models import MODELS
+from tasking import hash_kernels, random_graphs, random_plans
 from tasking import test_executor as check
 
 
@@ -35,6 +37,12 @@ def main():
     graphs = runs_checked = 0
     while graphs < arguments.graphs if arguments.graphs else time.monotonic() < end:
         seed = int(rng.integers(2**40))
+        if seed % 16 == 5:
+            chosen = [str(model) for model in rng.choice(SPECS, min(arguments.executors, len(SPECS)), replace=False)]
+            most = {model: MODELS[model.partition(":")[0]].max_threads or 4 for model in chosen}
+            random_graphs.check(random_graphs.draw(seed), [(m, int(rng.integers(1, n + 1))) for m, n in most.items()])
+            graphs, runs_checked = graphs + 1, runs_checked + len(chosen)
+            continue
         runs = int(rng.integers(1, 30))
         plan = random_plans.random_plan(seed, phases=("forward", "backward"), work=int(rng.choice([0, 0, 100, 3000])))
         if seed % 4 == 0:

@@ -60,6 +60,40 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
     return builder.build()
 
 
+KINDS = {"read": read, "write": write, "update": update, "concurrent": concurrent, "commutative": commutative}
+FOLDS = {"fold read": read, "fold update": update, "fold reduction": reduction}
+
+
+def kinds_loops(rng, num_cells, max_blocks=8, num_loops=None):
+    """Loops of blocks, each a mapping from some of KINDS and FOLDS to a range of cells. Blocks of a loop are
+    independent, or touch a range in any order."""
+    weights = rng.dirichlet(np.ones(5))
+    for _ in range(num_loops or int(rng.integers(1, 8))):
+        cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 4))])).tolist()
+        parts = list(itertools.pairwise(cuts))
+        roles = rng.choice([*KINDS], len(parts), p=weights)
+        fold = str(rng.choice(["read", "update", "reduction"]))
+        free = set(range(len(parts)))
+        blocks = []
+        for _ in range(int(rng.integers(1, max_blocks + 1))):
+            ranges = {}
+            for kind in KINDS:
+                some = [
+                    i for i in range(len(parts)) if roles[i] == kind and (kind not in ("write", "update") or i in free)
+                ]
+                if some and rng.random() < 0.7:
+                    i = int(rng.choice(some))
+                    free.discard(i)
+                    ranges[kind] = parts[i]
+            box = tuple(sorted(rng.choice(num_cells + 1, 2, replace=False).tolist()))
+            if fold == "update":
+                box = (len(blocks), len(blocks) + 1)
+            if rng.random() < 0.6 and box[1] <= num_cells:
+                ranges[f"fold {fold}"] = box
+            blocks.append(ranges)
+        yield blocks
+
+
 def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
     """A plan with all access kinds on the same cells, and reductions into a second vector that others read and update.
 
@@ -71,50 +105,13 @@ def kinds_plan(seed, work=0, max_blocks=8, num_loops=None):
     builder.buffer("cells", (num_cells,), "uint64", role="statistic")
     builder.buffer("folds", (num_cells,), "uint64", role="statistic")
     builder.reduction_groups(int(rng.integers(1, 5)))
-    weights = rng.dirichlet(np.ones(5))
     loops, task = [], 0
-    for _ in range(num_loops or int(rng.integers(1, 8))):
-        cuts = np.unique(np.concatenate([[0, num_cells], rng.integers(0, num_cells + 1, rng.integers(0, 4))])).tolist()
-        parts = list(itertools.pairwise(cuts))
-        roles = rng.choice(["read", "write", "update", "concurrent", "commutative"], len(parts), p=weights)
-        fold = str(rng.choice(["read", "update", "reduction"]))
-        free = set(range(len(parts)))
+    for drawn in kinds_loops(rng, num_cells, max_blocks, num_loops):
         blocks = []
-        for _ in range(int(rng.integers(1, max_blocks + 1))):
-            ranges, accesses = {}, []
-            for kind, make in (
-                ("read", read),
-                ("write", write),
-                ("update", update),
-                ("concurrent", concurrent),
-                ("commutative", commutative),
-            ):
-                some = [
-                    i for i in range(len(parts)) if roles[i] == kind and (kind not in ("write", "update") or i in free)
-                ]
-                if some and rng.random() < 0.7:
-                    i = int(rng.choice(some))
-                    free.discard(i)
-                    ranges[kind] = parts[i]
-                    accesses.append(make("cells", parts[i]))
-            box = tuple(sorted(rng.choice(num_cells + 1, 2, replace=False).tolist()))
-            if fold == "update":
-                box = (len(blocks), len(blocks) + 1)
-            if rng.random() < 0.6 and box[1] <= num_cells:
-                ranges[f"fold {fold}"] = box
-                accesses.append({"read": read, "update": update, "reduction": reduction}[fold]("folds", box))
-            bounds = [task + len(blocks)]
-            for name in (
-                "read",
-                "write",
-                "update",
-                "concurrent",
-                "commutative",
-                "fold read",
-                "fold update",
-                "fold reduction",
-            ):
-                bounds += ranges.get(name, (0, 0))
+        for ranges in drawn:
+            accesses = [KINDS[kind]("cells", cells) for kind, cells in ranges.items() if kind in KINDS]
+            accesses += [FOLDS[kind]("folds", cells) for kind, cells in ranges.items() if kind in FOLDS]
+            bounds = [task + len(blocks), *itertools.chain(*(ranges.get(kind, (0, 0)) for kind in (*KINDS, *FOLDS)))]
             blocks.append(Block(tuple(bounds), tuple(accesses), flops=float(rng.exponential(1000))))
         loops.append(blocks)
         task += len(blocks)

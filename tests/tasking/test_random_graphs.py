@@ -1,0 +1,84 @@
+"""Random graphs of users under every model: the bits of `serial`."""
+
+import numpy as np
+import pytest
+from kinds import LONG
+from tasking.random_graphs import as_code, check, draw, record
+
+from forktask.cython_src.binding.checks import check_orders
+from forktask.experiments.sampling.models import MODELS, built_models
+
+GRAPHS = 400 if LONG else 24
+PARTS = 8  # that run side by side
+SPECS = [
+    *(model for model in built_models() if model != "serial"),
+    "forkjoin:region=persistent",
+    "forkjoin:schedule=dynamic",
+    "tasks:taskwait=none",
+    "taskgraph:placement=stealing",
+    "taskiter:placement=stealing",
+    "taskiter:unroll=2:placement=stealing",
+]
+
+
+def test_all_kinds_of_accesses_are_drawn():
+    """Check that some graphs have each kind, boxes that cut both dimensions, taskwaits and tasks without regions."""
+    tasks = [task for seed in range(GRAPHS) for task in draw(seed).tasks]
+    kinds = {kind for task in tasks if task for kind in task.regions}
+    assert kinds == {"reads", "writes", "updates", "concurrent", "commutative", "reduction"}
+    assert None in tasks and any(task and not task.regions for task in tasks)
+    widths = {box[1][1] - box[1][0] for task in tasks if task for boxes in task.regions.values() for _, box in boxes}
+    assert widths == {1, 2, 3}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.timeout(1200 if LONG else 120)
+def test_every_model_leaves_the_bits_of_serial(part):
+    """Check graphs of random accesses, each under all models on a random number of threads from 1 to 4."""
+    for seed in range(part, GRAPHS, PARTS):
+        rng = np.random.default_rng(seed)
+        threads = {spec: MODELS[spec.partition(":")[0]].max_threads or int(rng.integers(1, 5)) for spec in SPECS}
+        check(draw(seed), threads.items())
+
+
+@pytest.mark.timeout(120)
+def test_an_access_that_is_not_declared_is_found():
+    """Check that random legal orders of graphs leave other bits once a task does not declare what it writes."""
+    found = tried = 0
+    for seed in range(GRAPHS):
+        drawn = draw(seed)
+        writers = [task.number for task in drawn.tasks if task and {"writes", "updates"} & {*task.regions}]
+        if len(writers) < 2:
+            continue
+        tried += 1
+        for writer in writers[:3]:
+            try:
+                check_orders(record(drawn, undeclared=writer)[0].bind(), num_orders=20, tolerance=0.0)
+            except AssertionError:
+                found += 1
+                break
+        check_orders(record(drawn)[0].bind(), num_orders=5, tolerance=0.0)
+    assert found >= tried // 2 > 0
+
+
+def test_a_failure_prints_the_graph_as_code():
+    """Check that the printed program records the same tasks."""
+    for seed in range(4):
+        drawn = draw(seed)
+        made: dict = {}
+        exec(as_code(drawn), made)
+        expected = record(drawn)[0].plan()
+        plan = made["graph"].plan()
+        assert [loop.blocks for loop in plan.loops] == [loop.blocks for loop in expected.loops]
+        assert np.array_equal(plan.accesses.access_kind, expected.accesses.access_kind)
+
+
+def test_a_wrong_result_names_model_and_graph(monkeypatch):
+    """Check the message: model, threads, array, program."""
+    drawn = draw(1)
+    runs = iter([{"cells": np.zeros(1)}, {"cells": np.ones(1)}])
+    monkeypatch.setattr("tasking.random_graphs.run", lambda *_: next(runs))
+    with pytest.raises(AssertionError) as caught:
+        check(drawn, [("taskiter", 3)])
+    assert "taskiter on 3 threads" in str(caught.value) and "cells" in str(caught.value)
+    assert as_code(drawn) in str(caught.value)
