@@ -17,6 +17,7 @@ from .cython_src.plan.model import Plan
 from .cython_src.reading import Count
 from .cython_src.shown import Shown
 from .experiments.sampling.models import built_models, make_executor, parse_model
+from .experiments.sampling.plan_check import check_together
 from .experiments.sampling.subject import build, result_hashes
 
 __all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
@@ -213,6 +214,7 @@ def run(
     num_threads: int | None = None,
     iterations: Count = 20,
     seed: Count = 1,
+    check: bool = True,
     **changes: Any,
 ) -> Run:
     """Lower a network, give it random images and initial weights, and run it under one model.
@@ -229,19 +231,23 @@ def run(
     iterations : int
     seed : int
         Seed of images, order and weights.
+    check : bool
+        Check the plan of a network or graph that is not shipped, once, before it first runs.
     **changes
         Fields of `PlanOptions` that differ from `options`, such as `batch=16`.
 
     Raises
     ------
     UsageError
-        An unknown network, model or option.
+        An unknown network, model or option; or a plan of one's own that failed its check.
     MemoryError
         The plan needs more memory than there is; says what would fit.
     """
     chosen = (options or PlanOptions()).with_changes(**changes)
     with executor(model, num_threads) as runner:
-        job = {"plan": {"network": network, **chosen.as_dict()}, "seed": seed, "threads": runner.num_threads}
+        plan = {"network": network, **chosen.as_dict()}
+        check_together([plan], [(runner.model, runner.num_threads)], check)
+        job = {"plan": plan, "seed": seed, "threads": runner.num_threads}
         bound = build(job, runner.model)
         runner.prepare(bound)
         return runner.run(iterations)

@@ -17,6 +17,11 @@ class MachineError(UsageError, RuntimeError):
     """A request that this process, its environment or the machine cannot fulfil: one sentence too, with the remedy."""
 
 
+class UnsoundPlan(UsageError):
+    """A plan of a user's network or graph that failed its check: a block touches what it does not declare, or a model
+    leaves other bits than `serial`. One sentence names loop, kernel and buffer; the exit code is 4."""
+
+
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return a clause that names the known name most like an unknown one, or an empty text."""
     small = {str(k).lower(): str(k) for k in known}

@@ -9,6 +9,8 @@ import tempfile
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # StarPU keeps durations in a folder of the user; those of tests are nobody's.
 os.environ.setdefault("STARPU_HOME", tempfile.mkdtemp(prefix="starpu"))
+# What is found about tests' own networks and graphs is kept for one run of the tests, not in the user's folder.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forktask-cache")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ from .storage import Storage
 
 PATTERNS = ("nan", "huge", "random")
 GUARD_BYTES = 4096
+BLOCKS_OF_A_LOOP = 2  # that `sample_accesses` checks
+OTHERS_BYTES = 4 << 20  # of buffers that are no operands, of which `sample_accesses` looks at each loop's
 
 
 class AccessError(AssertionError):
@@ -38,6 +42,7 @@ class AccessError(AssertionError):
     index : tuple of int
         First offending element.
     fault : {"undeclared write", "not fully overwritten", "undeclared read", "failed", "outside buffer"}
+    explanation : str
     """
 
     def __init__(self, task_name: str, buffer: str, index: tuple[int, ...], fault: str, explanation: str):
@@ -46,6 +51,7 @@ class AccessError(AssertionError):
         self.buffer = buffer
         self.index = index
         self.fault = fault
+        self.explanation = explanation
 
 
 # --- single blocks ------------------------------------------------------------------------------------------------
@@ -104,6 +110,52 @@ def check_accesses(
         for number, loop in enumerate(plan.loops):
             checker.check_loop(number, loop, _sample(loop.num_blocks, blocks_per_loop, checker.rng), replay)
     return checker.num_checked
+
+
+def sample_accesses(
+    plan: Plan, limit_s: float, *, initialise: Callable[[BoundPlan], Any] | None = None, seed: int = 0
+) -> tuple[int, bool]:
+    """Check some blocks of every loop as `check_accesses` does, on the compiled kernels, for a limited time.
+
+    The loops of each kernel come in turns, over several passes through the plan: what differs most is checked first.
+    Of the buffers that are no operands of a loop it looks at some, drawn at random.
+
+    Parameters
+    ----------
+    plan, initialise, seed
+        As for `check_accesses`.
+    limit_s : float
+        After this time no further loop is begun.
+
+    Returns
+    -------
+    (int, bool)
+        Number of blocks that were checked, and whether all loops were.
+
+    Raises
+    ------
+    AccessError, BlockFailure, UsageError
+        As `check_accesses`.
+    """
+    checker = _prepare(plan, "cpu", None, initialise, 1, BLOCKS_OF_A_LOOP, seed, None)
+    deadline = time.monotonic() + limit_s
+    place, places = [], Counter[str]()  # of each loop among those of its kernel
+    for loop in plan.loops:
+        place.append(places[loop.kernel])
+        places[loop.kernel] += 1
+    first, replay = 0, 0
+    while first <= max(place):
+        for number, loop in enumerate(plan.loops):
+            if time.monotonic() > deadline:
+                return checker.num_checked, False
+            if first <= place[number] <= 2 * first:
+                chosen = _sample(loop.num_blocks, BLOCKS_OF_A_LOOP, checker.rng)
+                checker.check_loop(number, loop, chosen, replay, OTHERS_BYTES)
+            else:
+                for block in range(loop.num_blocks):
+                    checker.run(number, block, replay)
+        first, replay = 2 * first + 1, replay + 1
+    return checker.num_checked, True
 
 
 def find_unused_reads(
@@ -197,10 +249,13 @@ class _BlockChecker:
         self.scratch = self.workers.scratch[0]
         self.num_checked = 0
 
-    def check_loop(self, number: int, loop: BlockLoop, chosen: set[int], replay: int) -> None:
+    def check_loop(
+        self, number: int, loop: BlockLoop, chosen: set[int], replay: int, others_bytes: int | None = None
+    ) -> None:
         buffers = sorted(loop.buffers)
         # Memory that is no operand can only be hit by a stray pointer: one comparison for the loop will do.
-        others = {name: array.copy() for name, array in self.bound.arrays.items() if name not in buffers}
+        names = [name for name in self.bound.arrays if name not in buffers]
+        others = {name: self.bound.arrays[name].copy() for name in self.some_of(names, others_bytes)}
         for block in range(loop.num_blocks):
             if block in chosen:
                 self.check_block(number, loop, block, buffers, replay)
@@ -213,6 +268,13 @@ class _BlockChecker:
             where = _first_difference(self.bound.arrays[name], former)
             if where is not None:
                 raise AccessError(some, name, where, "undeclared write", "the buffer is no operand of the kernel")
+
+    def some_of(self, names: list[str], num_bytes: int | None) -> Iterable[str]:
+        """Draw buffers of so many bytes together; None: all."""
+        if num_bytes is None:
+            return names
+        sizes = ((name, self.bound.arrays[name].nbytes) for name in self.rng.permutation(names).tolist())
+        return [name for name, size in sizes if (num_bytes := num_bytes - size) >= 0]
 
     def check_guards(self, name: str, buffers: list[str] | None) -> None:
         hit = self.storage.broken_guard(buffers)

@@ -346,6 +346,15 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     return core_counts()
 
 
+def add_check(parser: ArgumentParser) -> None:
+    """Add `--no-check`."""
+    from ...cython_src.records import fields
+    from ..sweep.configuration import Measure
+
+    others = tuple(field.name for field in fields(Measure) if field.name != "check")
+    add_fields(parser, Measure, leave_out=others, check=True)
+
+
 def add_json(parser: ArgumentParser, what: str = "") -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what + ' as ' if what else ''}JSON")

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 
 from .arguments import (
     MOST_THREADS,
+    add_check,
     add_device,
     add_models,
     add_plan_options,
@@ -50,6 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="passes over all images; the one of median time counts; default: %(default)s",
     )
     parser.add_argument("--checkpoint", metavar="FILE", help="safetensors file with parameters; default: random ones")
+    add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -77,6 +79,7 @@ def call(arguments: Namespace) -> int:
         data=arguments.data,
         checkpoint=arguments.checkpoint,
         repeats=arguments.repeats,
+        check=arguments.check,
         oversubscribe=arguments.oversubscribe,
         report=report,
     )

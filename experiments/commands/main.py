@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean
 from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
@@ -48,6 +48,7 @@ COMMANDS: tuple[str, ...] = (
     "completion",
 )
 USAGE_EXIT = 2
+UNSOUND_EXIT = 4  # 3: `gate --strict`
 FAULT_EXIT = 70  # an error of forktask: 1 means "slower" or "failed" to whoever runs it in a job
 
 
@@ -100,8 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0: done; 2: bad input, or an environment in which it cannot be done, said in one sentence; 70: an error of
-        forktask; 130: interrupted; 141: nobody reads the output any more. What else a command returns it says itself.
+        0: done; 2: bad input, or an environment in which it cannot be done, said in one sentence; 4: a plan of one's
+        own failed its check; 70: an error of forktask; 130: interrupted; 141: nobody reads the output any more. What
+        else a command returns it says itself.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     os.environ["MPLBACKEND"] = "agg"  # figures go to files, whatever the environment asks for
@@ -113,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(words)
         finally:
             sys.stdout.flush()
+    except UnsoundPlan as error:
+        return _say(f"error: {error}", UNSOUND_EXIT)
     except UsageError as error:
         return _say(f"error: {error}")
     except KeyboardInterrupt:

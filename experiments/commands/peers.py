@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from .arguments import (
+    add_check,
     add_device,
     add_json,
     add_models,
@@ -69,6 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="such as 90s or 3min: no process starts that would end later; default: none, and 5 min a process",
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
+    add_check(parser)
     add_json(parser, "raw samples and table")
 
 
@@ -94,6 +96,7 @@ def call(arguments: Namespace) -> int:
         seed=arguments.seed,
         device=arguments.device,
         llmc=arguments.llmc,
+        check=arguments.check,
     )
     show(arguments, result, as_text)
     if result["stopped"] == INTERRUPTED:

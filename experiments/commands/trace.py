@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from datetime import datetime
 
 from .arguments import (
+    add_check,
     add_device,
     add_models,
     add_plan_options,
@@ -52,6 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="",
         help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
+    add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
 
@@ -71,6 +73,7 @@ def call(arguments: Namespace) -> int:
         target_s=arguments.seconds,
         warmup_s=arguments.seconds,
         inject=(arguments.inject,) if arguments.inject else (),
+        check=arguments.check,
         oversubscribe=arguments.oversubscribe,
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)

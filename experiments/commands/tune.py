@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from .arguments import (
+    add_check,
     add_json,
     add_models,
     add_plan_options,
@@ -43,6 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="where it is kept, beside what the file holds; default: %(default)s",
     )
+    add_check(parser)
     add_json(parser)
 
 
@@ -55,7 +57,11 @@ def call(arguments: Namespace) -> int:
     counts = (len(available_cpus()),) if arguments.threads == "cores" else threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
     measure = Measure(
-        target_s=arguments.seconds, warmup_s=min(1.0, arguments.seconds), check_iterations=1, seed=arguments.seed
+        target_s=arguments.seconds,
+        warmup_s=min(1.0, arguments.seconds),
+        check_iterations=1,
+        seed=arguments.seed,
+        check=arguments.check,
     )
     configuration = Configuration(grid=Grid(**axes, models=models(arguments), threads=counts), measure=measure)
     problem = tune(configuration, arguments.budget, arguments.file)

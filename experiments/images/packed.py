@@ -28,6 +28,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.builder import ranges
+from ..sampling.files import cache_folder
 from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
@@ -47,7 +48,7 @@ DECODED_TOGETHER = 256  # images that are decoded before the next ones are begun
 
 def default_folder() -> Path:
     """Folder of the caches where the user names none."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "forktask" / "images"
+    return cache_folder("images")
 
 
 class PackedImages:

@@ -28,6 +28,7 @@ from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
 from ..sampling.models import convolution_for, counts_for, parse_model
+from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
 from ..training.llmc import config_of
 from .llmc_worker import BATCH, SEQUENCE
@@ -56,6 +57,7 @@ def compare_with_torch(
     seed: int = 0,
     device: str = "cpu",
     llmc: str = "",
+    check: bool = True,
 ) -> dict[str, Any]:
     """Measure PyTorch and forktask's models in turns, each time in a fresh process.
 
@@ -82,6 +84,8 @@ def compare_with_torch(
     device : {"cpu", "gpu"}
     llmc : str
         Program of llm.c to measure too; empty: none.
+    check : bool
+        Check the plan of a network of one's own before it is first run.
 
     Returns
     -------
@@ -92,7 +96,8 @@ def compare_with_torch(
     Raises
     ------
     UsageError
-        No PyTorch, an impossible mode, model or number of threads, no program of llm.c, or answers that differ.
+        No PyTorch, an impossible mode, model or number of threads, no program of llm.c, answers that differ, or an
+        unsound plan.
     KeyboardInterrupt
         Before the first sample.
     """
@@ -113,10 +118,12 @@ def compare_with_torch(
             raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
     contestants = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
     contestants += [(LLMC, count) for count in threads if llmc]
-    contestants += [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
+    ours = [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
+    contestants += ours
     threads = sorted({count for _, count in contestants})
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
+    checked = check_together([{"network": network, **options.as_dict()}], ours, check)
     environment = collect()
     machine = measure_machine(threads, environment=environment)
     conditions = {"network": network, **options.as_dict()}
@@ -151,6 +158,7 @@ def compare_with_torch(
         "flops": plan.flops,
         "machine": machine,
         "environment": environment,
+        "check": checked,
         "failures": failures,
         "stopped": stopped,
         "repeats": repeats,

@@ -30,6 +30,11 @@ class NoRoom(UsageError):
         self.fact = fact
 
 
+def cache_folder(name: str) -> Path:
+    """Return a folder below the user's cache folder; nobody has made it yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "forktask" / name
+
+
 def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None:
     """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8.
 

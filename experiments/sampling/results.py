@@ -33,7 +33,7 @@ SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
 MOST_BYTES = 4 << 30
-ENLARGED = ("repeats", "budget_s")  # options of measuring that may change when a run goes on
+CHANGEABLE = ("repeats", "budget_s", "check")  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
 
@@ -227,7 +227,7 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `ENLARGED` may differ), of another
+            The folder holds a run of another configuration (only `CHANGEABLE` may differ), of another
             environment, or of an older version: measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
@@ -237,7 +237,7 @@ class ResultsWriter:
         self.results.require_present_version()
         before = self.results.run
         asked, found = json.loads(canonical_json(run["config"])), before["config"]
-        keys = sorted({*asked, *found} - {*ENLARGED})
+        keys = sorted({*asked, *found} - {*CHANGEABLE})
         differing = [key for key in keys if asked.get(key) != found.get(key)]
         if differing:
             key = differing[0]

@@ -107,6 +107,7 @@ class Measured(msgspec.Struct, kw_only=True):
     model: Name
     threads: Number
     plan_id: Name
+    check: Text | UnsetType = UNSET
     interference: Count | UnsetType = UNSET
     environment_id: Text | UnsetType = UNSET
     instruction_set: Text | UnsetType | None = UNSET
@@ -267,6 +268,7 @@ class TraceRow(msgspec.Struct, kw_only=True):
     overheads: Annotated[list[Real], Meta(min_length=1)]
     lost: Count
     iterations: Number
+    check: Text | UnsetType = UNSET
     environment_id: Text | UnsetType = UNSET
     layers: list[dict[str, Any]] | UnsetType = UNSET
 

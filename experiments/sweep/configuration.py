@@ -157,6 +157,9 @@ class Measure(Record, frozen=True):
     memory_limit: Annotated[
         str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: what is free")
     ] = ""
+    check: Annotated[
+        bool, about("check the plans of networks and graphs of one's own, once, before they are measured")
+    ] = True
     tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property

@@ -31,6 +31,7 @@ from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, samp
 from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..sampling.memory import format_bytes, parse_bytes
 from ..sampling.models import parse_model, process_environment
+from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar, format_seconds
 from ..sampling.results import Results, ResultsWriter
 from .configuration import Configuration, Point
@@ -121,6 +122,7 @@ class Sweep:
     environment: Mapping[str, Any] | None = None
     machine_row: Any = None
     undecided: Callable[[Sequence[Mapping[str, Any]]], set[str] | None] | None = None
+    checks: dict[str, str] = field(init=False, default_factory=dict)  # by plan_id
 
     def run(self) -> Results:
         """Measure, and return the content of the folder.
@@ -129,6 +131,8 @@ class Sweep:
         ------
         UsageError
             A plan that cannot be lowered, or an output folder that cannot take the results.
+        UnsoundPlan
+            A plan of one's own failed its check; nothing was measured.
         KeyboardInterrupt
             After a message on how to continue; finished samples are kept.
         """
@@ -136,6 +140,12 @@ class Sweep:
         configuration.check_machine()
         plans = {point.plan_id: point.plan for point in configuration.points()}
         plan_rows = {plan_id: self.plan_row(plan_id, options) for plan_id, options in plans.items()}
+        runs: dict[str, list[tuple[str, int]]] = {plan_id: [] for plan_id in plans}
+        for point in configuration.points():
+            runs[point.plan_id].append((point.model, point.threads))
+        self.checks = dict(
+            zip(plans, check_plans(zip(plans.values(), runs.values(), strict=True), measure.check), strict=True)
+        )
         cpus = available_cpus()
         order_cpus = partial(cpu_order, cpus=cpus, oversubscribe=measure.oversubscribe)
         if self.environment is None:
@@ -332,6 +342,7 @@ class Sweep:
             "model": point.model,
             "threads": point.threads,
             "plan_id": point.plan_id,
+            "check": self.checks[point.plan_id],
             "interference": point.interference,
             "repetition": job.repetition,
             "position": job.position,

@@ -21,6 +21,7 @@ from ..machine.topology import available_cpus, cpu_order
 from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.files import check_writable
 from ..sampling.models import parse_model, process_environment
+from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar
 from .configuration import Configuration
 from .tuned import keep_tuned, read_tuned
@@ -150,7 +151,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        A budget below 2, a model that this machine cannot run, or a file that another program wrote.
+        A budget below 2, a model that this machine cannot run, a file that another program wrote, or an unsound plan.
     """
     if budget < 2:
         raise UsageError(f"budget must be at least 2, got {budget}")
@@ -162,6 +163,9 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     if os.path.exists(out):
         read_tuned(out)
     found = candidates(network, options, budget, settings.seed)
+    plans = {g: {"network": network, **options.with_changes(granularity=g).as_dict()} for g in found}
+    passed = check_plans([(plan, contestants) for plan in plans.values()], settings.check)
+    checks = dict(zip(found, passed, strict=True))
 
     def measure(model: str, count: int, granularity: str) -> float | None:
         job = {
@@ -169,7 +173,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             "model": model,
             "threads": count,
             "cpus": cpu_order(count, cpus),
-            "plan": {"network": network, **options.with_changes(granularity=granularity).as_dict()},
+            "plan": plans[granularity],
             "seed": settings.seed,
             "check_iterations": settings.check_iterations,
             "target_s": settings.target_s,
@@ -184,7 +188,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
         rows = search(contestants, found, measure, settings.seed, bar.show)
     plan = {"network": network, **options.as_dict()}
     del plan["granularity"]
-    rows = [{**row, "seconds": settings.target_s} for row in rows]
+    rows = [{**row, "seconds": settings.target_s, "check": checks[row["granularity"]]} for row in rows]
     problem = {"plan": plan, "candidates": found, "rows": rows}
     if rows:
         keep_tuned(out, problem)

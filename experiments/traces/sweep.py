@@ -86,6 +86,7 @@ def _write_rows(
 ) -> None:
     paths = dict(zip(map(id, new.logs), new.paths, strict=True))
     losses = all_losses(logs)
+    checks = {row["plan_id"]: row.get("check", "") for row in results.of_kind("sample")}
     with ResultsWriter(out_dir) as writer:
         for log, own, row in zip(logs, losses, as_rows(losses), strict=True):
             if id(log) in paths:
@@ -96,6 +97,7 @@ def _write_rows(
                         "model": log.about["model"],
                         "threads": log.about["threads"],
                         "environment_id": results.run["environment_id"],
+                        "check": checks.get(plan["plan_id"], ""),
                         "path": os.path.relpath(paths[id(log)], out_dir),
                         "iterations": log.about["iterations"],
                         "overhead": log.about["overhead"],

@@ -123,6 +123,7 @@ class TrainingConfig(PlanOptions, frozen=True):
         ),
     ] = "none"
     memory_limit: Annotated[str, about("such as 1.5GiB: refuse what needs more, and say what would fit")] = ""
+    check: Annotated[bool, about("check the plans of a network of one's own, once, before it is trained")] = True
     seed: Annotated[int, about("first seed of parameters and order", least=0, below=2**31)] = 0
     seeds: Annotated[int, about("train with so many consecutive seeds", least=1, below=1001)] = 1
     out: Annotated[str, about("folder for curves, figure and checkpoints")] = "training"

@@ -19,10 +19,13 @@ import numpy as np
 
 from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
+from ...cython_src.networks.layers import Network
+from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import cpu_order
 from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.models import check_threads, counts_for, parse_model, parse_models
+from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar
 from .data import load_data
 
@@ -202,6 +205,7 @@ def infer_tables(
     data: str = "digits",
     checkpoint: str | None = None,
     repeats: int = 3,
+    check: bool = True,
     oversubscribe: bool = False,
     report: Callable[[dict[str, Any]], None] = lambda table: None,
 ) -> list[dict[str, Any]]:
@@ -209,13 +213,16 @@ def infer_tables(
 
     Parameters
     ----------
+    check : bool
+        Check the plans of a network of one's own before they are first run.
     report : callable
         Takes each table as it comes.
 
     Raises
     ------
     UsageError
-        Data that the network cannot read, a missing checkpoint, or batches that are larger than all images.
+        Data that the network cannot read, a missing checkpoint, batches that are larger than all images, or
+        an unsound plan.
     """
     for count in threads:
         check_threads(count, oversubscribe=oversubscribe)
@@ -225,7 +232,7 @@ def infer_tables(
         raise UsageError(
             f"infer times networks of images, got {network!r}; take forktask compare --phase forward for one of tokens"
         )
-    load_data(data, spec).with_channels(spec.input_shape[0]).fit(spec)  # raises if the network cannot read them
+    fitted = load_data(data, spec).with_channels(spec.input_shape[0]).fit(spec)  # raises if it cannot read them
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UsageError(
             f"--checkpoint must be a safetensors file, and there is no file {checkpoint!r}; `forktask train` "
@@ -235,24 +242,34 @@ def infer_tables(
     if not chosen:
         batches = ",".join(str(one.batch) for one in options)
         raise UsageError(f"--batch must not exceed --images, got {batches} and {','.join(map(str, image_counts))}")
+    subject = fitted if is_own(network) else network
+    contestants = [(str(one), count) for one in specs for count in counts_for(one, threads)]
+    checks = {one: check_together(_plans(subject, one), contestants, check) for _, one in chosen}
     num_columns = sum(len(counts_for(one, threads)) for one in specs)
     tables = []
     with ProgressBar(len(chosen) * num_columns, "inference") as bar:
         done = iter(range(len(chosen) * num_columns))
         for images, one in chosen:
-            tables.append(
-                infer(
-                    network,
-                    one,
-                    images,
-                    models,
-                    threads,
-                    data=data,
-                    checkpoint=checkpoint,
-                    repeats=repeats,
-                    progress=lambda name: bar.show(next(done), name),
-                )
+            table = infer(
+                network,
+                one,
+                images,
+                models,
+                threads,
+                data=data,
+                checkpoint=checkpoint,
+                repeats=repeats,
+                progress=lambda name: bar.show(next(done), name),
             )
+            tables.append({**table, "check": checks[one]})
             bar.clear()
             report(tables[-1])
     return tables
+
+
+def _plans(network: str | Network, options: PlanOptions) -> list[dict[str, Any]]:
+    """Return the plans of one table's columns: forward with and without fusion, and what gives the answers."""
+    forms = (("forward", "all"), ("forward", "none"), ("evaluate", "all"))
+    return [
+        {"network": network, **options.with_changes(phase=phase, fusion=fusion).as_dict()} for phase, fusion in forms
+    ]

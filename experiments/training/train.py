@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import read_json
 from ...cython_src.records import fields
@@ -23,6 +24,7 @@ from ..sampling.files import check_writable_folder, list_folder, locked_file, un
 from ..sampling.measured_memory import resident_bytes
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
+from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
@@ -40,7 +42,7 @@ from .weights import check_export
 MARKER = "training.json"
 SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
-CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out")
+CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
 
 
 def train(
@@ -68,7 +70,8 @@ def train(
     ------
     UsageError
         Bad values, unknown network, data or model, a foreign folder, a run in the folder without `resume`, other data
-        than those it began with, an image that can no longer be read, or a loss that is no longer finite.
+        than those it began with, an image that can no longer be read, a loss that is no longer finite, or an
+        unsound plan.
     """
     libraries = resident_bytes()
     data = data_for(config, report)
@@ -90,6 +93,7 @@ def train(
                         f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must be at "
                         f"least as many, got {config.epochs}"
                     )
+    checked = _check_plans(config, data)
     results = []
     gpu_samples: dict[int, list] = {}
     with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training", lines=False) as bar:
@@ -130,7 +134,7 @@ def train(
         write_samples(out / "gpu.csv", gpu_samples)
         draw_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
-    summary = _summarise(config, data, results)
+    summary = {**_summarise(config, data, results), "check": checked}
     write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     if draw:
         draw_accuracy(out / "accuracy", histories, summary)
@@ -184,6 +188,13 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     if images.note:
         report(images.note)
     return images
+
+
+def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
+    """Check the plans of a run whose network is not shipped: those of a step and of its evaluation."""
+    network = data.fit(get_network(config.network)) if is_own(config.network) else config.network
+    plans = [{"network": network, **one.as_dict()} for one in (config.plan, config.evaluation(config.batch))]
+    return check_together(plans, [(config.model, config.threads)], config.check)
 
 
 def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:

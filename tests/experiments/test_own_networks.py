@@ -199,7 +199,9 @@ def test_compare_takes_a_network(program):
     """Check that an object that exists in this process only is measured in others, and that its name holds its hash."""
     network = own_network("nets.py:network")
     comparison = ft.compare(network, models="serial", threads=1, out="results/own", quick=True, profile=False)
-    (row,) = read_results(comparison.folder).of_kind("plan")
+    results = read_results(comparison.folder)
+    (row,) = results.of_kind("plan")
+    assert {sample["check"] for sample in results.of_kind("sample")} == {"passed"}
     assert row["network"].startswith("results/small-") and row["network"].endswith(".py:network")
     assert own_network(row["network"]) == network
     assert json.loads(json.dumps(row["options"]))["network"] == row["network"]
