@@ -47,7 +47,6 @@ COMMANDS = (
     "trace",
     "profile",
     "gate",
-    "scaling-power",
     "graph",
     "networks",
     "memory",

@@ -44,7 +44,6 @@ COMMANDS: tuple[str, ...] = (
     "kernels",
     "profile",
     "gate",
-    "scaling_power",
     "completion",
 )
 USAGE_EXIT = 2

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...cython_src.binding.bind import BoundPlan, bind
-from ...cython_src.plan.builder import PlanBuilder
-from ...cython_src.plan.model import UPDATE, Access, Block
+from ...cython_src.binding.bind import BoundPlan
 from ...forkjoin.executor import SerialExecutor
 from .machine_peaks import measure_bandwidth, measure_memory, measure_peak_flops
 
@@ -21,38 +19,7 @@ BANDWIDTH_S = 0.01
 SMALLEST_SET = 1 << 14  # bytes, less than any first-level cache
 
 
-def one_loop(
-    kernel: str,
-    buffers: Mapping[str, tuple[Sequence[int], str]],
-    attributes: Mapping[str, Any],
-    bounds: Sequence[tuple[int, ...]],
-    *,
-    target: str = "cpu",
-    instruction_set: str | None = None,
-) -> BoundPlan:
-    """Bind a plan of one loop, whose buffers have the names of the kernel's operands.
-
-    Parameters
-    ----------
-    kernel : str
-    buffers : mapping
-        Operand -> (shape, dtype).
-    attributes : mapping
-    bounds : sequence of tuple of int
-        Bounds of each block.
-    """
-    builder = PlanBuilder(kernel)
-    for name, (shape, dtype) in buffers.items():
-        builder.buffer(name, tuple(shape), dtype, role="dataset")
-    accesses = tuple(Access(UPDATE, name) for name in buffers)
-    blocks = [Block(tuple(b), accesses if i == 0 else ()) for i, b in enumerate(bounds)]
-    builder.loop("loop", kernel, {name: name for name in buffers}, blocks, attributes=dict(attributes))
-    return bind(builder.build(), target=target, instruction_set=instruction_set)
-
-
-def loop_times(
-    bound: BoundPlan, seconds: float, cpu: int | None = None, between: Callable[[], None] = lambda: None
-) -> tuple[np.ndarray, np.ndarray]:
+def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run a plan on one thread for about so long, in rounds, and return the times of its loops in seconds.
 
     Parameters
@@ -61,8 +28,6 @@ def loop_times(
     seconds : float
     cpu : int, optional
         Logical CPU to pin to.
-    between : callable
-        Called before each round.
 
     Returns
     -------
@@ -83,7 +48,6 @@ def loop_times(
         once = time.perf_counter() - start
         iterations = int(np.clip(round(seconds / once / ROUNDS), 1, capacity // plan.num_tasks))
         for _ in range(ROUNDS if seconds > 0 else 1):
-            between()
             executor.workers.clear_events()
             executor.run(iterations)
             events = executor.workers.events()

@@ -58,8 +58,6 @@ class Side:
     threads : int
     plan : mapping
         Result of `subject.describe`.
-    slowdown : float
-        Each run is made longer by this part, to measure the power of the test.
     installation : str
         Folder from which the process imports packages first, one of two commits; empty: this installation.
     """
@@ -67,7 +65,6 @@ class Side:
     model: str
     threads: int
     plan: Mapping[str, Any]
-    slowdown: float = 0.0
     installation: str = ""
 
 
@@ -516,7 +513,6 @@ def sample(side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
         "target_s": effort.target_s,
         "warmup_s": effort.warmup_s,
         "pairs": effort.pairs,
-        **({"slowdown": side.slowdown} if side.slowdown else {}),
     }
     return run_sample(
         job, clean_environment(os.environ, settings), effort.limit_s, measuring_command(side.installation)

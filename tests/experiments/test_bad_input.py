@@ -26,7 +26,6 @@ REQUIRED = {
     "plot": ["none"],
     "generate": ["--checkpoint", "none"],
     "gate": ["--against", "HEAD"],
-    "scaling_power": ["--simulate", "1"],
 }
 NO_TEXT = ["", "a\0b", "\x1b[2J", "\ud800", "x" * 5000]
 NO_NUMBER = [
@@ -170,9 +169,6 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("metg --network lenet5 --no-check", "--no-check is an option of Task Bench graphs"),
-        ("kernels --kernels conv", "add --maps default"),
-        ("kernels --by kernel --maps default", "--by is for the loops of a step"),
-        ("kernels --by loop --convolutions", "--by is for the loops of a step"),
         ("memory --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("infer --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("run demonstraton", "did you mean 'demonstration'?; shipped: batch_networks, "),
@@ -225,7 +221,6 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
         "train --network {}:f --out {}.out",
         "gate --against HEAD --jsonl {}",
         "gate --against HEAD --summary {}",
-        "scaling-power --file {}",
     ],
 )
 def test_what_is_no_regular_file_is_refused(command, make, tmp_path, capsys):

@@ -32,7 +32,6 @@ LOWERING = {
     "kernels": set(),
     "profile": set(),
     "gate": set(),
-    "scaling-power": set(),
     "generate": set(FIELDS) - {"sequence"},
 }
 

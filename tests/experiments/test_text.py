@@ -126,7 +126,6 @@ def test_texts_that_cannot_be_read_are_refused(spec, message, tmp_path, monkeypa
     [
         (["infer", "--network", "gpt2_tiny"], "infer times networks of images"),
         (["train", "--network", "gpt2_tiny", "--data", "digits"], "must be one of text"),
-        (["kernels", "--network", "gpt2_tiny", "--convolutions"], "must have convolutions, 'gpt2_tiny' has none"),
         (["generate", "--checkpoint", "nowhere"], "there is no file 'nowhere'"),
         (["compare", "--network", "gpt2_tiny,lenet5", "--models", "serial"], "batch must be given"),
         (["compare", "--network", "gpt2_tiny", "--sequence", "300", "--models", "serial"], "sequence must be in"),

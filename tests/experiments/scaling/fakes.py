@@ -40,7 +40,7 @@ class FakeMachine:
     def sample(self, side, effort):
         self.samples.append(side)
         self.efforts.append(effort)
-        step = 1e-3 * self.times_ms[side.model] * (1 + side.slowdown) * math.exp(self.random.gauss(0, self.noise))
+        step = 1e-3 * self.times_ms[side.model] * math.exp(self.random.gauss(0, self.noise))
         seconds = effort.seconds(self.start_s, step)
         self.now += min(seconds, effort.limit_s)
         if seconds > effort.limit_s:

@@ -231,8 +231,8 @@ def test_power_of_the_whole_procedure(slowdown, least):
     """Check that a slowdown is found, and a gross one always: on 40 made-up machines."""
     found = 0
     for seed in range(40):
-        machine = FakeMachine({"taskiter": 1.0}, noise=0.03, seed=seed)
-        slower = (Side("taskiter", 2, PLAN, slowdown=slowdown), Side("taskiter", 2, PLAN))
+        machine = FakeMachine({"slow": 1 + slowdown, "fast": 1.0}, noise=0.03, seed=seed)
+        slower = (Side("slow", 2, PLAN), Side("fast", 2, PLAN))
         found += run(machine, sides=slower, budget_s=60).verdict == FAIL
     assert found >= least
 
