@@ -10,6 +10,7 @@ import numpy as np
 
 from ...cython_src.binding.bind import BoundPlan
 from ...forkjoin.executor import SerialExecutor
+from ..tables import Column, text_table
 from .machine_peaks import measure_bandwidth, measure_memory, measure_peak_flops
 
 ROUNDS = 10  # rounds of a measurement, in turns with the loops that it is compared with
@@ -137,15 +138,18 @@ class Limits:
         }
 
 
+KERNELS = (
+    Column("kernel", lambda r: r["name"]),
+    Column("us", lambda r: f"{r['time_s'] * 1e6:.1f}", True),
+    Column("median", lambda r: f"{r['median_time_s'] * 1e6:.1f}", True),
+    Column("share", lambda r: f"{r['share']:.1%}", True),
+    Column("GFLOP/s", lambda r: f"{r['flops_per_s'] / 1e9:.1f}" if r["flops"] else "", True),
+    Column("GB/s", lambda r: f"{r['bytes_per_s'] / 1e9:.1f}", True),
+    Column("of limit", lambda r: f"{r['share_of_limit']:.0%}", True),
+)
+
+
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format a table: time, GFLOP/s and GB/s of each kernel, and its share of the measured limit."""
     total = sum(row["time_s"] for row in rows)
-    width = max([24, *(len(row["name"]) for row in rows)])
-    lines = [f"{'kernel':{width}} {'us':>9} {'median':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>7} {'of limit':>8}"]
-    for row in rows:
-        flops = f"{row['flops_per_s'] / 1e9:8.1f}" if row["flops"] else f"{'':8}"
-        lines.append(
-            f"{row['name']:{width}} {row['time_s'] * 1e6:9.1f} {row['median_time_s'] * 1e6:9.1f} "
-            f"{row['time_s'] / total:6.1%} {flops} {row['bytes_per_s'] / 1e9:7.1f} {row['share_of_limit']:8.0%}"
-        )
-    return lines
+    return text_table(KERNELS, ({**row, "share": row["time_s"] / total} for row in rows))
