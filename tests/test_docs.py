@@ -47,9 +47,7 @@ COMMANDS = (
     "trace",
     "profile",
     "gate",
-    "graph",
-    "networks",
-    "memory",
+    "plan",
     "tune",
 )
 PLACEHOLDERS = {

@@ -80,7 +80,7 @@ def program(tmp_path, monkeypatch):
 
 
 COMMANDS = [
-    "memory --plan-only --batch 4",
+    "plan --batch 4",
     "train --data synthetic:32 --batch 8 --epochs 1 --threads 1 --model serial --out trained",
     "infer --batch 4 --images 8 --models serial --threads 1 --repeats 1",
     "kernels --batch 4 --seconds 0.01",
@@ -127,7 +127,7 @@ def test_a_module_is_found_where_the_user_is(program):
 )
 def test_what_is_no_network_is_one_sentence(program, capsys, name, said):
     """Check the messages and the exit code."""
-    assert main(["memory", "--plan-only", "--network", name]) == 2
+    assert main(["plan", "--network", name]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
 
