@@ -32,10 +32,4 @@ void peaks_pass(int kind, int isa, float *a, const float *b, size_t count);
 /* Cost of one reading of the monotonic clock and its smallest step seen, ns. */
 void peaks_clock(double *cost_ns, double *step_ns);
 
-/* 1 if denormal results (bit 0) or operands (bit 1) are flushed to zero on this thread. */
-int peaks_denormals_flushed(void);
-
-/* 0 if this process may count its own cycles in hardware, else the errno of the attempt. */
-int peaks_perf_counters_error(void);
-
 #endif

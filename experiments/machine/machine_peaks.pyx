@@ -23,8 +23,6 @@ cdef extern from "experiments/machine/machine_peaks.h" nogil:
                        int num_windows, double window_s, double *rates)
     void peaks_pass(int kind, int isa, float *a, const float *b, size_t count)
     void peaks_clock(double *cost_ns, double *step_ns)
-    int peaks_denormals_flushed()
-    int peaks_perf_counters_error()
 
 
 # A window is shorter than the slice that a busy scheduler gives a thread, so that some windows are undisturbed; for
@@ -230,15 +228,3 @@ def measure_clock():
     with nogil:
         peaks_clock(&cost_ns, &step_ns)
     return cost_ns, step_ns
-
-
-def denormals_flushed():
-    """Return the state of the calling thread: (results flushed to zero, operands taken as zero)."""
-    cdef int state = peaks_denormals_flushed()
-    return bool(state & 1), bool(state & 2)
-
-
-def perf_counters_error():
-    """Return None if this process may count its own cycles in hardware, else the kernel's reason."""
-    cdef int error = peaks_perf_counters_error()
-    return None if error == 0 else os.strerror(error)
