@@ -81,7 +81,6 @@ class Limits:
 
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
         self.instruction_set, self.cpu = instruction_set, cpu
-        self._bandwidths: dict[int, float] = {}
         self._streams: dict[tuple[str, int], float] = {}
         self.peak_flops_per_s = 0.0
         for _ in range(3):
@@ -104,20 +103,17 @@ class Limits:
 
     def bandwidth(self, size: float) -> float:
         """Return bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
-        rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
-        if rounded not in self._bandwidths:
-            self._bandwidths[rounded] = max(self.stream("triad", rounded) for _ in range(3))
-        return self._bandwidths[rounded]
+        return self._best("triad", size)
 
     def plain_time(self, read: float, written: float) -> float:
         """Return seconds of `plain_loops` over arrays of that size, measured once."""
-        size = 1 << max(int(read + written) - 1, SMALLEST_SET - 1).bit_length()
-        time_s = 0.0
-        for name, moved in plain_loops(read, written).items():
-            if (name, size) not in self._streams:
-                self._streams[name, size] = max(self.stream(name, size) for _ in range(3))
-            time_s += moved / self._streams[name, size]
-        return time_s
+        return sum(moved / self._best(name, read + written) for name, moved in plain_loops(read, written).items())
+
+    def _best(self, name: str, size: float) -> float:
+        rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
+        if (name, rounded) not in self._streams:
+            self._streams[name, rounded] = max(self.stream(name, rounded) for _ in range(3))
+        return self._streams[name, rounded]
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
         """Return a kernel's row: rates, and the share of its limit.

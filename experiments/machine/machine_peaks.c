@@ -297,7 +297,7 @@ int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t b
     Window *windows = calloc((size_t)num_threads * num_windows, sizeof(Window));
     int error = members && windows ? 0 : ENOMEM;
     for (int t = 0; t < num_threads && !error; t++) {
-        members[t] = (Member){.team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
+        members[t] = (Member){.team = &team, .cpu = cpus[t], .windows = windows + t * num_windows};
         error = pthread_create(&members[t].thread, NULL, member_main, &members[t]);
         members[t].started = !error;
         if (error)

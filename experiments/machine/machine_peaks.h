@@ -20,7 +20,7 @@ enum {
 };
 
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.
- * isa: one this CPU runs. cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread:
+ * isa: one this CPU runs. cpus: a logical CPU for each thread, -1 for no pinning. bytes_per_thread:
  * working set of PEAKS_TRIAD to PEAKS_UPDATE. rates: shape (num_windows,), OUT: units per second of all threads together.
  * Returns 0, or an errno value (ENOMEM, EINVAL for a CPU that may not be used, EAGAIN for no thread). */
 int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,

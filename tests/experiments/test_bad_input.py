@@ -312,8 +312,8 @@ def test_the_version_is_there_at_once(processes):
 
 def test_output_survives_every_encoding(processes):
     """Check that characters that the encoding of a pipe lacks are written as escapes."""
-    program = "from forktask.experiments.commands import main, networks\n"
-    program += "networks.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['networks']))"
+    program = "from forktask.experiments.commands import main, plan\n"
+    program += "plan.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['plan']))"
     for encoding, said in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],

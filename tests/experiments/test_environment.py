@@ -386,22 +386,10 @@ def test_streams(stream):
         assert 1e8 < machine_peaks.measure_bandwidth(1, 0.006, size, stream=stream) < 1e13
 
 
-@pytest.mark.parametrize(
-    "call, value",
-    [
-        (lambda: machine_peaks.measure_capacity(0), "got 0"),
-        (lambda: machine_peaks.measure_capacity(2, 0.1, [0]), r"got \[0\]"),
-        (lambda: machine_peaks.measure_capacity(1, 0.1, [-1]), "got -1"),
-        (lambda: machine_peaks.measure_bandwidth(1, 0.0), "got 0.0"),
-        (lambda: machine_peaks.measure_bandwidth(1, 0.1, 100), "got 100"),
-        (lambda: machine_peaks.measure_bandwidth(1, 0.1, 4096, stream="scale"), "got 'scale'"),
-        (lambda: machine_peaks.measure_peak_flops(0.1, "mmx"), "got 'mmx'"),
-    ],
-)
-def test_bad_arguments(call, value):
-    """Check that each names the value."""
-    with pytest.raises(UsageError, match=value):
-        call()
+def test_an_unknown_instruction_set_is_refused():
+    """Check that the value is named."""
+    with pytest.raises(UsageError, match="got 'mmx'"):
+        machine_peaks.measure_peak_flops(0.1, "mmx")
 
 
 def test_a_cpu_that_does_not_exist_is_an_os_error():
