@@ -55,6 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Describe a plan, or list the networks."""
+    from ...cython_src.lowering.lower import own_plan
     from ...cython_src.networks.registry import get_network, network_names
     from ...cython_src.networks.sizes import network_sizes
     from ..sampling.measured_memory import describe_plans
@@ -72,7 +73,7 @@ def call(arguments: Namespace) -> int:
     limit = parse_bytes(arguments.memory_limit) if arguments.memory_limit else None
     picture = _draw(arguments, network, options) if arguments.graph else {}
     result = {
-        "network": network_sizes(get_network(network)),
+        "network": {"name": network} if own_plan(network) else network_sizes(get_network(network)),
         **describe_plans(network, options, model, check_threads(threads), limit, arguments.measure),
         **picture,
     }
@@ -143,11 +144,12 @@ def _plans(result: Mapping[str, Any]) -> str:
         Column("", lambda r: format_bytes(r["bytes"]), True),
         Column("share", lambda r: f"{r['share']:.1%}", True),
     )
-    lines = [_networks([result["network"]])]
+    sizes = result["network"]
+    lines = [_networks([sizes]) if "num_layers" in sizes else sizes["name"]]  # a graph of the user's own is no network
     for row in result["plans"]:
         total, resident = sum(row["planned"].values()), row.get("resident")
-        sizes = sorted(row["planned"].items(), key=lambda item: -item[1])
-        parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in sizes]
+        found = sorted(row["planned"].items(), key=lambda item: -item[1])
+        parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in found]
         lines += ["", f"batch {row['options']['batch']}: {needs_text(total, result['free_bytes'])}", ""]
         lines += [*text_table(phases, row["phases"]), ""]
         lines += text_table(purposes, parts)

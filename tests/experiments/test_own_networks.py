@@ -96,6 +96,16 @@ def test_commands_take_networks_of_ones_own(program, command, capsys):
     assert main([*command.split(), "--network", "nets.py:network"]) == 0, capsys.readouterr().err
 
 
+def test_a_graph_of_ones_own_is_described_and_drawn(program, capsys):
+    """Check a function that returns a graph: no network, but a plan with loops and a picture."""
+    words = ["plan", "--network", "nets.py:graph(grain=16)", "--graph", "own.svg"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["network"] == {"name": words[2]} and found["plans"][0]["phases"][0]["loops"] > 0
+    assert main(words) == 0
+    assert words[2] in capsys.readouterr().out and (program / "own.svg").exists()
+
+
 def test_a_module_is_found_where_the_user_is(program):
     """Check module:function, and a network that stands there ready made."""
     assert get_network("nets:network") == get_network("nets.py:ready")
