@@ -130,6 +130,12 @@ def _networks(rows: list[dict[str, Any]]) -> str:
     return "\n".join(text_table(columns, rows))
 
 
+def _chosen(options: Mapping[str, Any]) -> str:
+    from ...cython_src.lowering.options import describe, plan_options
+
+    return describe(plan_options(options), leave_out=("batch",))
+
+
 def _plans(result: Mapping[str, Any]) -> str:
     from ..sampling.memory import format_bytes, needs_text
 
@@ -150,7 +156,8 @@ def _plans(result: Mapping[str, Any]) -> str:
         total, resident = sum(row["planned"].values()), row.get("resident")
         found = sorted(row["planned"].items(), key=lambda item: -item[1])
         parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in found]
-        lines += ["", f"batch {row['options']['batch']}: {needs_text(total, result['free_bytes'])}", ""]
+        chosen = ", ".join(filter(None, (f"batch {row['options']['batch']}", _chosen(row["options"]))))
+        lines += ["", f"{chosen}: {needs_text(total, result['free_bytes'])}", ""]
         lines += [*text_table(phases, row["phases"]), ""]
         lines += text_table(purposes, parts)
         if "failure" in row:
