@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from forktask.cython_src.errors import UsageError
+from forktask.cython_src.errors import MachineError, UsageError
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.experiments.machine import machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance, read_quota
@@ -392,7 +392,7 @@ def test_an_unknown_instruction_set_is_refused():
         machine_peaks.measure_peak_flops(0.1, "mmx")
 
 
-def test_a_cpu_that_does_not_exist_is_an_os_error():
+def test_a_cpu_that_does_not_exist_is_refused():
     """Check that a failed pinning stops the whole team instead of measuring unpinned."""
-    with pytest.raises(OSError, match="Invalid argument"):
+    with pytest.raises(MachineError, match="Invalid argument"):
         machine_peaks.measure_capacity(2, 0.05, [available_cpus()[0], 4000])
