@@ -17,9 +17,9 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import columns
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
-from forktask.experiments.report.render_text import text_table
-from forktask.experiments.report.sections import Table, records_of
+from forktask.experiments.report.sections import records_of
 from forktask.experiments.simulate.predict import error_text, prediction_table, thread_counts
+from forktask.experiments.tables import text_table
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
@@ -115,7 +115,7 @@ def result(study, plans, threads) -> str:
 def comparison(folder: str) -> None:
     """Write the table of the main plan."""
     study = load(folder)
-    table = text_table(Table("speed", columns.SPEED, records_of(speed_table(study), main_plan(study))))
+    table = text_table(columns.SPEED, records_of(speed_table(study), main_plan(study)))
     put("table", "```\n" + "\n".join(table) + "\n```")
 
 

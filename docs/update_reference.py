@@ -16,7 +16,7 @@ from pathlib import Path
 
 import forktask as ft
 from forktask.cython_src.records import Field, fields
-from forktask.experiments.commands.networks import describe_input
+from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.sampling.models import MODELS, Option
 from forktask.experiments.sweep.configuration import Measure
 

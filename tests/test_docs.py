@@ -47,10 +47,7 @@ COMMANDS = (
     "trace",
     "profile",
     "gate",
-    "scaling-power",
-    "graph",
-    "networks",
-    "memory",
+    "plan",
     "tune",
 )
 PLACEHOLDERS = {

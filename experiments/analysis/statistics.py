@@ -144,34 +144,6 @@ def sign_test_rank(n: int) -> int:
     return rank
 
 
-def binomial_interval(count: int, total: int) -> tuple[float, float]:
-    """Return the interval of a probability after `count` events in `total` trials, by Clopper and Pearson (1934).
-
-    Beyond each end lies half of the probability that the confidence leaves; (0, 1) without trials.
-    """
-    tail = (1 - CONFIDENCE) / 2
-
-    def at_most(p: float) -> float:
-        return sum(comb(total, k) * p**k * (1 - p) ** (total - k) for k in range(count + 1))
-
-    def less(p: float) -> float:
-        return at_most(p) - comb(total, count) * p**count * (1 - p) ** (total - count)
-
-    # Both sums fall as p grows.
-    low = 0.0 if count == 0 else _bisect(lambda p: less(p) > 1 - tail)
-    high = 1.0 if count == total else _bisect(lambda p: at_most(p) > tail)
-    return low, high
-
-
-def _bisect(holds) -> float:
-    """Return the point in [0, 1] where `holds` turns from true to false."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
 def paired_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> np.ndarray:
     """Return the ratios of the repetition blocks that hold both, in block order.
 

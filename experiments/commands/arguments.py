@@ -57,14 +57,14 @@ def add_plan_options(
         group.add_argument(
             "--network",
             type=texts if networks else _one_text,
-            default=(network,),
+            default=(network,) if network else None,
             metavar="N[,N...]" if networks else "N",
-            help=f"name of `forktask networks`, module:function or file.py:function, which may have arguments: "
-            f"file.py:function(depth=2); default: {network}",
+            help=f"name of `forktask plan`, module:function or file.py:function, which may have arguments: "
+            f"file.py:function(depth=2){f'; default: {network}' if network else ''}",
         )
     else:
         said = (
-            "name of `forktask networks`, module:function or file.py:function; default: %(default)s"
+            "name of `forktask plan`, module:function or file.py:function; default: %(default)s"
             if network
             else "a network instead; the options of plans are for it"
         )

@@ -37,14 +37,11 @@ COMMANDS: tuple[str, ...] = (
     "generate",
     "trace",
     "metg",
-    "graph",
-    "networks",
-    "memory",
+    "plan",
     "tune",
     "kernels",
     "profile",
     "gate",
-    "scaling_power",
     "completion",
 )
 USAGE_EXIT = 2

@@ -1,8 +1,9 @@
-"""Time of a hand-over from one thread to another: through a cache line, and through a futex on which one sleeps."""
+"""Time of a hand-over from one thread to another: through a cache line, and through a futex on which one sleeps.
+
+Functions raise `OSError` for a CPU that this process may not use, or where no thread could be started.
+"""
 
 import os
-
-from ...cython_src.errors import UsageError
 
 
 cdef extern from "experiments/machine/core_latency.h" nogil:
@@ -21,11 +22,6 @@ def measure_transfer(int first_cpu, int second_cpu, size_t num_bytes, int rounds
     num_bytes : int
         A small part of a core's own cache: a window is then shorter than the slice that a busy system gives a thread.
     rounds, windows : int
-
-    Raises
-    ------
-    UsageError, OSError
-        As in `measure_latency`.
     """
     apart = _least(first_cpu, second_cpu, 0, rounds, num_bytes, windows)
     empty = _least(first_cpu, second_cpu, 0, rounds, 0, windows)
@@ -42,30 +38,18 @@ def measure_latency(int first_cpu, int second_cpu, *, bint sleeps=False, int rou
     sleeps : bool
         False: both spin, so it takes a cache line's way from core to core; True: each sleeps until the other wakes it.
     rounds, windows : int
-
-    Raises
-    ------
-    UsageError
-        The same CPU twice, or impossible numbers.
-    OSError
-        A CPU that this process may not use, or no thread could be started.
     """
-    if first_cpu == second_cpu or min(first_cpu, second_cpu) < 0:
-        raise UsageError(f"a hand-over needs two CPUs, got {first_cpu} and {second_cpu}")
     return _least(first_cpu, second_cpu, sleeps, rounds, 0, windows)
 
 
 cdef double _least(int first_cpu, int second_cpu, int sleeps, int rounds, size_t num_bytes, int windows) except -1:
     """Return the least seconds of a hand-over in several windows."""
-    cdef double seconds
+    cdef double seconds, least = float("inf")
     cdef int error
-    if rounds < 1 or windows < 1:
-        raise UsageError(f"rounds and windows must be at least 1, got {rounds} and {windows}")
-    found = []
     for _ in range(windows):
         with nogil:
             error = measure_handover(first_cpu, second_cpu, sleeps, rounds, num_bytes, &seconds)
         if error:
             raise OSError(error, f"{os.strerror(error)} (CPUs {first_cpu} and {second_cpu})")
-        found.append(seconds)
-    return min(found)
+        least = min(least, seconds)
+    return least

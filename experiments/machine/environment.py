@@ -21,6 +21,7 @@ from .build_info import BUILD
 from .disturbance import read_memory, read_pressure, read_quota
 from .energy import energy_text
 from .heat import is_throttled, read_temperature_c
+from .perf_counters import PerfCounters
 from .proc import read_int, read_text
 from .topology import available_cpus, core_kinds, read_caches, read_topology
 from .variables import read_variables, spin_policy
@@ -36,7 +37,6 @@ VOLATILE = (
     "memory",
     "clock",
     "libraries",
-    "denormals",
     "variables",
     "spin_policy",
     "perf_counters",
@@ -160,7 +160,8 @@ def collect(root="/", variables=None) -> dict:
         JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
     """
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
-    flushed_results, flushed_operands = machine_peaks.denormals_flushed()
+    with PerfCounters() as counters:
+        pass
     load = (read_text(Path(root, "proc/loadavg")) or "").split()
     pressure = read_pressure(root)
     topology = read_topology(root)
@@ -196,10 +197,9 @@ def collect(root="/", variables=None) -> dict:
         "transparent_huge_pages": _bracketed(read_text(Path(root, "sys/kernel/mm/transparent_hugepage/enabled"))),
         "numa_balancing": read_int(Path(root, "proc/sys/kernel/numa_balancing")),
         "perf_counters": {
-            "error": machine_peaks.perf_counters_error(),
+            "error": counters.error,
             "paranoid": read_int(Path(root, "proc/sys/kernel/perf_event_paranoid")),
         },
-        "denormals": {"results_flushed": flushed_results, "operands_flushed": flushed_operands},
         "variables": read_variables(variables),
         "spin_policy": spin_policy(variables),
         "libraries": loaded_libraries(),

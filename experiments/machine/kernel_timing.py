@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...cython_src.binding.bind import BoundPlan, bind
-from ...cython_src.plan.builder import PlanBuilder
-from ...cython_src.plan.model import UPDATE, Access, Block
+from ...cython_src.binding.bind import BoundPlan
 from ...forkjoin.executor import SerialExecutor
+from ..tables import Column, text_table
 from .machine_peaks import measure_bandwidth, measure_memory, measure_peak_flops
 
 ROUNDS = 10  # rounds of a measurement, in turns with the loops that it is compared with
@@ -21,38 +20,7 @@ BANDWIDTH_S = 0.01
 SMALLEST_SET = 1 << 14  # bytes, less than any first-level cache
 
 
-def one_loop(
-    kernel: str,
-    buffers: Mapping[str, tuple[Sequence[int], str]],
-    attributes: Mapping[str, Any],
-    bounds: Sequence[tuple[int, ...]],
-    *,
-    target: str = "cpu",
-    instruction_set: str | None = None,
-) -> BoundPlan:
-    """Bind a plan of one loop, whose buffers have the names of the kernel's operands.
-
-    Parameters
-    ----------
-    kernel : str
-    buffers : mapping
-        Operand -> (shape, dtype).
-    attributes : mapping
-    bounds : sequence of tuple of int
-        Bounds of each block.
-    """
-    builder = PlanBuilder(kernel)
-    for name, (shape, dtype) in buffers.items():
-        builder.buffer(name, tuple(shape), dtype, role="dataset")
-    accesses = tuple(Access(UPDATE, name) for name in buffers)
-    blocks = [Block(tuple(b), accesses if i == 0 else ()) for i, b in enumerate(bounds)]
-    builder.loop("loop", kernel, {name: name for name in buffers}, blocks, attributes=dict(attributes))
-    return bind(builder.build(), target=target, instruction_set=instruction_set)
-
-
-def loop_times(
-    bound: BoundPlan, seconds: float, cpu: int | None = None, between: Callable[[], None] = lambda: None
-) -> tuple[np.ndarray, np.ndarray]:
+def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run a plan on one thread for about so long, in rounds, and return the times of its loops in seconds.
 
     Parameters
@@ -61,8 +29,6 @@ def loop_times(
     seconds : float
     cpu : int, optional
         Logical CPU to pin to.
-    between : callable
-        Called before each round.
 
     Returns
     -------
@@ -83,7 +49,6 @@ def loop_times(
         once = time.perf_counter() - start
         iterations = int(np.clip(round(seconds / once / ROUNDS), 1, capacity // plan.num_tasks))
         for _ in range(ROUNDS if seconds > 0 else 1):
-            between()
             executor.workers.clear_events()
             executor.run(iterations)
             events = executor.workers.events()
@@ -116,7 +81,6 @@ class Limits:
 
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
         self.instruction_set, self.cpu = instruction_set, cpu
-        self._bandwidths: dict[int, float] = {}
         self._streams: dict[tuple[str, int], float] = {}
         self.peak_flops_per_s = 0.0
         for _ in range(3):
@@ -139,20 +103,17 @@ class Limits:
 
     def bandwidth(self, size: float) -> float:
         """Return bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
-        rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
-        if rounded not in self._bandwidths:
-            self._bandwidths[rounded] = max(self.stream("triad", rounded) for _ in range(3))
-        return self._bandwidths[rounded]
+        return self._best("triad", size)
 
     def plain_time(self, read: float, written: float) -> float:
         """Return seconds of `plain_loops` over arrays of that size, measured once."""
-        size = 1 << max(int(read + written) - 1, SMALLEST_SET - 1).bit_length()
-        time_s = 0.0
-        for name, moved in plain_loops(read, written).items():
-            if (name, size) not in self._streams:
-                self._streams[name, size] = max(self.stream(name, size) for _ in range(3))
-            time_s += moved / self._streams[name, size]
-        return time_s
+        return sum(moved / self._best(name, read + written) for name, moved in plain_loops(read, written).items())
+
+    def _best(self, name: str, size: float) -> float:
+        rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
+        if (name, rounded) not in self._streams:
+            self._streams[name, rounded] = max(self.stream(name, rounded) for _ in range(3))
+        return self._streams[name, rounded]
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
         """Return a kernel's row: rates, and the share of its limit.
@@ -173,15 +134,18 @@ class Limits:
         }
 
 
+KERNELS = (
+    Column("kernel", lambda r: r["name"]),
+    Column("us", lambda r: f"{r['time_s'] * 1e6:.1f}", True),
+    Column("median", lambda r: f"{r['median_time_s'] * 1e6:.1f}", True),
+    Column("share", lambda r: f"{r['share']:.1%}", True),
+    Column("GFLOP/s", lambda r: f"{r['flops_per_s'] / 1e9:.1f}" if r["flops"] else "", True),
+    Column("GB/s", lambda r: f"{r['bytes_per_s'] / 1e9:.1f}", True),
+    Column("of limit", lambda r: f"{r['share_of_limit']:.0%}", True),
+)
+
+
 def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format a table: time, GFLOP/s and GB/s of each kernel, and its share of the measured limit."""
     total = sum(row["time_s"] for row in rows)
-    width = max([24, *(len(row["name"]) for row in rows)])
-    lines = [f"{'kernel':{width}} {'us':>9} {'median':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>7} {'of limit':>8}"]
-    for row in rows:
-        flops = f"{row['flops_per_s'] / 1e9:8.1f}" if row["flops"] else f"{'':8}"
-        lines.append(
-            f"{row['name']:{width}} {row['time_s'] * 1e6:9.1f} {row['median_time_s'] * 1e6:9.1f} "
-            f"{row['time_s'] / total:6.1%} {flops} {row['bytes_per_s'] / 1e9:7.1f} {row['share_of_limit']:8.0%}"
-        )
-    return lines
+    return text_table(KERNELS, ({**row, "share": row["time_s"] / total} for row in rows))

@@ -4,14 +4,11 @@
 #include "cython_src/kernels/interface/block_kernel.h"
 
 #include <errno.h>
-#include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define NUM_CHAINS  12   /* two pipes x latency 4 need 8; 12 + 2 constants still fit 16 registers */
 #define FMA_STEPS   4096 /* a few microseconds between two readings of the clock */
@@ -300,7 +297,7 @@ int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t b
     Window *windows = calloc((size_t)num_threads * num_windows, sizeof(Window));
     int error = members && windows ? 0 : ENOMEM;
     for (int t = 0; t < num_threads && !error; t++) {
-        members[t] = (Member){.team = &team, .cpu = cpus ? cpus[t] : -1, .windows = windows + t * num_windows};
+        members[t] = (Member){.team = &team, .cpu = cpus[t], .windows = windows + t * num_windows};
         error = pthread_create(&members[t].thread, NULL, member_main, &members[t]);
         members[t].started = !error;
         if (error)
@@ -376,34 +373,4 @@ void peaks_clock(double *cost_ns, double *step_ns)
     }
     *cost_ns = cost;
     *step_ns = step;
-}
-
-int peaks_denormals_flushed(void)
-{
-#if defined(__x86_64__)
-    unsigned word = _mm_getcsr();
-    return (word & 0x8000u ? 1 : 0) | (word & 0x0040u ? 2 : 0);
-#elif defined(__aarch64__)
-    uint64_t word;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
-    return word & (1u << 24) ? 3 : 0;
-#else
-    return 0;
-#endif
-}
-
-int peaks_perf_counters_error(void)
-{
-    struct perf_event_attr event;
-    memset(&event, 0, sizeof event);
-    event.size = sizeof event;
-    event.type = PERF_TYPE_HARDWARE;
-    event.config = PERF_COUNT_HW_CPU_CYCLES;
-    event.exclude_kernel = 1;
-    event.exclude_hv = 1;
-    long descriptor = syscall(SYS_perf_event_open, &event, 0, -1, -1, 0);
-    if (descriptor < 0)
-        return errno;
-    close((int)descriptor);
-    return 0;
 }

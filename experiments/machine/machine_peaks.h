@@ -20,7 +20,7 @@ enum {
 };
 
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.
- * isa: one this CPU runs. cpus: one logical CPU for each thread, or NULL for no pinning. bytes_per_thread:
+ * isa: one this CPU runs. cpus: a logical CPU for each thread, -1 for no pinning. bytes_per_thread:
  * working set of PEAKS_TRIAD to PEAKS_UPDATE. rates: shape (num_windows,), OUT: units per second of all threads together.
  * Returns 0, or an errno value (ENOMEM, EINVAL for a CPU that may not be used, EAGAIN for no thread). */
 int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
@@ -31,11 +31,5 @@ void peaks_pass(int kind, int isa, float *a, const float *b, size_t count);
 
 /* Cost of one reading of the monotonic clock and its smallest step seen, ns. */
 void peaks_clock(double *cost_ns, double *step_ns);
-
-/* 1 if denormal results (bit 0) or operands (bit 1) are flushed to zero on this thread. */
-int peaks_denormals_flushed(void);
-
-/* 0 if this process may count its own cycles in hardware, else the errno of the attempt. */
-int peaks_perf_counters_error(void);
 
 #endif

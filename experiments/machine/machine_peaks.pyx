@@ -6,14 +6,14 @@ because a median far below the best says that the machine is disturbed now.
 """
 
 from libc.stdint cimport int32_t, uintptr_t
-from libc.stdlib cimport free, malloc
 
 import os
 import statistics
+from array import array
 
 from ...cython_src.kernels.interface.block_kernel cimport FORKTASK_MAX_OPERANDS, KernelArgs, TaskContext
 
-from ...cython_src.errors import MachineError, UsageError
+from ...cython_src.errors import MachineError
 from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
 
 
@@ -23,8 +23,6 @@ cdef extern from "experiments/machine/machine_peaks.h" nogil:
                        int num_windows, double window_s, double *rates)
     void peaks_pass(int kind, int isa, float *a, const float *b, size_t count)
     void peaks_clock(double *cost_ns, double *step_ns)
-    int peaks_denormals_flushed()
-    int peaks_perf_counters_error()
 
 
 # A window is shorter than the slice that a busy scheduler gives a thread, so that some windows are undisturbed; for
@@ -38,44 +36,25 @@ def _isa_index(instruction_set):
 
 
 def _run_team(int kind, int isa, int threads, cpus, size_t bytes_per_thread, double seconds):
-    """Return the rates (units per second of the team) of the windows that fit into `seconds`, at least three."""
-    cdef int *cpu_array = NULL
-    cdef double *rates
-    cdef int error, i
-    if not 1 <= threads <= 4096:
-        raise UsageError(f"threads must be in [1, 4096], got {threads}; "
-                         f"pass the number of threads to run together")
-    if not 0.0 < seconds <= 60.0:
-        raise UsageError(f"seconds must be in (0, 60], got {seconds}; a tenth of a second is enough")
-    if cpus is not None and len(cpus) != threads:
-        raise UsageError(f"cpus must name one logical CPU for each of the {threads} threads, "
-                         f"got {list(cpus)}; use environment.cpu_order(threads)")
+    """Return the rates (units per second of the team) of the windows that fit into `seconds`, at least three.
+
+    Raises
+    ------
+    MachineError
+        A CPU that this process may not use, or no thread could be started.
+    """
     cdef double wanted_s = _MEMORY_WINDOW_S if bytes_per_thread > 32 << 20 else _WINDOW_S
-    cdef int num_windows = max(3, round(seconds / wanted_s))
-    cdef double window_s = seconds / num_windows
-    rates = <double *> malloc(num_windows * sizeof(double))
-    if cpus is not None:
-        cpu_array = <int *> malloc(threads * sizeof(int))
-    try:
-        if rates == NULL or (cpus is not None and cpu_array == NULL):
-            raise MemoryError()
-        if cpus is not None:
-            for i in range(threads):
-                if cpus[i] < 0:
-                    raise UsageError(f"cpus must be numbers of logical CPUs, got {cpus[i]}; "
-                                     f"use environment.cpu_order(threads)")
-                cpu_array[i] = cpus[i]
-        with nogil:
-            error = peaks_run_team(kind, isa, threads, cpu_array, bytes_per_thread,
-                                   num_windows, window_s, rates)
-        if error:
-            raise MachineError(
-                f"{threads} threads must be able to start on their CPUs, and the system refused ({os.strerror(error)}); "
-                f"ask for fewer, or raise `ulimit -v` or `ulimit -u`")
-        return [rates[i] for i in range(num_windows)]
-    finally:
-        free(rates)
-        free(cpu_array)
+    cdef int num_windows = max(3, round(seconds / wanted_s)), error
+    cdef double[::1] rates = array("d", bytes(8 * num_windows))
+    cdef int[::1] places = array("i", [-1] * threads if cpus is None else cpus)
+    with nogil:
+        error = peaks_run_team(kind, isa, threads, &places[0], bytes_per_thread, num_windows, seconds / num_windows,
+                               &rates[0])
+    if error:
+        raise MachineError(
+            f"{threads} threads must be able to start on their CPUs, and the system refused ({os.strerror(error)}); "
+            f"ask for fewer, or raise `ulimit -v` or `ulimit -u`")
+    return list(rates)
 
 
 def measure_peak_flops(double seconds=0.1, instruction_set=None, cpu=None):
@@ -153,11 +132,6 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
     -------
     float
     """
-    if stream not in _STREAMS:
-        raise UsageError(f"stream must be one of {', '.join(_STREAMS)}, got {stream!r}; use one")
-    if working_set_bytes < 4096:
-        raise UsageError(f"working_set_bytes must be at least 4096, got {working_set_bytes}; "
-                         f"use half of the cache level to measure")
     return max(_run_team(_STREAMS[stream], _isa_index(None), threads, cpus, working_set_bytes // threads, seconds))
 
 
@@ -230,15 +204,3 @@ def measure_clock():
     with nogil:
         peaks_clock(&cost_ns, &step_ns)
     return cost_ns, step_ns
-
-
-def denormals_flushed():
-    """Return the state of the calling thread: (results flushed to zero, operands taken as zero)."""
-    cdef int state = peaks_denormals_flushed()
-    return bool(state & 1), bool(state & 2)
-
-
-def perf_counters_error():
-    """Return None if this process may count its own cycles in hardware, else the kernel's reason."""
-    cdef int error = peaks_perf_counters_error()
-    return None if error == 0 else os.strerror(error)

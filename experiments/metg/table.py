@@ -14,6 +14,7 @@ from typing import Any
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
 from ..sampling.models import built_models, parse_model
+from ..tables import Column, text_table
 from .graphs import describe_graph, graph_name
 
 HALF = 0.5
@@ -200,31 +201,22 @@ def format_table(table: Mapping[str, Any]) -> str:
         lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
     if any(e.get("withheld") == "disturbed" for e in table["results"]):
         lines.append("METG of disturbed runs is withheld: measure again on a quiet machine, in a new folder")
-    last = None
-    for entry in table["results"]:
-        graph = entry["graph"]
-        if graph != last:
-            last = graph
-            lines += ["", describe_graph(graph), _COLUMNS]
-        label = f"{entry['model']:34} {entry['threads']:7}"
-        if not entry["repeats"]:
-            lines.append(f"{label}  {entry['failures'][0].splitlines()[0][:90]}")
-            continue
-        metg, replays = entry["metg_s"], entry["break_even"]
-        interval = "" if metg is None else f"{rounded(metg['low'] * 1e9)}-{rounded(metg['high'] * 1e9)}"
-        lines.append(
-            f"{label} {metg_text(entry):>11} {interval:>14} "
-            f"{_ns(entry['empty_task_s']):>9} {_ns(entry['record_s']):>8} {_ns(entry['close_s']):>8} "
-            f"{_ns(entry['prepare_s']):>8} {'' if replays is None else replays:>10}"
-        )
+    for _, group in itertools.groupby(table["results"], lambda entry: entry["graph"]):
+        entries = list(group)
+        measured = [entry for entry in entries if entry["repeats"]]
+        lines += ["", describe_graph(entries[0]["graph"])]
+        lines += text_table(COLUMNS, measured) if measured else []
+        lines += [
+            f"{entry['model']} on {entry['threads']}: {entry['failures'][0].splitlines()[0]}"
+            for entry in entries
+            if not entry["repeats"]
+        ]
     return "\n".join(lines)
 
 
-_COLUMNS = (
-    f"{'model':34} {'threads':>7} {'METG(50 %)':>11} {'range':>14} {'empty':>9} {'record':>8} {'close':>8} "
-    f"{'prepare':>8} {'break-even':>10}\n{'':42} {'ns':>11} {'ns':>14} {'ns/task':>9} {'ns/task':>8} "
-    f"{'ns/task':>8} {'ns/task':>8} {'replays':>10}"
-)
+def _range(entry: Mapping[str, Any]) -> str:
+    metg = entry["metg_s"]
+    return "" if metg is None else f"{rounded(metg['low'] * 1e9)}-{rounded(metg['high'] * 1e9)}"
 
 
 def metg_text(entry: Mapping[str, Any]) -> str:
@@ -233,8 +225,21 @@ def metg_text(entry: Mapping[str, Any]) -> str:
     return entry.get("withheld") or "not reached" if metg is None else rounded(metg["median"] * 1e9)
 
 
-def _ns(spread: Mapping[str, float] | None) -> str:
-    return "" if spread is None else rounded(spread["median"] * 1e9)
+def _ns(name: str, heading: str) -> Column:
+    return Column(heading, lambda e: "" if e[name] is None else rounded(e[name]["median"] * 1e9), True)
+
+
+COLUMNS = (
+    Column("model", lambda e: e["model"]),
+    Column("threads", lambda e: str(e["threads"]), True),
+    Column("METG(50 %), ns", metg_text, True),
+    Column("range, ns", _range, True),
+    _ns("empty_task_s", "ns a task: empty"),
+    _ns("record_s", "record"),
+    _ns("close_s", "close"),
+    _ns("prepare_s", "prepare"),
+    Column("break-even, replays", lambda e: "" if e["break_even"] is None else str(e["break_even"]), True),
+)
 
 
 def as_csv(table: Mapping[str, Any]) -> str:

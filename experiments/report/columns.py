@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
 from ..analysis.losses import FACTORS
 from ..analysis.memory import LIBRARIES, REST
 from ..analysis.names import axis_label, model_label
 from ..sampling.memory import GRAPH, KINDS, format_bytes
+from ..tables import Column
 from .words import format_time
-
-
-class Column(NamedTuple):
-    """A column of a table."""
-
-    heading: str
-    text: Callable[[Mapping[str, Any]], str]
-    number: bool = False
 
 
 def digits_of(value: float, digits: int = 2) -> int:

@@ -17,8 +17,9 @@ from ..analysis.load import load
 from ..analysis.speeds import speed_table
 from ..analysis.study import Study
 from ..sampling.files import write_atomically, write_table
+from ..tables import Table
 from . import columns
-from .sections import Table, records_of
+from .sections import records_of
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..tables import Table
 from .page_style import SCRIPT, STYLE
-from .sections import Report, Section, Table
+from .sections import Report, Section
 
 
 class DrawnFigure(NamedTuple):

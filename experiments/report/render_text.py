@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from .sections import Report, Section, Table
-
-
-def text_table(table: Table) -> list[str]:
-    """Return the lines of a table."""
-    columns, rows = table.cells()
-    widths = [max(len(column.heading), *(len(row[i]) for row in rows)) for i, column in enumerate(columns)]
-
-    def write(line: list[str]) -> str:
-        cells = [t.rjust(w) if c.number else t.ljust(w) for t, w, c in zip(line, widths, columns, strict=True)]
-        return "  ".join(cells).rstrip()
-
-    return [write([c.heading for c in columns]), "  ".join("-" * w for w in widths), *map(write, rows)]
+from ..tables import text_table
+from .sections import Report, Section
 
 
 def render_text(report: Report) -> str:
@@ -32,7 +21,7 @@ def _section(section: Section) -> list[str]:
     lines += [*section.sentences, ""]
     for table in section.tables:
         if table.rows and table.columns:
-            lines += [*text_table(table), ""]
+            lines += [*text_table(table.columns, table.rows), ""]
     if section.answers:
         lines += [*section.answers, ""]
     return lines

@@ -30,8 +30,9 @@ from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_bes
 from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from ..sampling.events import overhead_text
+from ..tables import Column, Table
 from . import columns
-from .columns import Column, digits_of, interval
+from .columns import digits_of, interval
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
 from .in_short import in_short
@@ -39,30 +40,6 @@ from .opening import opening
 from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
 
 NAMED_PROBLEMS = 4  # a title that names more takes a page to read
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of one kind.
-
-    Attributes
-    ----------
-    name : str
-        Key of the rows in JSON; tables of one name are joined there.
-    columns : sequence of Column
-        How the rows are written; empty: in JSON only.
-    rows : list of dict
-    """
-
-    name: str
-    columns: Sequence[Column]
-    rows: list[dict[str, Any]]
-
-    def cells(self) -> tuple[list[Column], list[list[str]]]:
-        """Return columns and texts, without columns that are empty in every row."""
-        texts = [[column.text(row) for column in self.columns] for row in self.rows]
-        used = [i for i in range(len(self.columns)) if any(line[i] for line in texts)]
-        return [self.columns[i] for i in used], [[line[i] for i in used] for line in texts]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
 user's own function, see `subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
-("sample", "profile" or "trace"); a sample may have `slowdown`, the part by which each run is made longer, and
-`pairs` or `least_pairs` of timed runs.
+("sample", "profile" or "trace"); a sample may have `pairs` or `least_pairs` of timed runs.
 
 What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
 record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
@@ -42,7 +41,7 @@ from .memory import graph_bytes
 from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
-from .timing import LEAST_PAIRS, Slowed, Stepper, time_runs, warm_up
+from .timing import LEAST_PAIRS, Stepper, time_runs, warm_up
 from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
@@ -113,8 +112,6 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     costs = record_costs(bound.plan, spec.model)
     counters = PerfCounters()  # before the executor starts its threads, which inherit them
     executor = make_executor(spec, job["threads"], cpus=job["cpus"])
-    if job.get("slowdown"):
-        executor = Slowed(executor, job["slowdown"])
     untrained = result_hashes(bound)["weights_hash"]
     with counters, executor:
         start = time.perf_counter()

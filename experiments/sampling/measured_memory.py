@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
 from ..machine.topology import available_cpus
 from .child import answer_job, clean_environment, run_sample, sample_environment
-from .memory import check_fits, format_bytes, needs_text, planned_bytes, what_fits_gpu
+from .memory import check_fits, planned_bytes, what_fits_gpu
 from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model, storage_for
 from .subject import fill_dataset
 
@@ -88,28 +91,28 @@ def measure_memory(job: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "memory", "planned": planned, "resident": seen, "more_steps": more_steps}
 
 
-def compare_memory(
+def describe_plans(
     network: str,
     options: Sequence[PlanOptions],
     model: ModelSpec,
     threads: int = 1,
     limit: int | None = None,
-    run: bool = True,
+    measure: bool = False,
 ) -> dict[str, Any]:
-    """Return the bytes of each plan by what they are for, planned and, unless `run` is false, measured.
+    """Return the loops of each plan, and its bytes by what they are for, planned and, with `measure`, measured.
 
     Returns
     -------
     dict
-        network, model, threads, limit_bytes, free_bytes (of the machine, or None), and rows: {"batch", "options",
-        "planned", "resident" and "more_steps" or "failure"}.
+        model, threads, limit_bytes, free_bytes (of the machine, or None), and plans: {"options", "phases": list of
+        {"phase", "loops", "tasks", "flops", "bytes"}, "planned", "resident" and "more_steps" or "failure"}.
 
     Raises
     ------
     UsageError
-        A plan that cannot be made; a model of a GPU that is to run where there is none.
+        A plan that cannot be made; a model of a GPU that is to be measured where there is none.
     """
-    if run and model.model.device == "gpu":
+    if measure and model.model.device == "gpu":
         gpu_device.count_gpus()
     rows = []
     free = read_memory()["available_bytes"]
@@ -117,8 +120,8 @@ def compare_memory(
         job_plan = {"network": network, **chosen.as_dict(), "conv": convolution_for(model, chosen.conv)}
         plan = lower(**job_plan)
         row: dict[str, Any] = {
-            "batch": chosen.batch,
             "options": job_plan,
+            "phases": [_phase(phase, loops) for phase, loops in groupby(plan.loops, attrgetter("phase"))],
             "planned": planned_bytes(plan, threads, model.model.records),
         }
         rows.append(row)
@@ -127,46 +130,23 @@ def compare_memory(
         except MemoryError as error:
             row["failure"] = str(error)
             continue
-        if not run:
+        if not measure:
             continue
         job = {"plan": job_plan, "model": str(model), "threads": threads, "cpus": None, "memory_limit": limit}
         settings = sample_environment(threads, 0, len(available_cpus()))
         result = run_sample(job, clean_environment(os.environ, settings), command=COMMAND)
         row.update(result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"})
+    return {"model": str(model), "threads": threads, "limit_bytes": limit, "free_bytes": free, "plans": rows}
+
+
+def _phase(phase: str, loops: Iterable[BlockLoop]) -> dict[str, Any]:
+    loops = list(loops)
+    sums = {"tasks": "num_blocks", "flops": "flops", "bytes": "bytes"}
     return {
-        "network": network,
-        "model": str(model),
-        "threads": threads,
-        "limit_bytes": limit,
-        "free_bytes": free,
-        "rows": rows,
+        "phase": phase,
+        "loops": len(loops),
+        **{name: sum(map(attrgetter(field), loops)) for name, field in sums.items()},
     }
-
-
-def as_text(result: Mapping[str, Any]) -> str:
-    """Format the result of `compare_memory` for a terminal."""
-    lines = [f"{result['network']}, {result['model']} on {result['threads']} thread{'s' * (result['threads'] > 1)}"]
-    if result["limit_bytes"]:
-        lines[0] += f", limit {format_bytes(result['limit_bytes'])}"
-    for row in result["rows"]:
-        planned, resident = row["planned"], row.get("resident")
-        total = sum(planned.values())
-        lines += ["", f"batch {row['batch']}: {needs_text(total, result['free_bytes'])}"]
-        for kind, size in sorted(planned.items(), key=lambda item: -item[1]):
-            lines.append(f"  {kind:36} {format_bytes(size):>10} {100 * size / total:5.1f} %")
-        if "failure" in row:
-            verdict = "not measured" if row["failure"].startswith(("timeout", "usage")) else "did not fit"
-            lines.append(f"  {verdict}: {row['failure']}")
-        elif resident:
-            lines.append(
-                f"  measured {format_bytes(resident['later'])}, {100 * resident['later'] / total:.1f} % of the plan: "
-                f"libraries {format_bytes(resident['libraries'])}, "
-                f"plan {format_bytes(resident['plan'] - resident['libraries'])}, "
-                f"buffers {format_bytes(resident['buffers'] - resident['plan'])}, execution "
-                f"{format_bytes(resident['running'] - resident['buffers'])}, {row['more_steps']} more steps "
-                f"{format_bytes(resident['later'] - resident['running'])}; peak {format_bytes(resident['peak'])}"
-            )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ KINDS = {
 }
 GRAPH = "plan and graph"
 # Python, NumPy and this package, with what they load and allocate once a plan runs: 47 to 50 MiB for eight plans of
-# images and tokens, in training and inference. `forktask memory` measures what of it is there before the plan.
+# images and tokens, in training and inference. `forktask plan --measure` measures what of it is there before the plan.
 LIBRARIES_BYTES = 48 << 20
 NODE_BYTES = 128  # a recorded task, at most
 EDGE_BYTES = 4

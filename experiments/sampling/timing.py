@@ -45,46 +45,6 @@ class Stepper:
         return elapsed
 
 
-class Slowed:
-    """Executor whose runs take a given part longer: an artificial regression that a test should find.
-
-    The calling thread spins at the end of each run, in proportion to how long the run took.
-
-    Parameters
-    ----------
-    executor
-    part : float
-        0.1: a tenth longer.
-    """
-
-    def __init__(self, executor, part: float):
-        self.executor = executor
-        self.part = part
-
-    def prepare(self, bound) -> None:
-        self.executor.prepare(bound)
-
-    def run(self, num_iterations: int, first_iteration: int = 0) -> None:
-        start = time.perf_counter()
-        self.executor.run(num_iterations, first_iteration)
-        stop = time.perf_counter() + self.part * (time.perf_counter() - start)
-        while time.perf_counter() < stop:
-            pass
-
-    def conduct(self):
-        return self.executor.conduct()
-
-    @property
-    def num_cpu_swaps(self) -> int:
-        return self.executor.num_cpu_swaps
-
-    def __enter__(self) -> Slowed:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.executor.close()
-
-
 def still_falling(times: Sequence[float]) -> bool:
     """Return whether a series is still getting faster, by Mann and Kendall's test for a trend.
 

@@ -13,24 +13,16 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..machine import machine_peaks
-from ..machine.topology import available_cpus, cpu_order
-from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
-from ..sampling.models import parse_model, process_environment
+from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge, least_rounds, rounds_to_go
 
 INCONCLUSIVE = "inconclusive"
-CHECK_ITERATIONS = 2
-CAPACITY_S = 0.04
 # A round is disturbed if it has more than this and more than twice the machine's usual value: shares of the timed wall
 # time, and the relative change of the capacity.
 DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
@@ -45,64 +37,6 @@ GROSS = 2.0
 PATIENCE = 4.0
 EVIDENCE = 2.0
 SHORTEST_LIMIT_S = 2.0  # of a sample's process: a loaded machine takes its time to start one
-FORMER_SAMPLE_MODULES = ("forktask.experiments.measure",)  # names of the measuring process's module, the latest first
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: a model on a number of threads, running a plan.
-
-    Attributes
-    ----------
-    model : str
-    threads : int
-    plan : mapping
-        Result of `subject.describe`.
-    slowdown : float
-        Each run is made longer by this part, to measure the power of the test.
-    installation : str
-        Folder from which the process imports packages first, one of two commits; empty: this installation.
-    """
-
-    model: str
-    threads: int
-    plan: Mapping[str, Any]
-    slowdown: float = 0.0
-    installation: str = ""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much a sample measures, the same for both sides.
-
-    Attributes
-    ----------
-    pairs : int
-        Of short and long runs: of many runs that are as short as a step allows, some are undisturbed.
-    target_s, warmup_s : float
-        Time of the timed runs and of the warm-up, at least so many steps as they take: a process lives about four
-        times as long.
-    limit_s : float
-        After which the process is stopped.
-    """
-
-    pairs: int = 20
-    target_s: float = 0.1
-    warmup_s: float = 0.1
-    limit_s: float = TIME_LIMIT_S
-
-    def passes(self) -> int:
-        """Passes through the plan in a process, at least: checked, warming up, timed (one short and two long)."""
-        return CHECK_ITERATIONS + 3 + 3 * self.pairs
-
-    def seconds(self, fixed_s: float, pass_s: float) -> float:
-        """Time of a process whose start takes `fixed_s` and whose passes take `pass_s`."""
-        warm, timed = max(self.warmup_s, 3 * pass_s), max(self.target_s, 3 * self.pairs * pass_s)
-        return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
-
-
-EFFORTS = tuple(Effort(pairs) for pairs in (20, 10, 5, 3, 1))
-TRIAL = Effort(pairs=1, target_s=0.0, warmup_s=0.01)
 
 
 @dataclass
@@ -138,13 +72,12 @@ class Round:
 
 @dataclass
 class ClockResult:
-    """Outcome of a claim.
+    """Outcome of the claim that the ratio of times, A / B, is at most a limit.
 
     Attributes
     ----------
     claim : str
     limit : float
-        Limit of the ratio of times, A / B.
     verdict : {"pass", "fail", "inconclusive"}
     decision : Decision
     rounds : list of Round, the discarded ones among them
@@ -157,20 +90,41 @@ class ClockResult:
     limit: float
     verdict: str
     decision: Decision
-    rounds: list[Round] = field(default_factory=list)
-    elapsed_s: float = 0.0
+    rounds: list[Round]
+    elapsed_s: float
     reason: str = ""
 
     @property
     def discarded(self) -> list[Round]:
         return [r for r in self.rounds if r.discarded]
 
+    def as_row(self, efficiency: bool = False) -> dict[str, Any]:
+        """Return a row of kind "clock" for reports; the value of an efficiency is the inverse ratio."""
+        decision, limit = self.decision, self.limit
+        value, low, high = decision.ratio, decision.low, decision.high
+        if efficiency:
+            value, limit = 1 / value, 1 / limit
+            low, high = 0.0 if math.isinf(high) else 1 / high, math.inf if low == 0 else 1 / low
+        known = decision.rounds > 0
+        return {
+            "kind": "clock",
+            "claim": self.claim,
+            "limit": limit,
+            "verdict": self.verdict,
+            "value": value if known else None,
+            "low": low,
+            "high": None if math.isinf(high) else high,
+            "value_text": describe(value, low, high) if known else "unknown",
+            "num_rounds": decision.rounds,
+            "num_discarded": len(self.discarded),
+            "elapsed_s": self.elapsed_s,
+            "reason": self.reason,
+            "rounds": [asdict(r) for r in self.rounds],
+        }
+
 
 class SampleError(RuntimeError):
     """A measuring process failed, or two samples that must agree do not."""
-
-
-Sampler = Callable[[Side, Effort], Mapping[str, Any]]
 
 
 def run_clock_test(
@@ -180,11 +134,7 @@ def run_clock_test(
     *,
     budget_s: float,
     per_capacity: bool = False,
-    sampler: Sampler | None = None,
-    measure_capacity: Callable[[int], float] | None = None,
-    clock: Callable[[], float] | None = None,
-    toss: Callable[[], bool] | None = None,
-    max_rounds: int | None = None,
+    bench: Bench | None = None,
     on_round: Callable[[Decision], None] | None = None,
 ) -> ClockResult:
     """Measure rounds until the claim "time of A / time of B is at most `limit`" is decided or the budget is spent.
@@ -199,15 +149,10 @@ def run_clock_test(
         The trial samples are paid from it too.
     per_capacity : bool
         A's time counts times the capacity: for efficiencies.
-    sampler, measure_capacity, clock, toss : callables
-        Replacements, for tests, of fresh processes, spinning threads, the clock and the coin.
-    max_rounds : int, optional
+    bench : Bench, optional
+        What takes samples; default: fresh processes here.
     on_round : callable, optional
         Of what the rounds so far say; called after each.
-
-    Returns
-    -------
-    ClockResult
 
     Raises
     ------
@@ -217,29 +162,26 @@ def run_clock_test(
     SampleError
         A process failed, or two samples of one plan and length left different results.
     """
-    sampler = sampler or sample
-    measure_capacity = measure_capacity or capacity
-    clock = clock or now
-    toss = toss or toss_coin
+    bench = bench or Bench()
     threads = max(side.threads for side in sides)
     rounds: list[Round] = []
-    start = clock()
+    start = bench.now()
     longest = 0.0
-    before = measure_capacity(threads)
+    before = bench.capacity(threads)
     scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
-    schedule = plan_rounds(claim, sides, scale, budget_s, sampler, clock)
+    schedule = plan_rounds(claim, sides, scale, budget_s, bench)
     verdict, counted, needed = GO_ON, [], least_rounds()
-    while len(rounds) != max_rounds:
-        begun = clock()
+    while True:
+        begun = bench.now()
         short = 0 < len(counted) < needed
         if begun - start + longest > budget_s * (OVERTIME if short else 1):
             break
-        order = "AB" if toss() else "BA"
-        rows = {name: sampler(sides[name == "B"], schedule.efforts[name == "B"]) for name in order}
-        after = measure_capacity(threads)
+        order = "AB" if bench.toss() else "BA"
+        rows = {name: bench.sample(sides[name == "B"], schedule.efforts[name == "B"]) for name in order}
+        after = bench.capacity(threads)
         rounds.append(_round(order, rows, sides, schedule, (before, after), per_capacity))
         before = after
-        longest = max(longest, clock() - begun)
+        longest = max(longest, bench.now() - begun)
         mark_disturbed(rounds, limit)
         counted = [r.log_ratio for r in rounds if not r.discarded]
         if len(rounds) >= FIRST_ROUNDS:
@@ -248,15 +190,15 @@ def run_clock_test(
             on_round(decide(counted, limit))
         if verdict in (PASS, FAIL):
             break
-    elapsed_s = clock() - start
-    if verdict == GO_ON and len(rounds) < min(needed, max_rounds or needed):
+    elapsed_s = bench.now() - start
+    if verdict == GO_ON and len(rounds) < needed:
         enough_s = math.ceil(elapsed_s + needed * longest)
         raise UsageError(
             f"{claim}: a budget of {budget_s:g} s must hold the {needed} rounds that a verdict needs, it held "
             f"{len(rounds)} in {elapsed_s:.0f} s; give {enough_s} s, or a smaller plan"
         )
     result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, elapsed_s)
-    if verdict not in (PASS, FAIL):
+    if verdict == GO_ON:
         result.verdict = INCONCLUSIVE
         result.reason = _reason(result, rounds_to_go(counted, limit))
     return result
@@ -264,18 +206,17 @@ def run_clock_test(
 
 def _reason(result: ClockResult, to_go: float) -> str:
     """Why a test found no end, and what would help."""
-    decision, discarded = result.decision, len(result.discarded)
-    more = (
-        f"about {to_go:.0f} more rounds would decide"
-        if math.isfinite(to_go)
-        else "more rounds are not likely to decide: the ratio is about the limit"
+    decision = result.decision
+    more = "more rounds are not likely to decide: the ratio is about the limit"
+    if math.isfinite(to_go):
+        more = f"about {to_go:.0f} more rounds would decide"
+    return (
+        f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the ratio is "
+        f"{describe(decision.ratio, decision.low, decision.high)}, the limit {result.limit:.4g}; {more}"
     )
-    measured = f"the ratio is {describe(decision.ratio, decision.low, decision.high)}, the limit {result.limit:.4g}"
-    return f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({discarded} discarded) {measured}; {more}"
 
 
 # --- how long samples may be
-# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -295,9 +236,7 @@ class Schedule:
     longest_step_s: tuple[float, float]
 
 
-def plan_rounds(
-    claim: str, sides: tuple[Side, Side], scale: float, budget_s: float, sampler: Sampler, clock: Callable[[], float]
-) -> Schedule:
+def plan_rounds(claim: str, sides: tuple[Side, Side], scale: float, budget_s: float, bench: Bench) -> Schedule:
     """Measure a trial sample of each side and say how long samples may be.
 
     Parameters
@@ -313,14 +252,14 @@ def plan_rounds(
         As for `run_clock_test`.
     """
     wanted = math.ceil(SPARE_ROUNDS * least_rounds())
-    start = clock()
+    start = bench.now()
     # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
     limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
     trials = []
     for side in sides:
-        begun = clock()
-        trials.append((sampler(side, replace(TRIAL, limit_s=limit_s)), clock() - begun))
-    spent_s = clock() - start
+        begun = bench.now()
+        trials.append((bench.sample(side, replace(TRIAL, limit_s=limit_s)), bench.now() - begun))
+    spent_s = bench.now() - start
     rows = [row for row, _ in trials]
     _check(dict(zip("AB", rows, strict=True)), sides)
     passes_s = [math.inf if _stopped(row) else step_time_s(row) * min(row["run_lengths"]) for row in rows]
@@ -476,69 +415,3 @@ def mark_disturbed(rounds: list[Round], limit: float) -> None:
             if value is not None and value > allowed and value > USUAL_TIMES * statistics.median(seen):
                 reasons.append(f"{name.replace('_', ' ')} {value:.0%}")
         r.discarded = ", ".join(reasons)
-
-
-# --- measuring
-# ---------------------------------------------------------------------------------------------------------
-
-
-now = time.monotonic
-
-
-def toss_coin() -> bool:
-    """Toss a fair, unseeded coin; the error rate of claims at their limit rests on it."""
-    return random.SystemRandom().random() < 0.5
-
-
-def capacity(threads: int) -> float:
-    """Measure the work of `threads` spinning threads at the moment, in single threads."""
-    return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
-
-
-def sample(side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
-    """One sample from a fresh process, by the measuring loop of all commands."""
-    cpus = available_cpus()
-    if side.threads > len(cpus):
-        raise UsageError(
-            f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
-        )
-    settings = {**sample_environment(side.threads, 0, len(cpus)), **process_environment(parse_model(side.model))}
-    if side.installation:
-        settings["PYTHONPATH"] = side.installation
-    job = {
-        "kind": "sample",
-        "model": side.model,
-        "threads": side.threads,
-        "cpus": cpu_order(side.threads, cpus),
-        "plan": dict(side.plan),
-        "seed": 1,
-        "check_iterations": CHECK_ITERATIONS,
-        "target_s": effort.target_s,
-        "warmup_s": effort.warmup_s,
-        "pairs": effort.pairs,
-        **({"slowdown": side.slowdown} if side.slowdown else {}),
-    }
-    return run_sample(
-        job, clean_environment(os.environ, settings), effort.limit_s, measuring_command(side.installation)
-    )
-
-
-def measuring_command(installation: str) -> Sequence[str]:
-    """Return the command of the process that measures a job in an installation of this or an earlier version.
-
-    The job and the row that answers it are the same in all of them; the module has had other names.
-
-    Raises
-    ------
-    UsageError
-        The installation holds a forktask without any of these modules.
-    """
-    if not (installation and Path(installation, "forktask").is_dir()):
-        return SAMPLE_COMMAND  # This forktask measures a package of the user's own.
-    names = (SAMPLE_COMMAND[-1], *FORMER_SAMPLE_MODULES)
-    for name in names:
-        if Path(installation, *name.split(".")).with_suffix(".py").exists():
-            return (*SAMPLE_COMMAND[:-1], name)
-    raise UsageError(
-        f"both commits must have a measuring process, one of {', '.join(names)}; compare with a later commit"
-    )

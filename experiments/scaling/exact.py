@@ -2,8 +2,9 @@
 
     python -P -m forktask.experiments.scaling.exact < job.json
 
-reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`) and writes the facts of one
-model on one number of threads. `facts_of` starts these processes; `failures` compares what they say.
+reads a job (one JSON object with `model`, `threads`, `plan`, `seed`, `passes`, `arrays_file` and, for the model tier,
+`predict`) and writes the facts of one model on one number of threads. `facts_of` starts these processes; `failures`
+compares what they say.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.plan import dependences
-from ...cython_src.plan.dependences import record_graph
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
 from ..sampling.models import make_executor, parse_model, process_environment
 from ..sampling.profile import block_times
 from ..sampling.subject import build, hash_arrays
 from ..sampling.timing import Stepper
+from .model import graph_differences, graph_facts, make_entry
 
 EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")
 COUNTER = "forktask_malloc_count"
@@ -36,10 +37,6 @@ ALL_WORKERS_S = 20.0  # A process waits at most so long until each of its thread
 TIME_LIMIT_S = 300.0
 # Outside references, which allocate tasks or futures in each step by design.
 OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb", "taskflow", "starpu"})
-
-
-# --- in the process
-# ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -103,7 +100,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
         "hashes": {array: SHA-256}; "graph": see `graph_facts`; "recordings" (calls of `record_graph` in
         `prepare`; more than one where barriers divide the graph) and "recordings_in_runs"; "threads_seen",
         "threads_possible";
-        "allocations_per_pass" or None with the reason in "allocations_unknown".
+        "allocations_per_pass" or None with the reason in "allocations_unknown"; "entry" where the job has `predict`.
     """
     import numpy as np
 
@@ -121,7 +118,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
         stepper.run(job["passes"] - 1)
         hashes = {name: hash_arrays({name: array}) for name, array in sorted(bound.arrays.items())}
         events = executor.workers.events()
-        _check_each_task_ran(events, plan, job["passes"])
+        block_times(events, plan, job["passes"])  # raises where a task did not run in each pass
         seen = set(np.unique(events["worker"]).tolist())
         deadline = time.monotonic() + ALL_WORKERS_S
         while len(seen) < possible and time.monotonic() < deadline:
@@ -154,44 +151,9 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     }
     if job.get("arrays_file"):
         np.savez(job["arrays_file"], **{f"array_{i}": bound.arrays[name] for i, name in enumerate(hashes)})
+    if "predict" in job:  # runs the plan
+        result["entry"] = make_entry(bound, job)
     return result
-
-
-def _check_each_task_ran(events, plan, passes: int) -> None:
-    block_times(events, plan, passes)
-
-
-def graph_facts(plan) -> dict[str, Any]:
-    """Count tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
-
-    Returns
-    -------
-    dict
-        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name:
-        {"blocks",
-        "edges"}}; loops that share a name are added up.
-    """
-    import numpy as np
-
-    graph = record_graph(plan.accesses, closed=True)
-    _, target, token = graph.edges()
-    into = np.bincount(target, minlength=graph.num_nodes)
-    loops: dict[str, dict[str, int]] = {}
-    for loop in plan.loops:
-        facts = loops.setdefault(loop.name, {"blocks": 0, "edges": 0})
-        facts["blocks"] += loop.num_blocks
-        facts["edges"] += int(into[loop.first_task : loop.first_task + loop.num_blocks].sum())
-    return {
-        "tasks": graph.num_tasks,
-        "edges": int((token == 0).sum()),
-        "cross_edges": int((token == 1).sum()),
-        "joins": graph.num_joins,
-        "loops": loops,
-    }
-
-
-# --- outside of it
-# -----------------------------------------------------------------------------------------------------
 
 
 def counter_library() -> Path | None:
@@ -201,7 +163,11 @@ def counter_library() -> Path | None:
 
 
 def facts_of(
-    plan: Mapping[str, Any], models: Sequence[str], threads: Sequence[int], folder: Path | None = None
+    plan: Mapping[str, Any],
+    models: Sequence[str],
+    threads: Sequence[int],
+    folder: Path | None = None,
+    predict: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Collect facts of `serial` and of each model on each number of threads, each from a process of its own.
 
@@ -211,6 +177,8 @@ def facts_of(
         See `subject.describe`.
     folder : path, optional
         Folder for the final arrays, `arrays_<k>.npz` for row k.
+    predict : mapping, optional
+        What the serial process needs for an entry of the baseline, see `model.make_entry`.
 
     Returns
     -------
@@ -222,26 +190,30 @@ def facts_of(
         spec = parse_model(model)
         counts = [n for n in threads if n <= (spec.model.max_threads or n)] or [1]
         jobs += [(str(spec), n) for n in counts if (str(spec), n) not in jobs]
+    cases = [
+        {
+            "model": model,
+            "threads": count,
+            "cpus": None,
+            "plan": dict(plan),
+            "seed": 1,
+            "passes": PASSES,
+            "arrays_file": None if folder is None else str(folder / f"arrays_{k}.npz"),
+            **({} if k or predict is None else {"predict": predict}),
+        }
+        for k, (model, count) in enumerate(jobs)
+    ]
     # Nothing is timed, so as many processes run at once as there are CPUs.
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        files = [None if folder is None else str(folder / f"arrays_{k}.npz") for k in range(len(jobs))]
-        return list(pool.map(lambda job, file: _run(plan, *job, file), jobs, files))
+        return list(pool.map(_run, cases))
 
 
-def _run(plan: Mapping[str, Any], model: str, threads: int, arrays_file: str | None) -> dict[str, Any]:
+def _run(job: Mapping[str, Any]) -> dict[str, Any]:
+    model, threads = job["model"], job["threads"]
     settings = {**sample_environment(threads, 0, threads, "passive"), **process_environment(parse_model(model))}
     library = counter_library()
     if library is not None:
         settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
-    job = {
-        "model": model,
-        "threads": threads,
-        "cpus": None,
-        "plan": dict(plan),
-        "seed": 1,
-        "passes": PASSES,
-        "arrays_file": arrays_file,
-    }
     row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, EXACT_COMMAND)
     return {"kind": "exact", "model": model, "threads": threads, **row}
 
@@ -312,26 +284,6 @@ def may_allocate(model: str, threads: int) -> bool:
     """
     name, _, options = model.partition(":")
     return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
-
-
-def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe the counts that differ, in a line, and the loops that differ, a line each."""
-    counts = [
-        f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}"
-        for name in ("tasks", "edges", "cross_edges", "joins")
-        if before.get(name) != now.get(name)
-    ]
-    lines = [", ".join(counts)] if counts else []
-    old, new = before["loops"], now["loops"]
-    for name in [*old, *(n for n in new if n not in old)]:
-        if name not in new:
-            lines.append(f"loop {name} is gone")
-        elif name not in old:
-            lines.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
-        elif old[name] != new[name]:
-            changed = [w for w in ("blocks", "edges") if old[name][w] != new[name][w]]
-            lines.append(f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}")
-    return lines
 
 
 def _who(row: Mapping[str, Any]) -> str:

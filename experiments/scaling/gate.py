@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +26,8 @@ from ..sampling import subject
 from ..sampling.files import check_appendable, check_writable, write_atomically
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
+from .bench import EFFORTS, Bench, Effort, Side
 from .sequential import FAIL, Decision
-from .testing import as_row
 
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
@@ -74,7 +75,7 @@ def compare_commits(
     Returns
     -------
     list of dict
-        A row for each model; see `testing.as_row`.
+        A row for each model; see `ClockResult.as_row`.
 
     Raises
     ------
@@ -104,21 +105,8 @@ def compare_commits(
             installations.append(build(repository, commit, Path(folder), settings.build))
         for spec in specs:
             count = min(threads, spec.model.max_threads or threads)
-            sides = tuple(clock.Side(str(spec), count, plan, installation=str(i)) for i in installations)
-            results: dict[str, set] = {}
-
-            def sample(side, effort, results=results):
-                row = clock.sample(side, effort)
-                if "failure" not in row:
-                    results.setdefault(side.installation, set()).add((row["weights_hash"], row["losses_hash"]))
-                    # A sample whose first runs gave no slope holds a multiple of the number.
-                    if len(row["run_times_s"]) % (2 * effort.pairs):
-                        raise UsageError(
-                            f"both commits must take times in the same way, {2 * effort.pairs} runs in a sample, got "
-                            f"{len(row['run_times_s'])}; compare with a later commit"
-                        )
-                return row
-
+            sides = tuple(Side(str(spec), count, plan, installation=str(i)) for i in installations)
+            bench = GateBench()
             claim = f"{spec} on {count}: {settings.commit}/{settings.against}"
             try:
                 done = clock.run_clock_test(
@@ -126,20 +114,18 @@ def compare_commits(
                     sides,
                     settings.at_most,
                     budget_s=settings.budget_s,
-                    sampler=sample,
+                    bench=bench,
                     on_round=progress(claim, settings.budget_s),
                 )
             except clock.SampleError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
-            same = len(set.union(*results.values())) == 1 if results else None
             rows.append(
                 {
-                    "kind": "clock",
+                    **done.as_row(),
                     "subject": subject.name_of(plan),
                     "said": f"at most {settings.at_most:g}",
-                    "same_results": same,
+                    "same_results": bench.same_results(),
                     "commits": commits,
-                    **as_row(done),
                 }
             )
             print(describe(rows[-1]), flush=True)
@@ -147,14 +133,38 @@ def compare_commits(
     return rows
 
 
+class GateBench(Bench):
+    """Bench that refuses commits which take times in another way, and keeps the hashes of their results."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, set] = {}
+
+    def sample(self, side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
+        """Take one sample of a commit."""
+        row = super().sample(side, effort)
+        if "failure" not in row:
+            self.results.setdefault(side.installation, set()).add((row["weights_hash"], row["losses_hash"]))
+            # A sample whose first runs gave no slope holds a multiple of the number.
+            if len(row["run_times_s"]) % (2 * effort.pairs):
+                raise UsageError(
+                    f"both commits must take times in the same way, {2 * effort.pairs} runs in a sample, got "
+                    f"{len(row['run_times_s'])}; compare with a later commit"
+                )
+        return row
+
+    def same_results(self) -> bool | None:
+        """Return whether both commits leave the same results; None without any."""
+        return len(set.union(*self.results.values())) == 1 if self.results else None
+
+
 def progress(claim: str, budget_s: float) -> Callable[[Decision], None]:
     """Function of what the rounds so far say, which tells people on standard error every few seconds."""
-    start = told = clock.now()
+    start = told = time.monotonic()
 
     def tell(decision: Decision) -> None:
         nonlocal told
-        if clock.now() - told >= PROGRESS_S:
-            told = clock.now()
+        if time.monotonic() - told >= PROGRESS_S:
+            told = time.monotonic()
             print(
                 f"forktask: {claim}: {decision.rounds} rounds, {told - start:.0f} of {budget_s:.0f} s, "
                 f"{clock.describe(decision.ratio, decision.low, decision.high)}",
@@ -174,11 +184,7 @@ def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
 
 def describe(row: Mapping[str, Any]) -> str:
     """Describe the result for a model in one line."""
-    text = (
-        f"{row['claim']} is {row['value_text']}, allowed {row['said']}: {row['verdict']} ({row['num_rounds']} rounds, "
-        f"{row['num_discarded']} discarded, {row['elapsed_s']:.0f} s)"
-    )
-    text += f"; {row['reason']}" if row["reason"] else ""
+    text = "; ".join(filter(None, (summary.describe_claim(row), row["reason"])))
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
 
 
@@ -195,10 +201,6 @@ def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
     for path in summaries(settings):
         with open(path, "a", encoding="utf-8") as file:
             file.write(text)
-
-
-# --- two commits
-# -----------------------------------------------------------------------------------------------------
 
 
 def _git(folder: str, *arguments: str) -> str:

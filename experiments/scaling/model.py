@@ -4,18 +4,12 @@ The baseline is a small JSON file in git, `scaling_baseline.json` beside the tes
 the graph's counts, the nanoseconds of each block, and what follows from both: work, span, cycle mean, and the
 fork-join bound and speedups on each number of threads. The graph of today with the *stored* durations must
 give the stored predictions. So only a change of the graph changes them, and the counts of each loop show which.
-
-    python -P -m forktask.experiments.scaling.model < job.json
-
-reads a job (`plan`, `thread_counts`, `stored` or null, `update`) and writes the entry for today's graph.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,38 +17,83 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ...cython_src.binding.bind import BoundPlan
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, read_json
 from ...tasking.executor import expected_cost_ns
 from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
-from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
 from ..sampling.files import write_atomically
 from ..sampling.profile import measure_profile
-from ..sampling.subject import build
-from .exact import graph_differences, graph_facts
 
-MODEL_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.model")
 BASELINE = "scaling_baseline.json"
 SCHEMA_VERSION = 1
-TIME_LIMIT_S = 300.0
 PROFILE_S = 0.3
 DIGITS = 6  # significant digits of predictions in the file; the comparison allows for their rounding
 TOLERANCE = 5e-6
 Nanoseconds = Annotated[int, Meta(gt=0, lt=10**15)] | Annotated[float, Meta(gt=0, lt=1e15)]
 
 
-# --- in the process
-# ----------------------------------------------------------------------------------------------------
+def graph_facts(plan) -> dict[str, Any]:
+    """Count tasks, edges and joins of the closed graph, and for each loop its blocks and the edges into them.
+
+    Returns
+    -------
+    dict
+        "tasks", "edges" (within an iteration), "cross_edges" (to the next one), "joins", "loops": {name: {"blocks",
+        "edges"}}; loops that share a name are added up.
+    """
+    import numpy as np
+
+    graph = record_graph(plan.accesses, closed=True)
+    _, target, token = graph.edges()
+    into = np.bincount(target, minlength=graph.num_nodes)
+    loops: dict[str, dict[str, int]] = {}
+    for loop in plan.loops:
+        facts = loops.setdefault(loop.name, {"blocks": 0, "edges": 0})
+        facts["blocks"] += loop.num_blocks
+        facts["edges"] += int(into[loop.first_task : loop.first_task + loop.num_blocks].sum())
+    return {
+        "tasks": graph.num_tasks,
+        "edges": int((token == 0).sum()),
+        "cross_edges": int((token == 1).sum()),
+        "joins": graph.num_joins,
+        "loops": loops,
+    }
 
 
-def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return graph, durations and predictions of the job's plan.
+def graph_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Describe the counts that differ, in a line, and the loops that differ, a line each."""
+    counts = [
+        f"{name.replace('_', ' ')} {before.get(name)} -> {now.get(name)}"
+        for name in ("tasks", "edges", "cross_edges", "joins")
+        if before.get(name) != now.get(name)
+    ]
+    lines = [", ".join(counts)] if counts else []
+    old, new = before["loops"], now["loops"]
+    for name in [*old, *(n for n in new if n not in old)]:
+        if name not in new:
+            lines.append(f"loop {name} is gone")
+        elif name not in old:
+            lines.append(f"loop {name} is new ({new[name]['blocks']} blocks)")
+        elif old[name] != new[name]:
+            changed = [w for w in ("blocks", "edges") if old[name][w] != new[name][w]]
+            lines.append(f"loop {name}: {', '.join(f'{w} {old[name][w]} -> {new[name][w]}' for w in changed)}")
+    return lines
+
+
+def make_entry(bound: BoundPlan, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return graph, durations and predictions of a plan.
 
     Durations come from the stored entry where a loop has as many blocks as there; from a profile of a serial
     run where `update` asks for it; else, for this one comparison, a loop cut anew keeps its stored work in
     equal blocks, and a new loop costs per flop and byte what the stored ones do. "assumed" names such loops.
+
+    Parameters
+    ----------
+    bound : BoundPlan
+    job : mapping
+        Of the process; `predict` has "stored" (an entry or None), "update" and "thread_counts".
     """
-    bound = build(job)
-    plan, stored = bound.plan, job["stored"]
+    plan, stored, update = bound.plan, job["predict"]["stored"], job["predict"]["update"]
     graph = graph_facts(plan)
     names = list(graph["loops"])
     known = {
@@ -63,9 +102,9 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
         if stored and len(stored["block_ns"].get(name, ())) == graph["loops"][name]["blocks"]
     }
     missing = [name for name in names if name not in known]
-    if missing and job["update"]:
-        measured = _profile(job, bound)
-        known.update({name: measured[name] for name in missing})
+    if missing and update:
+        row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
+        known |= {name: [max(1, round(t * 1e9)) for t in row["block_time_s"][name]] for name in missing}
         missing = []
     elif missing:
         known.update(_assumed(plan, stored, missing))
@@ -73,14 +112,9 @@ def make_entry(job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "graph": graph,
         "block_ns": block_ns,
-        "predicted": predictions(plan, block_ns, job["thread_counts"]),
+        "predicted": predictions(plan, block_ns, job["predict"]["thread_counts"]),
         "assumed": missing,
     }
-
-
-def _profile(job: Mapping[str, Any], bound) -> dict[str, list[int]]:
-    row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
-    return {name: [max(1, round(t * 1e9)) for t in times] for name, times in row["block_time_s"].items()}
 
 
 def _assumed(plan, stored: Mapping[str, Any], missing: Sequence[str]) -> dict[str, list[int]]:
@@ -106,8 +140,7 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
     Returns
     -------
     dict
-        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin",
-        "taskgraph",
+        "work_us", "span_us", "cycle_mean_us", "threads": {P: {"forkjoin_us", "speedup": {"forkjoin", "taskgraph",
         "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
     """
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
@@ -132,36 +165,6 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-# --- outside of it
-# -----------------------------------------------------------------------------------------------------
-
-
-def entry_of(
-    plan: Mapping[str, Any], threads: Sequence[int], stored: Mapping[str, Any] | None, update: bool
-) -> dict[str, Any]:
-    """Call `make_entry` in a fresh process.
-
-    Raises
-    ------
-    RuntimeError
-        The process failed.
-    """
-    job = {
-        "plan": dict(plan),
-        "seed": 1,
-        "cpus": None,
-        "threads": 1,
-        "thread_counts": list(threads),
-        "stored": stored,
-        "update": update,
-    }
-    settings = sample_environment(1, 0, 1)
-    row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S, MODEL_COMMAND)
-    if "failure" in row:
-        raise RuntimeError(f"the graph could not be made ({row['failure']}): {row['message'].splitlines()[0]}")
-    return row
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -294,7 +297,3 @@ class Baselines:
             write_atomically(path, re.sub(r",\s+(?=[\d.]+[,\]])", ", ", text) + "\n")
         written, self._changed = sorted(self._changed), set()
         return written
-
-
-if __name__ == "__main__":
-    sys.exit(answer_job(make_entry, usage_failure="usage"))

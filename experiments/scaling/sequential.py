@@ -100,25 +100,6 @@ def _running_medians(values: np.ndarray) -> np.ndarray:
     return np.array(medians)
 
 
-def first_decision(log_ratios: Sequence[float], limit: float, first_look: int = 1) -> tuple[str, int]:
-    """Return the verdict of the first look that decides, and its round; for simulating many tests fast.
-
-    Returns
-    -------
-    verdict : {"pass", "fail", "go on"}
-    rounds : int
-        All rounds, if no look decides.
-    """
-    differences = np.asarray(log_ratios, dtype=float) - math.log(limit)
-    looks = slice(first_look - 1, None)
-    failed = log_stakes(differences)[looks] >= -math.log(FALSE_ALARM)
-    passed = log_stakes(-differences)[looks] >= -math.log(FALSE_PASS)
-    ended = np.flatnonzero(failed | passed)
-    if not len(ended):
-        return GO_ON, len(differences)
-    return (FAIL if failed[ended[0]] else PASS), int(ended[0]) + first_look
-
-
 @cache
 def least_rounds(error: float = FALSE_ALARM) -> int:
     """Rounds that a verdict takes where all say the same, however clearly."""

@@ -6,8 +6,6 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from ..sampling import subject
 from ..sampling.models import parse_model, parse_models
 from ..sampling.results import short_id
 from . import clock, exact, model
+from .bench import Side
 from .sequential import FAIL, PASS
 
 
@@ -119,19 +118,16 @@ class Case:
 
     def _check(self) -> None:
         test = self._test
-        stored = test.baselines.entry(test.folder, test.test, self.name)
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
-            entry = None
-            if stored is not None or test.baselines.update:
-                entry = pool.submit(model.entry_of, self.plan, test.threads, stored, test.baselines.update)
-            rows = exact.facts_of(self.plan, test.models, test.threads, Path(folder))
+        stored, update = test.baselines.entry(test.folder, test.test, self.name), test.baselines.update
+        predict = {"stored": stored, "update": update, "thread_counts": test.threads} if stored or update else None
+        with tempfile.TemporaryDirectory() as folder:
+            rows = exact.facts_of(self.plan, test.models, test.threads, Path(folder), predict)
             usage = [row["message"] for row in rows if row.get("failure") == "usage"]
             if usage:
                 raise UsageError(usage[0])
             differs = None if test.rtol is None else lambda k: _tolerated(Path(folder), rows, k, test.rtol)
-            now = None if entry is None else entry.result()
-            counts = None if stored is None or test.baselines.update else stored["graph"]
-            found = exact.failures(rows, counts, differs)
+            found = exact.failures(rows, None if stored is None or update else stored["graph"], differs)
+        now = rows[0].get("entry")
         unsure = [row for row in rows if not row.get("deterministic", True)]
         if unsure and test.rtol is None:
             found.append(
@@ -140,7 +136,7 @@ class Case:
             )
         test.rows += [{"subject": self.name, **_without_hashes(row)} for row in rows]
         test.rows.append({"kind": "tier", "tier": "exact", "subject": self.name, "failures": list(found)})
-        if test.baselines.update and not found:
+        if update and not found:
             test.baselines.put(test.folder, test.test, self.name, now)
         predicted = self._compare(stored, now)
         if now is not None:
@@ -163,7 +159,7 @@ class Case:
             others = test.baselines.subjects(test.folder, test.test)
             known = f", only for {', '.join(others)}: the arguments are part of its name" if others else ""
             return [f"{test.folder / model.BASELINE} has no entry for {self.name}{known}; {remedy}"]
-        lines = model.differences(stored, now)
+        lines = [] if now is None else model.differences(stored, now)  # without: the exact tier says why
         if lines:
             lines.append("if that is meant, run pytest --scaling-update-baseline and commit the file")
         return lines
@@ -233,14 +229,12 @@ class Case:
             raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
         return threads
 
-    def _side(self, name: str, threads: int) -> clock.Side:
+    def _side(self, name: str, threads: int) -> Side:
         spec = parse_model(name)
         limit = spec.model.max_threads or threads
-        return clock.Side(str(spec), min(threads, limit), self.plan)
+        return Side(str(spec), min(threads, limit), self.plan)
 
-    def _claim(
-        self, claim: str, sides: tuple[clock.Side, clock.Side], limit: float, said: str, efficiency: bool
-    ) -> None:
+    def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, said: str, efficiency: bool) -> None:
         test = self._test
         if test.xdist:
             raise UsageError(
@@ -261,7 +255,7 @@ class Case:
             raise AssertionError(f"{self.name}: {error}") from None
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}") from None
-        row = {"kind": "clock", "subject": self.name, **as_row(result, efficiency), "said": said}
+        row = {**result.as_row(efficiency), "subject": self.name, "said": said}
         test.rows.append(row)
         cost = f"{result.decision.rounds} rounds, {result.elapsed_s:.0f} s"
         found = f"{claim} is {row['value_text']}, claimed {said} ({cost}){describe_rounds(result)}"
@@ -269,29 +263,6 @@ class Case:
             raise AssertionError(f"{self.name}: {found}")
         if result.verdict != PASS:
             test.inconclusive.append(f"{self.name}: inconclusive: {found}; {result.reason.rpartition('; ')[2]}")
-
-
-def as_row(result: clock.ClockResult, efficiency: bool = False) -> dict[str, Any]:
-    """Return a clock result as a row for reports; the value of an efficiency is the inverse ratio."""
-    decision = result.decision
-    value, low, high = decision.ratio, decision.low, decision.high
-    if efficiency:
-        value, low, high = (1 / value, (0.0 if math.isinf(high) else 1 / high), (math.inf if low == 0 else 1 / low))
-    known = decision.rounds > 0
-    return {
-        "claim": result.claim,
-        "limit": 1 / result.limit if efficiency else result.limit,
-        "verdict": result.verdict,
-        "value": value if known else None,
-        "low": low,
-        "high": None if math.isinf(high) else high,
-        "value_text": clock.describe(value, low, high) if known else "unknown",
-        "num_rounds": decision.rounds,
-        "num_discarded": len(result.discarded),
-        "elapsed_s": result.elapsed_s,
-        "reason": result.reason,
-        "rounds": [asdict(r) for r in result.rounds],
-    }
 
 
 def describe_rounds(result: clock.ClockResult) -> str:
@@ -316,7 +287,8 @@ def _without_hashes(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a fact row for the reports, with one hash for all arrays in place of one each."""
     if "hashes" not in row:
         return dict(row)
-    return {**{k: v for k, v in row.items() if k not in ("hashes", "graph")}, "results_id": short_id(row["hashes"])}
+    kept = {k: v for k, v in row.items() if k not in ("hashes", "graph", "entry")}
+    return {**kept, "results_id": short_id(row["hashes"])}
 
 
 def _tolerated(folder: Path, rows: Sequence[Mapping[str, Any]], k: int, rtol: float) -> str | None:

@@ -67,7 +67,7 @@ ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its
 class Running(Record, frozen=True):
     """Axes of a grid besides the options of a plan; one value of each."""
 
-    network: Annotated[str, about("name of a network; `forktask networks` lists them")] = "cifar10_cnn"
+    network: Annotated[str, about("name of a network; `forktask plan` lists them")] = "cifar10_cnn"
     models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
     threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1, below=4097)] = 1
     interference: Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -107,7 +108,6 @@ def view_of(
     _check(plan, shown, layers, phases, most_tasks)
     ends = barrier_after(plan, barrier)
     graph = record_with_barriers(plan, barrier)
-    num_barriers = sum(ends)
     rows: list[Row] = []
     node_of = np.full(graph.num_nodes, -1, np.int64)
     count = 0
@@ -117,28 +117,25 @@ def view_of(
         rows.append(Row(kind, name, layer, phase, range(count, count + nodes)))
         count += nodes
 
-    passed = 0  # barriers
-    for number, loop in enumerate(plan.loops):
-        tasks = slice(loop.first_task, loop.first_task + loop.num_blocks)
-        if shown[number]:
-            add("loop", loop.name, loop.layer, loop.phase, loop.num_blocks)
-            node_of[tasks] = rows[-1].nodes
+    at_barrier = iter(range(graph.num_nodes - sum(ends), graph.num_nodes))
+    groups = groupby(range(len(plan.loops)), lambda number: number if shown[number] else plan.loops[number].phase)
+    for _, group in groups:  # a loop that is shown, or a run of others within a phase
+        numbers = list(group)
+        loops = [plan.loops[number] for number in numbers]
+        first, tasks = loops[0], sum(loop.num_blocks for loop in loops)
+        if shown[numbers[0]]:
+            add("loop", first.name, first.layer, first.phase, tasks)
         else:
-            if not rows or rows[-1].kind != "folded" or rows[-1].phase != loop.phase:
-                run = _run_of_folded(plan, shown, number)
-                tasks_of_run = sum(part.num_blocks for part in run)
-                text = f"{tasks_of_run} task{'s' * (tasks_of_run > 1)} of {len(run)} loop{'s' * (len(run) > 1)}"
-                add("folded", text, loop.layer, loop.phase, 1)
-            node_of[tasks] = rows[-1].nodes[0]
-        if ends[number]:
-            at = graph.num_nodes - num_barriers + passed
-            passed += 1
-            inside = number + 1 < len(plan.loops) and not (shown[number] or shown[number + 1])
-            if inside and loop.phase == plan.loops[number + 1].phase:
-                node_of[at] = rows[-1].nodes[0]
-            else:
-                add("barrier", f"barrier after {loop.phase if barrier == 'phase' else barrier}", "", loop.phase, 1)
-                node_of[at] = rows[-1].nodes[0]
+            text = f"{tasks} task{'s' * (tasks > 1)} of {len(loops)} loop{'s' * (len(loops) > 1)}"
+            add("folded", text, first.layer, first.phase, 1)
+        nodes = rows[-1].nodes
+        node_of[first.first_task : first.first_task + tasks] = nodes if len(nodes) == tasks else nodes[0]
+        for number in numbers:
+            if ends[number] and number != numbers[-1]:
+                node_of[next(at_barrier)] = nodes[0]
+            elif ends[number]:
+                add("barrier", f"barrier after {first.phase if barrier == 'phase' else barrier}", "", first.phase, 1)
+                node_of[next(at_barrier)] = rows[-1].nodes[0]
     first_join = count
     joins = np.flatnonzero(node_of < 0)
     node_of[joins] = np.arange(first_join, first_join + len(joins))
@@ -174,16 +171,6 @@ def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Seq
             f"a picture holds at most {most_tasks} tasks, got {tasks}; name fewer --layers or --phases, lower the "
             "batch or enlarge the blocks (--granularity)"
         )
-
-
-def _run_of_folded(plan: Plan, shown: Sequence[bool], first: int) -> list[BlockLoop]:
-    """Loops from `first` on that are folded into one node."""
-    run = []
-    for loop, is_shown in zip(plan.loops[first:], shown[first:], strict=True):
-        if is_shown or loop.phase != plan.loops[first].phase:
-            break
-        run.append(loop)
-    return run
 
 
 def _without_small_joins(

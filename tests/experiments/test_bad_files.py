@@ -22,7 +22,6 @@ from forktask.experiments.sampling.event_states import STATE_DTYPE
 from forktask.experiments.sampling.events import About, read_events
 from forktask.experiments.sampling.results import read_results
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
-from forktask.experiments.scaling.power import format_tables, read_rows, summarise
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import RESULT, read_result
@@ -98,26 +97,6 @@ PREDICTED = {"work_us": 2.0, "span_us": 1.0, "cycle_mean_us": 1.0}
 PREDICTED["threads"] = {"2": {"forkjoin_us": 1.5, "speedup": {"forkjoin": 1.3, "taskgraph": 2.0, "taskiter": 2.0}}}
 GRAPH = {"tasks": 2, "edges": 1, "cross_edges": 1, "joins": 0, "loops": {"add.0": {"blocks": 2, "edges": 1}}}
 ENTRY = {"graph": GRAPH, "block_ns": {"add.0": [1000, 1000]}, "predicted": PREDICTED}
-ROUND = {"order": "AB", "log_ratio": 0.01, "discarded": ""}
-POWER = {
-    "kind": "power",
-    "settings": {
-        "plan": {"network": "lenet5", "batch": 16},
-        "model": "taskiter",
-        "threads": 2,
-        "at_most": 1.05,
-        "budget_s": 120.0,
-        "interference": 0,
-    },
-    "slowdown": 0.0,
-    "created": "",
-    "load": [1.0],
-    "verdict": "pass",
-    "elapsed_s": 18.0,
-    "num_rounds": 11,
-    "num_discarded": 1,
-    "rounds": [ROUND],
-}
 HISTORY = {"kernel": "f", "size": 4, "place": "cpu", "count": 3, "mean_s": 0.1, "outliers": {"first call": [0.5]}}
 EPOCH = {"epoch": 1, "time_s": 1.0, "train_loss": 0.5, "valid_loss": 0.5, "error_rate": 0.1, "resident_bytes": 9.0}
 SEED = {"test_accuracy": 0.9, "samples_per_epoch": 10, "time_s": 1.0, "parameters_sha256": "a"}
@@ -167,7 +146,6 @@ FILES = {
     "tuned": ("tuned.json", write_json, {"format_version": 1, "problems": [TUNED]}, read_tuned),
     "marker of a training": ("training.json", write_json, MARKER, lambda path: read_marker(path.parent)),
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
-    "power": ("power.jsonl", write_json, POWER, lambda path: format_tables(summarise(read_rows(path)))),
     "performance models": (
         "models.json",
         write_json,

@@ -26,7 +26,7 @@ REQUIRED = {
     "plot": ["none"],
     "generate": ["--checkpoint", "none"],
     "gate": ["--against", "HEAD"],
-    "scaling_power": ["--simulate", "1"],
+    "plan": ["--network", "lenet5", "--graph", "x.svg"],
 }
 NO_TEXT = ["", "a\0b", "\x1b[2J", "\ud800", "x" * 5000]
 NO_NUMBER = [
@@ -139,11 +139,14 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("compare --granularity images=٣", "granularity must be"),
         ("compare --granularity rows=1000", "rows"),
         ("compare --sequence 32 --batch 8", "for networks of tokens, got cifar10_cnn; leave it out"),
-        ("memory --network gpt2_tiny --conv direct --batch 1", "for networks of images, got gpt2_tiny; leave it out"),
-        ("graph --momentum 0.5 --optimizer adam --batch 1", "for optimizer sgd, got adam; leave it out"),
+        ("plan --network gpt2_tiny --conv direct --batch 1", "for networks of images, got gpt2_tiny; leave it out"),
+        (
+            "plan --network cifar10_cnn --momentum 0.5 --optimizer adam --batch 1",
+            "for optimizer sgd, got adam; leave it out",
+        ),
         ("compare --betas 0.9,0.99 --batch 8", "for optimizer adam or adamw, got sgd; leave it out"),
         ("compare --granularity images=1000 --batch 16,64", "at most the 64 images"),
-        ("memory --granularity images=17 --batch 4", "at most the 4 images"),
+        ("plan --network resnet18 --granularity images=17 --batch 4", "at most the 4 images"),
         ("train --granularity images=1000 --data synthetic:16", "at most the 32 images"),
         ("compare --batch 2147483648", "below 65537"),
         ("compare --repeats 100000000000000000000", "--repeats"),
@@ -151,10 +154,10 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("compare --betas 0.9,inf", "betas"),
         ("compare --network cifar10_cn", "did you mean 'cifar10_cnn'"),
         ("compare --models forkjion", "did you mean 'forkjoin'"),
-        ("memory --plan-only --memory-limit 1G --batch 2147483648", "below 65537"),
-        ("memory --memory-limit 1e400", "memory limit"),
-        ("memory --memory-limit nan", "memory limit"),
-        (f"memory --memory-limit {'9' * 400}", "memory limit"),
+        ("plan --network resnet18 --memory-limit 1G --batch 2147483648", "below 65537"),
+        ("plan --network lenet5 --memory-limit 1e400", "memory limit"),
+        ("plan --network lenet5 --memory-limit nan", "memory limit"),
+        (f"plan --network lenet5 --memory-limit {'9' * 400}", "memory limit"),
         ("compare --models taskiter:unroll=٣", "whole number"),
         ("compare --models taskiter:slots=2", "must not exceed unroll, which is 1"),
         ("compare --repeats 2 --profile-repeats 3", "at most repeats, which is 2, got 3"),
@@ -170,10 +173,7 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("metg --network lenet5 --no-check", "--no-check is an option of Task Bench graphs"),
-        ("kernels --kernels conv", "add --maps default"),
-        ("kernels --by kernel --maps default", "--by is for the loops of a step"),
-        ("kernels --by loop --convolutions", "--by is for the loops of a step"),
-        ("memory --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
+        ("plan --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("infer --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("run demonstraton", "did you mean 'demonstration'?; shipped: batch_networks, "),
         ("run lenet5.toml", "did you mean `forktask study lenet5.toml`?"),
@@ -181,8 +181,11 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("study demonstration", "did you mean `forktask run demonstration`?"),
         ("train --data digit", "got 'digit'; did you mean 'digits'?"),
         ("train --data folder", "got 'folder'\n"),
-        ("graph --batch 8 --layers conv4", "got 'conv4'; did you mean 'conv"),
-        ("graph --batch 8 --phases forwardd", "got 'forwardd'; did you mean 'forward'?"),
+        ("plan --network cifar10_cnn --graph x.svg --batch 8 --layers conv4", "got 'conv4'; did you mean 'conv"),
+        (
+            "plan --network cifar10_cnn --graph x.svg --batch 8 --phases forwardd",
+            "got 'forwardd'; did you mean 'forward'?",
+        ),
         ("tune --seed -1", "--seed"),
         ("tune --budget 1", "--budget"),
         ("tune --seconds inf", "--seconds"),
@@ -225,7 +228,6 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
         "train --network {}:f --out {}.out",
         "gate --against HEAD --jsonl {}",
         "gate --against HEAD --summary {}",
-        "scaling-power --file {}",
     ],
 )
 def test_what_is_no_regular_file_is_refused(command, make, tmp_path, capsys):
@@ -310,8 +312,8 @@ def test_the_version_is_there_at_once(processes):
 
 def test_output_survives_every_encoding(processes):
     """Check that characters that the encoding of a pipe lacks are written as escapes."""
-    program = "from forktask.experiments.commands import main, networks\n"
-    program += "networks.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['networks']))"
+    program = "from forktask.experiments.commands import main, plan\n"
+    program += "plan.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['plan']))"
     for encoding, said in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
@@ -326,7 +328,7 @@ def test_output_survives_every_encoding(processes):
 @pytest.mark.parametrize("end", ["| head -c0", "> /dev/full", ">&-"], ids=["closed pipe", "full disk", "closed"])
 def test_output_that_nobody_takes(end, processes):
     """Check that no traceback comes, and no code 120 from the interpreter's own end."""
-    command = f"set -o pipefail; {sys.executable} -P -m forktask networks {end}"
+    command = f"set -o pipefail; {sys.executable} -P -m forktask plan {end}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in {"| head -c0": (0, 141), "> /dev/full": (2,), ">&-": (0,)}[end], done
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -26,13 +26,11 @@ LOWERING = {
     "infer": {"phase", "fusion", *TRAINING_ONLY},
     "metg": set(),
     "trace": set(),
-    "graph": set(),
-    "memory": set(),
+    "plan": set(),
     "tune": {"granularity"},
     "kernels": set(),
     "profile": set(),
     "gate": set(),
-    "scaling-power": set(),
     "generate": set(FIELDS) - {"sequence"},
 }
 
@@ -86,7 +84,7 @@ def test_an_option_is_the_same_flag_everywhere(command):
         if action.nargs == 0:  # a switch
             assert field.kind is bool and action.const is not field.default
             continue
-        several = command in ("compare", "infer", "memory")
+        several = command in ("compare", "infer", "plan")
         for value in field.choices or (field.default,):
             parsed = action.type(format_value(value))
             assert parsed in ((value,), value) if several else parsed == value
@@ -114,7 +112,7 @@ def test_out_is_a_folder_and_file_is_a_file_in_every_command(command):
         "tune --models serial --threads 2",
         "peers --models serial --threads 2",
         "gate --against HEAD --models serial --threads 2",
-        "memory --model serial --threads 2",
+        "plan --network lenet5 --model serial --threads 2",
         "generate --checkpoint x --model serial --threads 2",
         "train --model serial --threads 2 --data synthetic:16 --batch 8",
         "study {}",

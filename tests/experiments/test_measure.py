@@ -154,22 +154,21 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01,
 
 @pytest.mark.two_cpus
 def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
-    """Check what differs between two models, the number of CPU swaps, and that a slowed executor says it too."""
+    """Check what differs between two models, the number of CPU swaps."""
     monkeypatch.setattr(
         "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
     )
     plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
     job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
     found = {
-        (model, slowdown): measure_sample({**job, "model": model, "slowdown": slowdown}, bound=bind(plan))["conduct"]
-        for model, slowdown in (("forkjoin", 0), ("taskiter", 0), ("taskiter", 0.1), ("tasks:preemption=swap", 0))
+        model: measure_sample({**job, "model": model}, bound=bind(plan))["conduct"]
+        for model in ("forkjoin", "taskiter", "tasks:preemption=swap")
     }
-    assert found["forkjoin", 0]["caller_executes"] and found["forkjoin", 0]["idle_runtime"] == "libgomp"
-    assert not found["taskiter", 0]["caller_executes"] and found["taskiter", 0]["spin_ns"] > 0
-    assert found["taskiter", 0] == found["taskiter", 0.1]
-    assert [conduct["preemption"] for conduct in found.values()] == ["stay", "stay", "stay", "swap"]
-    assert [found[key]["cpu_swaps"] for key in list(found)[:3]] == [0, 0, 0]
-    assert found["tasks:preemption=swap", 0]["cpu_swaps"] >= 0
+    assert found["forkjoin"]["caller_executes"] and found["forkjoin"]["idle_runtime"] == "libgomp"
+    assert not found["taskiter"]["caller_executes"] and found["taskiter"]["spin_ns"] > 0
+    assert [conduct["preemption"] for conduct in found.values()] == ["stay", "stay", "swap"]
+    assert [found[model]["cpu_swaps"] for model in ("forkjoin", "taskiter")] == [0, 0]
+    assert found["tasks:preemption=swap"]["cpu_swaps"] >= 0
 
 
 def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):

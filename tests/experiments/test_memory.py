@@ -126,19 +126,9 @@ def test_sizes_are_read_and_written():
 
 def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
     """Check a sweep over the batch in which one row fits and one does not."""
-    command = [
-        "memory",
-        "--network",
-        "cifar10_cnn",
-        "--batch",
-        "16,4096",
-        "--memory-limit",
-        "200MiB",
-        "--model",
-        "forkjoin",
-    ]
-    assert main([*command, "--json"]) == 0
-    fits, too_large = json.loads(capsys.readouterr().out)["rows"]
+    command = "plan --network cifar10_cnn --batch 16,4096 --memory-limit 200MiB --model forkjoin --measure --json"
+    assert main(command.split()) == 0
+    fits, too_large = json.loads(capsys.readouterr().out)["plans"]
     assert "would fit" in too_large["failure"] and "resident" not in too_large
     resident, planned = fits["resident"], sum(fits["planned"].values())
     assert 0.85 * planned < resident["peak"] < 1.15 * planned
@@ -152,10 +142,10 @@ def test_memory_of_a_gpu_model_needs_a_gpu_to_be_measured(capsys, monkeypatch):
         raise UsageError("no GPU can be used here")
 
     monkeypatch.setattr(measured_memory.gpu_device, "count_gpus", refuse)
-    command = ["memory", "--network", "lenet5", "--batch", "2", "--model", "gpu_taskiter"]
-    assert main(command) == 2
+    command = ["plan", "--network", "lenet5", "--batch", "2", "--model", "gpu_taskiter"]
+    assert main([*command, "--measure"]) == 2
     assert capsys.readouterr().err == "forktask: error: no GPU can be used here\n"
-    assert main([*command, "--plan-only"]) == 0
+    assert main(command) == 0
 
 
 def test_the_peak_of_preparing_is_what_was_planned():
@@ -181,12 +171,28 @@ with make_executor("taskiter", 1) as executor:
 
 def test_networks_are_listed(capsys):
     """Check the table's figures against the plan's."""
-    assert main(["networks", "--json"]) == 0
+    assert main(["plan", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     for name in ("resnet18", "mobilenet_v2", "cifar10_cnn"):
         plan = lower(name, batch=2)
         assert rows[name]["train_flops"] == pytest.approx(plan.flops / 2, rel=0.02)
     assert rows["resnet18"]["num_parameters"] == 11_173_962
+
+
+def test_a_plan_is_described(capsys):
+    """Check loops, tasks and operations by phase, and the bytes by purpose, against the plan; both outputs."""
+    command = ["plan", "--network", "lenet5", "--batch", "2"]
+    assert main([*command, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["plans"]
+    plan = lower("lenet5", batch=2)
+    phases = {found["phase"]: found for found in row["phases"]}
+    assert {*phases} == {loop.phase for loop in plan.loops}
+    for name, total in (("loops", len(plan.loops)), ("tasks", plan.num_tasks), ("flops", plan.flops)):
+        assert sum(found[name] for found in phases.values()) == pytest.approx(total)
+    assert row["planned"] == planned_bytes(plan, 1)
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {*phases, *row["planned"]} <= {line.partition("  ")[0] for line in lines}
 
 
 def test_peak_memory_is_that_of_the_process_alone():

@@ -80,7 +80,7 @@ def program(tmp_path, monkeypatch):
 
 
 COMMANDS = [
-    "memory --plan-only --batch 4",
+    "plan --batch 4",
     "train --data synthetic:32 --batch 8 --epochs 1 --threads 1 --model serial --out trained",
     "infer --batch 4 --images 8 --models serial --threads 1 --repeats 1",
     "kernels --batch 4 --seconds 0.01",
@@ -94,6 +94,16 @@ COMMANDS = [
 def test_commands_take_networks_of_ones_own(program, command, capsys):
     """Check each command with a network from a file."""
     assert main([*command.split(), "--network", "nets.py:network"]) == 0, capsys.readouterr().err
+
+
+def test_a_graph_of_ones_own_is_described_and_drawn(program, capsys):
+    """Check a function that returns a graph: no network, but a plan with loops and a picture."""
+    words = ["plan", "--network", "nets.py:graph(grain=16)", "--graph", "own.svg"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["network"] == {"name": words[2]} and found["plans"][0]["phases"][0]["loops"] > 0
+    assert main(words) == 0
+    assert words[2] in capsys.readouterr().out and (program / "own.svg").exists()
 
 
 def test_a_module_is_found_where_the_user_is(program):
@@ -127,7 +137,7 @@ def test_a_module_is_found_where_the_user_is(program):
 )
 def test_what_is_no_network_is_one_sentence(program, capsys, name, said):
     """Check the messages and the exit code."""
-    assert main(["memory", "--plan-only", "--network", name]) == 2
+    assert main(["plan", "--network", name]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
 

@@ -1,6 +1,6 @@
 """Pictures of task graphs: what they show of the dependences, how they are written, and what is refused."""
 
-import re
+import json
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,7 +9,6 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.experiments.commands.main import main
-from forktask.experiments.task_graph.dot import as_dot
 from forktask.experiments.task_graph.picture import draw
 from forktask.experiments.task_graph.view import view_of
 from forktask.tasking.barriers import BARRIERS, record_with_barriers
@@ -102,19 +101,6 @@ def test_taskwaits_are_what_the_views_differ_in():
     assert f"{plan.num_tasks} tasks of {len(plan.loops)} loops" in said and "4 barriers" in said
 
 
-def test_dot_declares_each_node_once():
-    """Check braces and names of a graph in DOT, and that edges to the next iteration are dashed."""
-    views = [view_of(PLANS["gpt2_tiny"], barrier, ["h.0"]) for barrier in ("phase", "none")]
-    text = as_dot(views)
-    assert text.count("{") == text.count("}") and text.startswith("digraph")
-    declared = re.findall(r"^\s*(v\d_\d+) \[", text, re.MULTILINE)
-    edges = re.findall(r"^\s*(v\d_\d+) -> (v\d_\d+)( \[style=dashed)?", text, re.MULTILINE)
-    assert len(declared) == len({*declared}) and {name for a, b, _ in edges for name in (a, b)} <= {*declared}
-    assert len(edges) == sum(len(view.edges) for view in views)
-    assert sum(bool(dashed) for *_, dashed in edges) == sum(sum(view.edges.values()) for view in views)
-    assert '"h.0.mlp.c_fc[0]"' in text and 'label="h.0.mlp.c_fc, forward"' in text
-
-
 def test_loops_stand_at_the_same_height_in_all_panels():
     """Check that panels with and without barriers can be compared line by line."""
     views = [view_of(PLANS["cifar10_cnn"], barrier) for barrier in ("loop", "iteration", "none")]
@@ -127,35 +113,44 @@ def test_loops_stand_at_the_same_height_in_all_panels():
 
 
 def test_the_command_writes_pictures(tmp_path, capsys):
-    """Check SVG and DOT of a block, and what is said about them."""
-    arguments = ["graph", "--network", "gpt2_tiny", "--batch", "2", "--layers", "h.1", "--phases", "forward,backward"]
-    for kind in ("svg", "dot"):
-        path = tmp_path / f"block.{kind}"
-        assert main([*arguments, "--file", str(path)]) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert said[0].startswith("barrier phase: ") and said[1].startswith("barrier none: ") and said[2] == str(path)
-    assert ElementTree.parse(tmp_path / "block.svg").getroot().tag.endswith("svg")
-    assert "h.1.attn" in (tmp_path / "block.dot").read_text()
+    """Check the SVG of a block, and what is said about it."""
+    path = tmp_path / "block.svg"
+    words = "plan --network gpt2_tiny --batch 2 --layers h.1 --phases forward,backward --json --graph"
+    assert main([*words.split(), str(path)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [text.partition(":")[0] for text in said["views"]] == ["barrier phase", "barrier none"]
+    assert said["graph"] == str(path) and ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "arguments, named",
     [
-        (["--network", "gpt2", "--layers", "h"], "a picture holds at most 400 tasks, got "),
-        (["--layers", "h.9"], "layers must be some of "),
-        (["--phases", "backwards"], "phases must be some of load, forward"),
-        (["--phases", "load", "--layers", "fc"], "layers fc must have loops of phase load, got none"),
-        (["--barriers", "task"], "barrier must be one of loop, phase"),
-        (["--file", "graph.gif"], "--file must end in .dot, .pdf, .svg, .png"),
-        (["--file", "/no/such/folder/graph.svg"], "cannot be written"),
+        (["--network", "gpt2", "--layers", "h"], "400 tasks"),
+        (["--layers", "h.9"], "'h.9'"),
+        (["--phases", "backwards"], "'backwards'"),
+        (["--phases", "load", "--layers", "fc"], "got none"),
+        (["--barriers", "task"], "'task'"),
+        (["--graph", "graph.gif"], "'graph.gif'"),
+        (["--graph", "/no/such/folder/graph.svg"], "/no/such/folder"),
+        (["--batch", "4,8"], "got 2"),
     ],
 )
-def test_bad_input_is_refused(arguments, message, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_refused(arguments, named, capsys, tmp_path, monkeypatch):
     """Check one sentence and exit code 2, and that no file is left."""
     monkeypatch.chdir(tmp_path)
-    assert main(["graph", "--batch", "4", *arguments]) == 2
+    assert main(["plan", "--network", "cifar10_cnn", "--batch", "4", "--graph", "x.svg", *arguments]) == 2
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert named in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--batch 4", "--measure", "--layers fc", "--layers fc --network lenet5", "--barriers loop --network lenet5"],
+)
+def test_options_without_what_they_are_for_are_refused(words, capsys):
+    """Check options of plans without a network, and those of a picture without one."""
+    assert main(["plan", *words.split()]) == 2
+    assert f"{words.split()[0]} needs" in capsys.readouterr().err
 
 
 def test_a_layer_is_named_with_all_of_its_name():

@@ -126,7 +126,6 @@ def test_texts_that_cannot_be_read_are_refused(spec, message, tmp_path, monkeypa
     [
         (["infer", "--network", "gpt2_tiny"], "infer times networks of images"),
         (["train", "--network", "gpt2_tiny", "--data", "digits"], "must be one of text"),
-        (["kernels", "--network", "gpt2_tiny", "--convolutions"], "must have convolutions, 'gpt2_tiny' has none"),
         (["generate", "--checkpoint", "nowhere"], "there is no file 'nowhere'"),
         (["compare", "--network", "gpt2_tiny,lenet5", "--models", "serial"], "batch must be given"),
         (["compare", "--network", "gpt2_tiny", "--sequence", "300", "--models", "serial"], "sequence must be in"),
@@ -158,9 +157,9 @@ def test_compare_and_memory_take_the_default_batch(tmp_path, monkeypatch, capsys
     plans = {(row["options"]["batch"], row["options"]["sequence"]) for row in rows if row["kind"] == "plan"}
     assert plans == {(4, 16)}
     capsys.readouterr()
-    assert main(["memory", "--network", "gpt2_tiny", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["batch"] == 4 and row["resident"]["later"] < 1.25 * sum(row["planned"].values())
+    assert main(["plan", "--network", "gpt2_tiny", "--measure", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["plans"]
+    assert row["options"]["batch"] == 4 and row["resident"]["later"] < 1.25 * sum(row["planned"].values())
 
 
 def test_masked_places_depend_on_seed_sample_and_epoch_alone(tmp_path):

@@ -35,7 +35,8 @@ from forktask.cython_src.networks.layers import (
     ReLU6,
     Softmax,
 )
-from forktask.experiments.machine.kernel_timing import one_loop
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import UPDATE, Access, Block
 
 PATTERNS = 0xFF, 0x3F  # that scratch memory is full of: NaN, and about 0.75
 TRIES = 30  # of a kernel with a row less
@@ -157,8 +158,12 @@ def attention(rng):
 def single_kernels(rng, instruction_set):
     """Bind kernels of networks of tokens one by one, on random sizes."""
     for kernel, shapes, attributes, bounds in (linear_layers, attention)[rng.integers(2)](rng):
-        buffers = {operand: (shape, "float32") for operand, shape in shapes.items()}
-        bound = one_loop(kernel, buffers, attributes, [bounds], instruction_set=instruction_set)
+        builder = PlanBuilder(kernel)
+        for operand, shape in shapes.items():
+            builder.buffer(operand, shape, "float32", role="dataset")
+        block = Block(bounds, tuple(Access(UPDATE, operand) for operand in shapes))
+        builder.loop("loop", kernel, {operand: operand for operand in shapes}, [block], attributes=attributes)
+        bound = bind(builder.build(), instruction_set=instruction_set)
         for array in bound.arrays.values():
             array[...] = rng.standard_normal(array.shape)
         yield bound

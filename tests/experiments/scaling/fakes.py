@@ -3,10 +3,12 @@
 import math
 import random
 
+from forktask.experiments.scaling.bench import Bench
+
 QUIET = {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0}
 
 
-class FakeMachine:
+class FakeMachine(Bench):
     """Step times by model, with noise; a sample takes on its own clock what it would take, and ends at its limit.
 
     Parameters
@@ -24,15 +26,16 @@ class FakeMachine:
         self.start_s = start_s
         self.random = random.Random(seed)
         self.coin = random.Random(seed)
-        self.now = 0.0
+        self.time_s = 0.0
         self.samples = []
         self.efforts = []
         self.disturbance = lambda number: QUIET
+        self.change = lambda side, row: row
         self.capacity_of = lambda number: 2.0
         self.num_capacities = 0
 
-    def clock(self):
-        return self.now
+    def now(self):
+        return self.time_s
 
     def toss(self):
         return self.coin.random() < 0.5
@@ -40,12 +43,12 @@ class FakeMachine:
     def sample(self, side, effort):
         self.samples.append(side)
         self.efforts.append(effort)
-        step = 1e-3 * self.times_ms[side.model] * (1 + side.slowdown) * math.exp(self.random.gauss(0, self.noise))
+        step = 1e-3 * self.times_ms[side.model] * math.exp(self.random.gauss(0, self.noise))
         seconds = effort.seconds(self.start_s, step)
-        self.now += min(seconds, effort.limit_s)
+        self.time_s += min(seconds, effort.limit_s)
         if seconds > effort.limit_s:
             return {"failure": "timeout", "message": "took too long"}
-        return {
+        row = {
             "run_lengths": [1, 2] * effort.pairs,
             "run_times_s": [1.1 * step, 2 * step] * effort.pairs,
             "timed_wall_s": 0.1,
@@ -53,6 +56,7 @@ class FakeMachine:
             "weights_hash": "w",
             "losses_hash": "l",
         }
+        return self.change(side, row)
 
     def capacity(self, threads):
         self.num_capacities += 1
@@ -60,10 +64,6 @@ class FakeMachine:
 
     def install(self, monkeypatch):
         """Put this machine in place of the real one."""
-        from forktask.experiments.scaling import clock
-
-        monkeypatch.setattr(clock, "sample", self.sample)
-        monkeypatch.setattr(clock, "capacity", self.capacity)
-        monkeypatch.setattr(clock, "now", self.clock)
-        monkeypatch.setattr(clock, "toss_coin", self.toss)
+        for name in ("sample", "capacity", "now", "toss"):
+            monkeypatch.setattr(Bench, name, lambda bench, *rest, name=name: getattr(self, name)(*rest))
         return self

@@ -6,7 +6,8 @@ import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.scaling.clock import FIRST_ROUNDS, INCONCLUSIVE, SampleError, Side, run_clock_test
+from forktask.experiments.scaling.bench import Side
+from forktask.experiments.scaling.clock import INCONCLUSIVE, SampleError, run_clock_test
 from forktask.experiments.scaling.sequential import FAIL, PASS, least_rounds
 
 PLAN = {"network": "cifar10_cnn", "batch": 16}
@@ -15,14 +16,7 @@ SIDES = (Side("taskiter", 2, PLAN), Side("forkjoin", 2, PLAN))
 
 def run(machine, limit=1.05, budget_s=120.0, sides=SIDES, **options):
     """A test on a fake machine."""
-    arguments = {
-        "sampler": machine.sample,
-        "measure_capacity": machine.capacity,
-        "clock": machine.clock,
-        "toss": machine.toss,
-        **options,
-    }
-    return run_clock_test("taskiter/forkjoin", sides, limit, budget_s=budget_s, **arguments)
+    return run_clock_test("taskiter/forkjoin", sides, limit, budget_s=budget_s, bench=machine, **options)
 
 
 @pytest.mark.parametrize("ratio, verdict", [(1.0, PASS), (0.7, PASS), (0.001, PASS), (1.1, FAIL), (3.0, FAIL)])
@@ -106,15 +100,17 @@ def test_order_is_tossed():
     """Check that rounds are A B or B A by the toss, and that a drift of the machine favours neither."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
 
-    def drifting(side, effort):
-        sample = machine.sample(side, effort)
-        return {**sample, "run_lengths": [1], "run_times_s": [1e-3 * (1 + 0.001 * len(machine.samples))]}
-
-    tosses = iter([True, False, True])
-    result = run(machine, sampler=drifting, toss=lambda: next(tosses), max_rounds=3)
-    assert [r.order for r in result.rounds] == ["AB", "BA", "AB"]
+    machine.change = lambda side, row: {
+        **row,
+        "run_lengths": [1],
+        "run_times_s": [1e-3 * (1 + 0.001 * len(machine.samples))],
+    }
+    tosses = iter([True, False, True] * 50)
+    machine.toss = lambda: next(tosses)
+    result = run(machine)
+    assert [r.order for r in result.rounds[:3]] == ["AB", "BA", "AB"]
     assert [side.model for side in machine.samples[2:6]] == ["taskiter", "forkjoin", "forkjoin", "taskiter"]
-    assert [r.log_ratio > 0 for r in result.rounds] == [False, True, False]
+    assert [r.log_ratio > 0 for r in result.rounds[:3]] == [False, True, False]
 
 
 def test_both_sides_measure_alike():
@@ -185,33 +181,25 @@ def test_efficiency_is_relative_to_the_capacity():
 def test_other_results_are_an_error():
     """Check that no ratio is given between models that computed something else."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
-
-    def wrong(side, effort):
-        return {**machine.sample(side, effort), "weights_hash": side.model}
-
-    with pytest.raises(SampleError, match="must leave the same results"):
-        run(machine, sampler=wrong)
+    machine.change = lambda side, row: {**row, "weights_hash": side.model}
+    with pytest.raises(SampleError, match="same results"):
+        run(machine)
 
 
 def test_a_process_that_fails_is_an_error():
     """Check that a crash is no slow sample."""
-
-    def broken(side, effort):
-        return {"failure": "crash", "message": "killed by SIGSEGV"}
-
-    with pytest.raises(SampleError, match="taskiter on 2 threads did not run .* SIGSEGV"):
-        run(FakeMachine({}), sampler=broken)
+    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
+    machine.change = lambda side, row: {"failure": "crash", "message": "killed by SIGSEGV"}
+    with pytest.raises(SampleError, match="taskiter on 2 .*SIGSEGV"):
+        run(machine)
 
 
 def test_samples_that_do_not_finish_on_a_loaded_machine():
     """Check that a round in which neither side finished counts for nothing, and that the test still ends."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.01)
-
-    def loaded(side, effort):
-        row = machine.sample(side, effort)
-        return {"failure": "timeout", "message": ""} if len(machine.samples) in (7, 8) else row
-
-    result = run(machine, sampler=loaded)
+    stopped = {"failure": "timeout", "message": ""}
+    machine.change = lambda side, row: stopped if len(machine.samples) in (7, 8) else row
+    result = run(machine)
     assert result.verdict == PASS and [k for k, r in enumerate(result.rounds) if r.discarded] == [2]
     assert result.discarded[0].discarded == "neither sample was finished in time"
 
@@ -231,8 +219,8 @@ def test_power_of_the_whole_procedure(slowdown, least):
     """Check that a slowdown is found, and a gross one always: on 40 made-up machines."""
     found = 0
     for seed in range(40):
-        machine = FakeMachine({"taskiter": 1.0}, noise=0.03, seed=seed)
-        slower = (Side("taskiter", 2, PLAN, slowdown=slowdown), Side("taskiter", 2, PLAN))
+        machine = FakeMachine({"slow": 1 + slowdown, "fast": 1.0}, noise=0.03, seed=seed)
+        slower = (Side("slow", 2, PLAN), Side("fast", 2, PLAN))
         found += run(machine, sides=slower, budget_s=60).verdict == FAIL
     assert found >= least
 
@@ -243,10 +231,10 @@ def test_stopping_a_side_keeps_the_coin_fair():
     for seed in range(200):
         machine = FakeMachine({"taskiter": 1.5 * 200, "forkjoin": 200}, noise=1.0, seed=seed)
         try:
-            result = run(machine, limit=1.5, budget_s=100, max_rounds=10)
+            result = run(machine, limit=1.5, budget_s=100)
         except UsageError:
             continue
-        signs += [r.log_ratio > 0.4054651 for r in result.rounds if not r.discarded]
+        signs += [r.log_ratio > 0.4054651 for r in result.rounds[:10] if not r.discarded]
     assert len(signs) > 1000 and abs(sum(signs) / len(signs) - 0.5) < 0.04
 
 
@@ -259,5 +247,5 @@ def test_first_rounds_are_judged_together():
     """Check that one loud round among the first few is seen although nothing came before it."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
     machine.disturbance = lambda number: {**QUIET, "pressure_some_us": 60_000} if number in (2, 3) else QUIET
-    result = run(machine, max_rounds=FIRST_ROUNDS)
+    result = run(machine)
     assert result.rounds[0].discarded and not result.rounds[1].discarded

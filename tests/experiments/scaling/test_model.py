@@ -12,16 +12,9 @@ from forktask.experiments.scaling import model
 
 def entry(grain=16, stored=None, update=False):
     """An entry, made in this process."""
-    job = {
-        "plan": subject.describe(graphs.means, {"grain": grain}),
-        "seed": 1,
-        "threads": 1,
-        "cpus": None,
-        "thread_counts": [1, 2],
-        "stored": stored,
-        "update": update,
-    }
-    return model.make_entry(job)
+    job = {"plan": subject.describe(graphs.means, {"grain": grain}), "seed": 1, "threads": 1}
+    predict = {"thread_counts": [1, 2], "stored": stored, "update": update}
+    return model.make_entry(subject.build(job), {**job, "predict": predict})
 
 
 @pytest.fixture(scope="module")

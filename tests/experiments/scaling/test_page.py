@@ -4,17 +4,14 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
 from experiments.scaling.test_plugin import QUICK
 
 from forktask.experiments.commands.main import make_parser
-from forktask.experiments.scaling import power
 
 pytest_plugins = ["pytester"]
 
 DOCS = Path(__file__).parents[3] / "docs"
 GUIDE = (DOCS / "guide" / "scaling_tests.md").read_text()
-RATES = (DOCS / "notes" / "scaling_error_rates.md").read_text()
 
 
 def blocks(language):
@@ -58,16 +55,3 @@ def test_options_on_the_page_exist(pytester):
     known = pytester.parseconfig(*QUICK).option
     for option in sorted(set(re.findall(r"`(--scaling-[a-z-]+)", GUIDE))):
         assert hasattr(known, option[2:].replace("-", "_")), option
-
-
-def test_the_simulated_table_is_what_the_command_prints(capsys):
-    """Check the table of simulated rates against a smaller simulation: same rows, rates within their errors."""
-    text = RATES[RATES.index("<!-- simulated -->") :].split("```")[1].strip().splitlines()
-    rows = power.simulated(200, 1.05)
-    assert text[0] == power.format_simulated([])
-    for line, row in zip(text[1:], rows, strict=True):
-        assert line.startswith(power.format_simulated([row]).splitlines()[1][:31])
-        fail, passed, inconclusive = (float(rate) / 100 for rate in re.findall(r"([\d.]+)%", line)[-3:])
-        assert fail + passed + inconclusive == pytest.approx(1, abs=2e-4)
-        for shown, drawn in ((fail, row["fail"]), (passed, row["pass"])):
-            assert abs(shown - drawn) <= 4 * (shown * (1 - shown) / 200) ** 0.5 + 0.01

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from experiments.scaling.fakes import FakeMachine
 
-from forktask.experiments.scaling import exact, model, plugin
+from forktask.experiments.scaling import exact, plugin
 
 pytest_plugins = ["pytester"]
 
@@ -54,8 +54,8 @@ def machine(monkeypatch):
         }
         for m, n in (("serial", 1), ("forkjoin", 2), ("taskiter", 2))
     ]
-    monkeypatch.setattr(exact, "facts_of", lambda plan, models, threads, folder: facts)
-    monkeypatch.setattr(model, "entry_of", lambda plan, threads, stored, update: ENTRY)
+    facts[0]["entry"] = ENTRY
+    monkeypatch.setattr(exact, "facts_of", lambda plan, models, threads, folder, predict: facts)
     return FakeMachine({"taskiter": 1.0, "forkjoin": 1.0, "serial": 2.0}, noise=0.01).install(monkeypatch)
 
 
@@ -165,7 +165,8 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     changed = json.loads(json.dumps(ENTRY))
     changed["predicted"]["span_us"] = 2.0
     changed["graph"]["loops"]["f"]["edges"] = 9
-    monkeypatch.setattr(model, "entry_of", lambda plan, threads, stored, update: changed)
+    rows = exact.facts_of(*[None] * 5)
+    monkeypatch.setitem(rows[0], "entry", changed)
     result = run(pytester, CLAIM, baseline=False)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
@@ -195,7 +196,9 @@ def test_reports(pytester, machine, monkeypatch):
     )
     properties = {p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")}
     assert properties["scaling.exact cifar10_cnn(batch=16)"] == "ok"
-    assert properties["scaling.clock taskiter/forkjoin on 2, cifar10_cnn(batch=16)"].startswith("pass: ")
+    assert properties["scaling.clock taskiter/forkjoin on 2, cifar10_cnn(batch=16)"].startswith(
+        "taskiter/forkjoin on 2 is "
+    )
     text = (pytester.path / "out.md").read_text()
     assert "| cifar10_cnn(batch=16) | taskiter/forkjoin on 2 |" in text and "| within |" in text
     assert text in (pytester.path / "step.md").read_text()
