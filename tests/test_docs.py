@@ -42,7 +42,6 @@ COMMANDS = (
     "study",
     "loading",
     "infer",
-    "generate",
     "metg",
     "trace",
     "profile",

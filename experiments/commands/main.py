@@ -34,7 +34,6 @@ COMMANDS: tuple[str, ...] = (
     "study",
     "loading",
     "infer",
-    "generate",
     "trace",
     "metg",
     "graph",

@@ -32,7 +32,7 @@ from .gpu_sampling import GpuSampler
 from .phase_times import PhaseLog, phase_means
 from .safetensors import write_safetensors
 from .text import LabelledText, Text
-from .weights import EXPORTS, read_weights
+from .weights import read_weights, write_hugging_face
 
 EVALUATION_BATCH = 64
 LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
@@ -289,8 +289,7 @@ class Trainer:
         parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":
-            ending, write = EXPORTS[self.config.export]
-            write(path.with_name(f"model-seed-{self.seed}{ending}"), parameters, self.network)
+            write_hugging_face(path.with_name(f"model-seed-{self.seed}.safetensors"), parameters, self.network)
         test_loss, test_error = self.evaluate(self.data.test)
         return {
             "seed": self.seed,

@@ -1,26 +1,24 @@
-"""Parameters of a network in the forms of others: llm.c's model file, PyTorch's files, safetensors in Hugging Face's
-naming.
+"""Parameters of a network in the forms of others: PyTorch's files, safetensors in Hugging Face's naming.
 
-llm.c and Hugging Face name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of its
-linear layers have the shape (in, out), ours and llm.c's (out, in). Hugging Face's MobileBERT has the names of
-`networks.mobilebert` and one matrix whose axes are exchanged, the head's further weights.
+Hugging Face names the parameters of GPT-2 as `networks.gpt2` does; its weights of linear layers have the shape (in,
+out), ours (out, in). Its MobileBERT has the names of `networks.mobilebert` and one matrix whose axes are exchanged, the
+head's further weights.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Linear, Network, Trigram
 from ...cython_src.reading import decoding, open_regular
-from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
-LLMC_ENDING = ".bin"
 TORCH_ENDINGS = (".pt", ".pth")
 # Parts of names of torchvision's residual networks -> ours.
 TORCHVISION = ((".downsample.", ".shortcut."), ("fc.", "linear."))
@@ -40,9 +38,8 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     Parameters
     ----------
     path : path
-        Ending in .bin: a model file of llm.c; in .pt or .pth: a file of PyTorch with a dictionary of tensors; else
-        safetensors, of `forktask train` or, of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of
-        residual networks become ours.
+        Ending in .pt or .pth: a file of PyTorch with a dictionary of tensors; else safetensors, of `forktask train` or,
+        of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours.
     network : Network
 
     Raises
@@ -51,16 +48,6 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
         A file that cannot be read or, as far as it tells, is of another network.
     """
     path = Path(path)
-    if path.suffix == LLMC_ENDING:
-        wanted = config_of(network).sizes
-        parameters, config = read_model(path)
-        for name, value in wanted.items():
-            if config.sizes[name] != value:
-                raise UsageError(
-                    f"{path} must be a model of {network.name!r}, with {name} {value}, got {name} "
-                    f"{config.sizes[name]}; use another network or file"
-                )
-        return parameters
     arrays = read_torch(path) if path.suffix in TORCH_ENDINGS else read_safetensors(path)[0]
     if not network.tokens:
         return _from_torchvision(arrays, network)
@@ -107,17 +94,6 @@ def _from_torchvision(arrays: Mapping[str, np.ndarray], network: Network) -> dic
     return renamed
 
 
-def write_llmc(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
-    """Write a model file of llm.c.
-
-    Raises
-    ------
-    UsageError
-        A network that is no GPT-2, or parameters of another.
-    """
-    write_model(path, parameters, config_of(network))
-
-
 def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
     """Write safetensors as `GPT2LMHeadModel`, or `MobileBertForMaskedLM` or `MobileBertForSequenceClassification`, of
     Hugging Face reads them.
@@ -127,7 +103,7 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
     UsageError
         A network that is neither a GPT-2 nor a MobileBERT, or parameters of another.
     """
-    check_export("huggingface", network)
+    check_export(network)
     shapes = network.parameter_shapes()
     if {name: array.shape for name, array in parameters.items()} != shapes:
         raise UsageError(
@@ -143,10 +119,10 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
     write_safetensors(path, arrays, {"format": "pt"})
 
 
-def check_export(form: str, network: Network) -> None:
-    """Raise `UsageError` if a form of `EXPORTS` has no place for a network."""
-    if form != "huggingface" or not _is_mobilebert(network):
-        config_of(network)
+def check_export(network: Network) -> None:
+    """Raise `UsageError` for a network that is none of Hugging Face's."""
+    if not _is_mobilebert(network) and gpt2.sizes_of(network) is None:
+        raise UsageError(f"--export huggingface takes a GPT-2 or a MobileBERT, such as gpt2, got {network.name!r}")
 
 
 def _is_mobilebert(network: Network) -> bool:
@@ -162,13 +138,6 @@ def _transposed(parameters: Mapping[str, np.ndarray], network: Network) -> dict[
     """Exchange the axes of the weights of linear layers."""
     linear = {f"{layer.name}.weight" for layer in network.layers if isinstance(layer, Linear)}
     return {name: array.T if name in linear else array for name, array in parameters.items()}
-
-
-# How `forktask train --export` calls a form -> the ending of its file, and what writes it.
-EXPORTS: dict[str, tuple[str, Callable[[Path | str, Mapping[str, np.ndarray], Network], None]]] = {
-    "llmc": (LLMC_ENDING, write_llmc),
-    "huggingface": (".safetensors", write_hugging_face),
-}
 
 
 def _mobilebert_from_hugging_face(

@@ -24,7 +24,6 @@ REQUIRED = {
     "status": ["none"],
     "report": ["none"],
     "plot": ["none"],
-    "generate": ["--checkpoint", "none"],
     "gate": ["--against", "HEAD"],
     "scaling_power": ["--simulate", "1"],
 }
@@ -187,7 +186,6 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("tune --budget 1", "--budget"),
         ("tune --seconds inf", "--seconds"),
         ("kernels --cpu 9999", "--cpu"),
-        ("generate --checkpoint /dev/zero", "no file"),
         ("train --start /dev/zero --data synthetic:16 --batch 8", "regular file"),
         ("train --data synthetic:10000000000000000000000", "synthetic"),
         ("infer --checkpoint /dev/null", "no file"),
@@ -219,7 +217,6 @@ def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
         "compare --tuned {} --batch 8",
         "tune --file {}",
         "infer --checkpoint {}",
-        "generate --checkpoint {}",
         "train --start {} --data synthetic:16 --batch 8 --out {}.out",
         "train --network gpt2_tiny --data text:{} --out {}.out",
         "train --network {}:f --out {}.out",

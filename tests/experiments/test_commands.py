@@ -33,7 +33,6 @@ LOWERING = {
     "profile": set(),
     "gate": set(),
     "scaling-power": set(),
-    "generate": set(FIELDS) - {"sequence"},
 }
 
 
@@ -115,7 +114,6 @@ def test_out_is_a_folder_and_file_is_a_file_in_every_command(command):
         "peers --models serial --threads 2",
         "gate --against HEAD --models serial --threads 2",
         "memory --model serial --threads 2",
-        "generate --checkpoint x --model serial --threads 2",
         "train --model serial --threads 2 --data synthetic:16 --batch 8",
         "study {}",
     ],
