@@ -40,8 +40,6 @@ COMMANDS = (
     "peers",
     "train",
     "study",
-    "loading",
-    "infer",
     "metg",
     "trace",
     "profile",

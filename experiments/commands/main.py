@@ -32,8 +32,6 @@ COMMANDS: tuple[str, ...] = (
     "peers",
     "train",
     "study",
-    "loading",
-    "infer",
     "trace",
     "metg",
     "graph",

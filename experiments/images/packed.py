@@ -73,7 +73,7 @@ class PackedImages:
 
     def open(self) -> None:
         """Open the file for reading and writing; it may be removed or replaced afterwards."""
-        self._file = open(self.path, "r+b", buffering=0)
+        self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115  as long as its images are read
 
     def read(self, number: int, of: int) -> bytes:
         """Return the bytes of an image's pixels in a file of so many images."""

@@ -1,5 +1,5 @@
-"""Text for networks of tokens: bytes of a file or of text that comes with Python, random tokens; and masked places of it
-for networks that learn those."""
+"""Text for networks of tokens: bytes of a file or of text that comes with Python, random tokens; and masked places of
+it for networks that learn those."""
 
 from __future__ import annotations
 

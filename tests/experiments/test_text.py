@@ -90,7 +90,6 @@ def test_texts_that_cannot_be_read_are_refused(spec, message, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["infer", "--network", "gpt2_tiny"], "infer times networks of images"),
         (["train", "--network", "gpt2_tiny", "--data", "digits"], "must be one of text"),
         (["kernels", "--network", "gpt2_tiny", "--convolutions"], "must have convolutions, 'gpt2_tiny' has none"),
         (["compare", "--network", "gpt2_tiny,lenet5", "--models", "serial"], "batch must be given"),
