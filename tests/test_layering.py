@@ -65,7 +65,7 @@ ARROWS = {
         "report": {"analysis", "diagnosis", "sampling", "simulate", "traces"},
         "sweep": {"sampling", "machine"},
         "images": {"sampling"},
-        "training": {"images", "sampling", "machine"},
+        "training": {"images", "report", "sampling", "machine"},
         "peers": {"analysis", "sampling", "bounds", "machine", "training"},
         "studies": {"training", "report", "sampling", "machine"},
         "metg": {"report", "sampling", "machine"},

@@ -138,10 +138,5 @@ def _lines(program: str, folder: str) -> Iterator[str]:
         process.wait()
 
 
-def main() -> int:
-    """Measure llm.c's program."""
-    return answer_job(measure_llmc, "refused")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_job(measure_llmc, "refused"))

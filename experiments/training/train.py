@@ -28,10 +28,9 @@ from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
-from .curves import draw_accuracy, write_history
+from .curves import draw_accuracy, draw_gpu_samples, write_gpu_samples, write_history
 from .data import load_data
 from .dataset import Dataset
-from .gpu_sampling import draw_samples, write_samples
 from .phase_times import phases_text
 from .text import Text, load_text
 from .trainer import Trainer, check_plan
@@ -126,8 +125,8 @@ def train(
                 if trainer.sampler and trainer.sampler.problem and number == 0:
                     report(trainer.sampler.problem)
     if gpu_samples:
-        write_samples(out / "gpu.csv", gpu_samples)
-        draw_samples(out / "gpu", gpu_samples)
+        write_gpu_samples(out / "gpu.csv", gpu_samples)
+        draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     summary = {**_summarise(config, data, results), "check": checked}
     write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")

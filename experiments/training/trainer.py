@@ -83,7 +83,7 @@ class Trainer:
         self.plan = _training_plan(config, data, source)
         if config.memory_limit:
             _check_limit(config, data, source, self.plan)
-        make = partial(_training_plan_with, config, data, source)
+        make = partial(_training_plan, config, data, source)
         advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
         self.bound = bind_for(config.model, self.plan, self.storage, advice)
         _number_positions(self.bound, "")
@@ -349,7 +349,9 @@ def _source(
     return source
 
 
-def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> Plan:
+def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, **options: Any) -> Plan:
+    """Return the plan of a step, with other options for what would fit."""
+    config = config.with_changes(**options)
     num_batches = len(data.train) // config.batch
     return lower(
         data.fit(get_network(config.network)),
@@ -363,13 +365,6 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     )
 
 
-def _training_plan_with(
-    config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, **options: Any
-) -> Plan:
-    """Return the plan of a step with other options, for what would fit."""
-    return _training_plan(config.with_changes(**options), data, source)
-
-
 def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     """Samples of a step that evaluates. Logits of a vocabulary take much memory: samples of tokens are evaluated in
     batches as small as in training, and so are large images."""
@@ -381,7 +376,7 @@ def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSour
     """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory."""
     network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
     try:
-        make = partial(_training_plan_with, config, data, source)
+        make = partial(_training_plan, config, data, source)
         check_fits(plan, config.plan.as_dict(), limit, None, config.threads, make)
     except MemoryError as error:
         raise UsageError(str(error)) from None
@@ -397,8 +392,7 @@ def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSour
 
 def _own_bytes(plan: Plan, threads: int) -> int:
     """Bytes of an evaluating plan that no other plan of its training has."""
-    planned = planned_bytes(plan, threads)
-    return sum(planned[kind] for kind in planned if kind in OF_A_PLAN)
+    return sum(count for kind, count in planned_bytes(plan, threads).items() if kind in OF_A_PLAN)
 
 
 def _number_positions(bound: Any, prefix: str) -> None:

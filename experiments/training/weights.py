@@ -28,7 +28,7 @@ BERT_HEAD = "cls.predictions"
 # What files of MobileBERT have besides: the pooler and the head of another task, positions that are counted anyway.
 _OF_NO_LAYER = re.compile(r"pooler\.|cls\.seq_relationship\.|embeddings\.position_ids$")
 HEAD = "lm_head.weight"
-_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias$")
 _LAYER = re.compile(r"h\.(\d+)\.")
 
 
@@ -145,20 +145,9 @@ def _mobilebert_from_hugging_face(
 ) -> dict[str, np.ndarray]:
     """Rename and exchange what a file of Hugging Face has; one of `forktask train` stays as it is. What belongs to
     heads that the network has not is left out."""
-    found: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        short = name.removeprefix(BERT_PREFIX)
-        if short in found:
-            raise UsageError(f"{path} must have {short!r} once, got it with and without {BERT_PREFIX!r}; leave one out")
-        if not _OF_NO_LAYER.match(short):
-            found[short] = array
-    for own, tied in (("weight", "embeddings.word_embeddings.weight"), ("bias", f"{BERT_HEAD}.bias")):
-        copy = found.pop(f"{BERT_HEAD}.decoder.{own}", None)
-        if copy is not None and (tied not in found or not np.array_equal(copy, found[tied])):
-            raise UsageError(
-                f"'{BERT_HEAD}.decoder.{own}' in {path} must be equal to {tied!r}, with which {network.name!r} ties "
-                f"its head, and is not; use a model with a tied head"
-            )
+    found = _without_prefix(arrays, BERT_PREFIX, _OF_NO_LAYER, path)
+    _drop_tied(found, f"{BERT_HEAD}.decoder.weight", "embeddings.word_embeddings.weight", path, network)
+    _drop_tied(found, f"{BERT_HEAD}.decoder.bias", f"{BERT_HEAD}.bias", path, network)
     shapes = network.parameter_shapes()
     further = sorted(name for name in found if name.startswith("encoder.") and name not in shapes)
     if further:
@@ -176,20 +165,8 @@ def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path:
 
     The shape of the first weight of attention, (in, 3 in) or (3 in, in), tells the two apart.
     """
-    found: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        short = name.removeprefix(PREFIX)
-        if short in found:
-            raise UsageError(f"{path} must have {short!r} once, got it with and without {PREFIX!r}; leave one out")
-        if not _MASK.fullmatch(short):
-            found[short] = array
-    if HEAD in found:
-        head = found.pop(HEAD)
-        if "wte.weight" not in found or not np.array_equal(head, found["wte.weight"]):
-            raise UsageError(
-                f"{HEAD!r} in {path} must be equal to 'wte.weight', with which {network.name!r} ties its head, and "
-                f"is not; use a model with a tied head"
-            )
+    found = _without_prefix(arrays, PREFIX, _MASK, path)
+    _drop_tied(found, HEAD, "wte.weight", path, network)
     layers = {int(match[1]) for name in network.parameter_shapes() if (match := _LAYER.match(name))}
     further = sorted({int(match[1]) for name in found if (match := _LAYER.match(name))} - layers)
     if further:
@@ -201,3 +178,27 @@ def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path:
     if first is None or first.ndim != 2 or first.shape[1] != 3 * first.shape[0]:
         return found
     return _transposed(found, network)
+
+
+def _without_prefix(
+    arrays: Mapping[str, np.ndarray], prefix: str, dropped: re.Pattern, path: Path
+) -> dict[str, np.ndarray]:
+    """Take a prefix from names that have it, and drop some of them."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name.removeprefix(prefix)
+        if short in found:
+            raise UsageError(f"{path} must have {short!r} once, got it with and without {prefix!r}; leave one out")
+        if not dropped.match(short):
+            found[short] = array
+    return found
+
+
+def _drop_tied(found: dict[str, np.ndarray], copy: str, tied: str, path: Path, network: Network) -> None:
+    """Drop the copy of a parameter with which the head is tied."""
+    array = found.pop(copy, None)
+    if array is not None and (tied not in found or not np.array_equal(array, found[tied])):
+        raise UsageError(
+            f"{copy!r} in {path} must be equal to {tied!r}, with which {network.name!r} ties its head, and is not; use "
+            f"a model with a tied head"
+        )

@@ -16,7 +16,7 @@ from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.sampling.models import MODELS, built_models, parse_model
 from forktask.experiments.training import train as training
-from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, read_checkpoint
+from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, read_checkpoint, write_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.phase_times import COLUMNS, MOST_EVENTS, PhaseLog
@@ -382,13 +382,14 @@ def test_flipped_bits_of_a_checkpoint_are_refused(tmp_path):
     read_checkpoint(path, SMALL.network, 0)
 
 
-def test_checkpoints_of_the_former_version_are_read(tmp_path):
-    """Check that a checkpoint that was written before there was a checksum is still resumed."""
+def test_checkpoints_of_another_version_are_refused(tmp_path):
+    """Check the sentence for a whole checkpoint whose state says another version."""
     run(SMALL.with_changes(epochs=1), tmp_path)
     path = tmp_path / "run" / "checkpoint-seed-0.safetensors"
     arrays, state = read_checkpoint(path, SMALL.network, 0)
-    write_safetensors(path, arrays, {"forktask": json.dumps({**state, "format_version": 1})})
-    assert read_checkpoint(path, SMALL.network, 0)[1]["epoch"] == 1
+    write_checkpoint(path, arrays, {**state, "format_version": 1})
+    with pytest.raises(UsageError, match=r"got \(1, 'cifar10_cnn', 0\)"):
+        read_checkpoint(path, SMALL.network, 0)
 
 
 @pytest.mark.torch
