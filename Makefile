@@ -8,14 +8,13 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch safetensors tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
+FURTHER := torch tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
 DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
 PYPI_torch := torch==2.13.0
-PYPI_safetensors := safetensors>=0.4
 PYPI_tokenizers := tokenizers>=0.20
 PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60

@@ -129,7 +129,6 @@ KINDS = {
     "pyarrow": Kind("needs pyarrow (pip install pyarrow)", _has_module("pyarrow")),
     "simplejpeg": Kind("needs simplejpeg (pip install simplejpeg)", _has_module("simplejpeg")),
     "torch": Kind("needs PyTorch (pip install torch)", _has_module("torch")),
-    "safetensors": Kind("needs safetensors (pip install safetensors)", _has_module("safetensors")),
     "tokenizers": Kind("needs tokenizers (pip install tokenizers)", _has_module("tokenizers")),
     "nbclient": Kind(
         "needs nbclient and ipykernel (pip install nbclient ipykernel)",

@@ -65,7 +65,7 @@ ARROWS = {
         "report": {"analysis", "diagnosis", "sampling", "simulate", "traces", "tables"},
         "sweep": {"sampling", "machine"},
         "images": {"sampling"},
-        "training": {"images", "sampling", "machine"},
+        "training": {"images", "report", "sampling", "machine"},
         "peers": {"analysis", "sampling", "bounds", "machine", "training"},
         "studies": {"training", "report", "sampling", "machine", "tables"},
         "metg": {"report", "sampling", "machine", "tables"},

@@ -152,43 +152,6 @@ cdef class BoundPlan:
         for k, loop in enumerate(self.plan.loops):
             self.loops[k].iteration_offset = <int32_t> (loop.iteration_offset + shift)
 
-    def set_bounds(self, int loop, bounds):
-        """Give the blocks of a loop other bounds, in every executor that has the plan, between two runs.
-
-        For plans that do the same in another place from run to run. The accesses of the plan stay: the caller answers
-        for it that they move alike.
-
-        Parameters
-        ----------
-        loop : int
-            Number of the loop.
-        bounds : int32, shape (num_blocks, bounds_width)
-
-        Raises
-        ------
-        UsageError
-            Another shape, or a loop that is not in the plan or whose blocks have operands of their own.
-        """
-        cdef KernelArgs *args
-        cdef int32_t[:, ::1] new = np.ascontiguousarray(bounds, dtype=np.int32)
-        cdef Py_ssize_t i, j
-        if not 0 <= loop < self.num_loops or self.loops[loop].kernel == _run_own_operands:
-            raise UsageError(
-                f"bounds may be set of a loop of {self.plan.name!r} whose blocks have common operands, got number "
-                f"{loop}")
-        made = self.plan.loops[loop].bounds
-        if np.shape(bounds) != made.shape:
-            raise UsageError(
-                f"bounds of loop {self.plan.loops[loop].name!r} must have shape {made.shape}, got {np.shape(bounds)}")
-        if self.loops[loop].kernel == <BlockKernel> _run_python_kernel:
-            names = kernel_table.get(self.plan.loops[loop].kernel, self.plan.attributes.get("kernels")).bounds
-            (<PythonKernel> self.loops[loop].args).bounds = [dict(zip(names, row)) for row in np.asarray(new).tolist()]
-            return
-        args = <KernelArgs *> self.loops[loop].args
-        for i in range(new.shape[0]):
-            for j in range(new.shape[1]):
-                (<int32_t *> args.bounds)[i * args.bounds_width + j] = new[i, j]
-
     def raise_failure(self, Workers workers):
         """Raise `BlockFailure` for the earliest failure any worker noted, and forget it; return if there was none."""
         cdef int w

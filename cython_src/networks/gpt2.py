@@ -45,6 +45,22 @@ def network(name: str, num_layers: int, features: int, heads: int, vocabulary: i
     return Network(name, (min(SEQUENCE, positions),), tuple(layers), Tokens(vocabulary, positions))
 
 
+def sizes_of(network_of_tokens: Network) -> dict[str, int] | None:
+    """Return the arguments of `network` that make this one; None: it is no GPT-2."""
+    layers, tokens = network_of_tokens.layers, network_of_tokens.tokens
+    heads = {layer.heads for layer in layers if isinstance(layer, Attention)}
+    if tokens is None or not isinstance(layers[0], Embedding) or len(heads) != 1:
+        return None
+    sizes = {
+        "num_layers": max(sum(isinstance(layer, LayerNorm) for layer in layers) // 2, 1),
+        "features": layers[0].features,
+        "heads": heads.pop(),
+        "vocabulary": tokens.vocabulary,
+        "positions": tokens.positions,
+    }
+    return sizes if layers == network(network_of_tokens.name, **sizes).layers else None
+
+
 def _block(name: str, source: str, features: int, heads: int, deviation: float) -> list[Layer]:
     """One layer of the table; `deviation`: of the initial weights of both projections onto the residual."""
     return [

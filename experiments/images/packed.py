@@ -1,48 +1,38 @@
-"""The packed cache: decoded images of one size in one file, memory-mapped, with a checksum for each.
+"""The packed cache: decoded images of one size in one file, with a checksum for each.
 
-Layout: a page with the description, a record (`ENTRY`) for each image, the pixels. An entry is written after its
-pixels, so a process that is killed leaves images that are there or absent; the next one decodes the absent ones.
-Checksums of pixels are compared at every read.
+The file is an entry (`ENTRY`) for each image of a listing, in its order, and then the pixels. An entry is written after
+its pixels and holds a checksum of both, so a process that is killed leaves images that are there or absent; the next
+one decodes the absent ones.
 
 An image that is there is never overwritten, since another process may be reading it. Where files were added, removed
 or changed, a new file is made, takes over the images whose files are the same, and replaces the old one, which those
-who have mapped it keep.
+who have opened it keep.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
-import json
-import mmap
 import os
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.builder import ranges
-from ..sampling.files import cache_folder
+from ..sampling.files import cache_folder, locked_file
 from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 
-VERSION = 3  # since 3, images are turned as their EXIF orientation says
-PAGE = mmap.PAGESIZE
+VERSION = 4  # of entries and of what decoding gives
 CHANNELS = 3
-PRESENT = 1  # of an entry's state; every other one is absent
-# stamp: of path, size and time of the file. sums, squares: of the pixels' values, for each channel. own: checksum of
-# the fields before it.
-ENTRY = np.dtype(
-    [("state", "<u4"), ("crc", "<u4"), ("stamp", "<u8"), ("sums", "<i8", 3), ("squares", "<i8", 3), ("own", "<u8")]
-)
-WAITING_S = 0.05  # between two looks whether another process still writes
+# stamp: of the image's file and how it was decoded. sums, squares: of the pixels' values, for each channel. pixels,
+# own: checksums of the pixels and of the fields before.
+ENTRY = np.dtype([("stamp", "<u8"), ("sums", "<i8", 3), ("squares", "<i8", 3), ("pixels", "<u4"), ("own", "<u4")])
 DECODED_TOGETHER = 256  # images that are decoded before the next ones are begun
 
 
@@ -63,6 +53,8 @@ class PackedImages:
     Attributes
     ----------
     entries : structured array (ENTRY), shape (N,)
+    present : bool, shape (N,)
+        Whether each image is there.
     failures : dict from int to str
         Number of each image that cannot be decoded, and the reason.
     """
@@ -70,47 +62,45 @@ class PackedImages:
     def __init__(self, path: Path, listing: Listing, height: int, width: int):
         self.path, self.listing = path, listing
         self.shape = (CHANNELS, height, width)
-        self.record_bytes = CHANNELS * height * width
-        self.first, self.num_bytes = _layout(len(listing.files), self.record_bytes)
+        self.image_bytes = CHANNELS * height * width
+        self.num_bytes = len(listing.files) * (ENTRY.itemsize + self.image_bytes)
         self.entries = np.zeros(len(listing.files), ENTRY)
+        self.present = np.zeros(len(listing.files), bool)
         self.failures: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"<packed images {str(self.path)!r}: {len(self.entries)} of {self.shape}>"
 
-    @property
-    def present(self) -> np.ndarray:
-        """Whether each image is there: bool, shape (N,)."""
-        return self.entries["state"] == PRESENT
+    def open(self) -> None:
+        """Open the file for reading and writing; it may be removed or replaced afterwards."""
+        self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115  as long as its images are read
 
-    def map(self, file: int) -> None:
-        """Map the open file for reading; it may be closed, removed or replaced afterwards."""
-        self._map = mmap.mmap(file, self.num_bytes, prot=mmap.PROT_READ)
+    def read(self, number: int, of: int) -> bytes:
+        """Return the bytes of an image's pixels in a file of so many images."""
+        return os.pread(self._file.fileno(), self.image_bytes, of * ENTRY.itemsize + number * self.image_bytes)
+
+    def write(self, number: int, pixels: bytes, entry: np.ndarray) -> None:
+        """Write an image's pixels, and then its entry."""
+        count = len(self.entries)
+        _write(self._file.fileno(), pixels, count * ENTRY.itemsize + number * self.image_bytes)
+        _write(self._file.fileno(), entry.tobytes(), number * ENTRY.itemsize)
+        self.entries[number], self.present[number] = entry, True
 
     def get(self, number: int) -> np.ndarray:
-        """Return a copy of an image's pixels: uint8, shape (3, height, width).
+        """Return an image's pixels: uint8, shape (3, height, width).
 
         Raises
         ------
         BrokenImage
             The pixels are not those that were written.
         """
-        if self._map.size() < self.num_bytes:  # reading beyond the end of a mapped file would kill the process
+        pixels = self.read(number, len(self.entries))
+        if zlib.crc32(pixels) != self.entries["pixels"][number]:
             raise BrokenImage(
-                f"{self.path} must have {self.num_bytes} bytes and has {self._map.size()}: it was cut off since it was "
-                f"opened; delete it to pack the images again"
+                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r} are not those that were "
+                f"written; delete it to pack the images again"
             )
-        start = self.first + number * self.record_bytes
-        pixels = np.frombuffer(self._map[start : start + self.record_bytes], np.uint8)
-        if zlib.crc32(pixels) != self.entries["crc"][number]:
-            raise BrokenImage(
-                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r}, at byte {start}, are not those "
-                f"that were written; delete it to pack the images again"
-            )
-        # The pages stay with the system while it has memory, and do not count as this process's.
-        first, last = start // PAGE * PAGE, min(-(-(start + self.record_bytes) // PAGE) * PAGE, self.num_bytes)
-        self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
-        return pixels.reshape(self.shape)
+        return np.frombuffer(pixels, np.uint8).reshape(self.shape)
 
     def moments(self, numbers: np.ndarray) -> list[tuple[int, int, int]]:
         """Number of pixels, their sum and the sum of their squares over some images, for each channel."""
@@ -160,49 +150,51 @@ def pack(
 
     Notes
     -----
-    Where another process writes the same cache, this one waits for it.
+    Where another process writes a cache in the same folder, this one waits for it.
     """
+    stamps = _stamps(listing, f"{VERSION}|{decoder_name(decoder)}")
     root = listing.root.resolve()
     place = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
     folder = default_folder() if folder is None else folder
     packed = PackedImages(folder / f"{root.name}-{height}x{width}-{place}.packed", listing, height, width)
-    stamps = _stamps(listing)
-    with _writing(packed, decoder_name(decoder), stamps, lambda: progress(0, len(stamps))) as file:
-        entries = packed.entries
-        absent = np.flatnonzero(~packed.present).tolist()
-        done = len(entries) - len(absent)
-
-        def decode_one(number: int) -> None:
-            try:
-                pixels = decode(listing.root / listing.files[number], height, width, decoder)
-            except BrokenImage as error:
-                packed.failures[number] = str(error)  # not stored: the next run tries again
-                return
-            entry, flat = np.zeros(1, ENTRY), pixels.reshape(CHANNELS, -1)
-            entry["state"], entry["crc"], entry["stamp"] = PRESENT, zlib.crc32(flat), stamps[number]
-            entry["sums"] = flat.sum(axis=1, dtype=np.int64)
-            entry["squares"] = np.square(flat, dtype=np.int64).sum(axis=1)
-            entry["own"] = _own_checksums(entry)
-            _write_image(packed, file, number, flat, entry)
-            entries[number] = entry[0]
-
-        with ThreadPoolExecutor(threads) as pool:
-            for start, stop in ranges(len(absent), DECODED_TOGETHER):
-                some = absent[start:stop]
-                progress(done, len(entries))
-                try:
-                    list(pool.map(decode_one, some))
-                except OSError as error:
-                    raise UsageError(
-                        f"{packed.path} cannot be written ({error.strerror}); the images that are there stay, so make "
-                        f"room or name another folder with --cache"
-                    ) from None
-                done += len(some)
-                if packed.failures and not skip_broken:
-                    raise _refusal(packed, done)
-        progress(done, len(entries))
-        packed.map(file)
+    progress(0, len(stamps))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked_file(folder, wait=True):
+            _open(packed, stamps)
+            _decode_absent(packed, stamps, decoder, threads, skip_broken, progress)
+    except OSError as error:
+        raise UsageError(
+            f"{packed.path} cannot be written ({error.strerror}); the images that are there stay, so make room or name "
+            f"another folder with --cache"
+        ) from None
     return packed
+
+
+def _decode_absent(packed, stamps, decoder, threads, skip_broken, progress) -> None:
+    absent = np.flatnonzero(~packed.present).tolist()
+    done = len(stamps) - len(absent)
+
+    def decode_one(number: int) -> None:
+        try:
+            path = packed.listing.root / packed.listing.files[number]
+            pixels = decode(path, *packed.shape[1:], decoder).reshape(CHANNELS, -1)
+        except BrokenImage as error:
+            packed.failures[number] = str(error)  # not stored: the next run tries again
+            return
+        sums, squares = pixels.sum(axis=1, dtype=np.int64), np.square(pixels, dtype=np.int64).sum(axis=1)
+        entry = np.array((stamps[number], sums, squares, zlib.crc32(pixels), 0), ENTRY)
+        entry["own"] = _own_checksum(entry)
+        packed.write(number, pixels.tobytes(), entry)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for start, stop in ranges(len(absent), DECODED_TOGETHER):
+            progress(done, len(stamps))
+            list(pool.map(decode_one, absent[start:stop]))
+            done += stop - start
+            if packed.failures and not skip_broken:
+                raise _refusal(packed, done)
+    progress(done, len(stamps))
 
 
 def _refusal(packed: PackedImages, done: int) -> BrokenImage:
@@ -212,13 +204,13 @@ def _refusal(packed: PackedImages, done: int) -> BrokenImage:
     return BrokenImage(f"{reason}{more}; repair or remove it, or leave such files out with --broken skip")
 
 
-def _stamps(listing: Listing) -> np.ndarray:
-    """Numbers that change with path, size or time of an image's file: uint64, shape (N,)."""
+def _stamps(listing: Listing, how: str) -> np.ndarray:
+    """Numbers that change with path, size or time of an image's file, and how it is decoded: uint64, shape (N,)."""
     stamps = np.zeros(len(listing.files), np.uint64)
     for i, name in enumerate(listing.files):
         try:
             status = os.stat(listing.root / name)
-            text = f"|{status.st_size}|{status.st_mtime_ns}"
+            text = f"|{status.st_size}|{status.st_mtime_ns}|{how}"
         except OSError:
             text = "|missing"  # decoding says why
         stamp = hashlib.blake2b(os.fsencode(name) + text.encode(), digest_size=8).digest()
@@ -226,144 +218,67 @@ def _stamps(listing: Listing) -> np.ndarray:
     return stamps
 
 
-def _own_checksums(entries: np.ndarray) -> np.ndarray:
-    """Checksums of the entries themselves: uint64, shape (N,)."""
-    size = ENTRY.fields["own"][1]
-    rows = entries.view(np.uint8).reshape(len(entries), ENTRY.itemsize)[:, :size]
-    return np.array([zlib.crc32(row.tobytes()) for row in rows], np.uint64)
+def _own_checksum(entry: np.ndarray) -> int:
+    return zlib.crc32(entry.tobytes()[: -ENTRY["own"].itemsize])
 
 
-def _layout(count: int, record_bytes: int) -> tuple[int, int]:
-    """Byte at which the pixels of so many images begin, and bytes of the whole file."""
-    first = PAGE + -(-ENTRY.itemsize * count // PAGE) * PAGE
-    return first, first + record_bytes * count
-
-
-def _header(decoder: str, shape: tuple[int, ...], count: int) -> bytes:
-    """Return the first page, which says what the file holds."""
-    described = {"version": VERSION, "decoder": decoder, "shape": shape, "images": count}
-    page = json.dumps(described).encode().ljust(PAGE - 4, b" ")
-    return page + zlib.crc32(page).to_bytes(4, "little")
-
-
-@contextmanager
-def _writing(packed: PackedImages, decoder: str, stamps: np.ndarray, waiting: Callable[[], None]) -> Iterator[int]:
-    """Open the file with its entries, made anew where it is of other images; other writers wait meanwhile."""
+def _open(packed: PackedImages, stamps: np.ndarray) -> None:
+    """Open the file with its entries, made anew where it is of other images than the listing's."""
+    entries = _read_entries(packed)
+    there = {int(entry["stamp"]): i for i, entry in enumerate(entries) if entry["own"] == _own_checksum(entry)}
+    places = [there.get(stamp, -1) for stamp in stamps.tolist()]
+    old, path = PackedImages(packed.path, packed.listing, *packed.shape[1:]), packed.path
     try:
-        packed.path.parent.mkdir(parents=True, exist_ok=True)
-        file = _open_alone(packed.path, waiting)
-    except OSError as error:
-        raise _unwritable(packed, error) from None
-    try:
-        entries, _ = _read_entries(packed, file, decoder)
-        if entries is None or len(entries) != len(stamps) or (entries["stamp"] != stamps)[_there(entries)].any():
-            file = _replace(packed, file, decoder, stamps)
-            entries, _ = _read_entries(packed, file, decoder)
-        packed.entries[:] = np.where(_there(entries), entries, np.zeros(1, ENTRY))
-        yield file
+        if len(entries) == len(stamps) and all(stamps[i] == stamp for stamp, i in there.items()):
+            packed.open()
+            packed.present[:] = np.array(places) >= 0
+            packed.entries[packed.present] = entries[packed.present]
+            return
+        if there:
+            old.open()
+        packed.path = path.with_suffix(".part")
+        _reserve(packed, path)
+        packed.open()
+        for number, place in enumerate(places):
+            if place >= 0 and zlib.crc32(pixels := old.read(place, len(entries))) == entries["pixels"][place]:
+                packed.write(number, pixels, entries[place])
+        os.replace(packed.path, path)
     finally:
-        fcntl.flock(file, fcntl.LOCK_UN)  # a mapping keeps the file open, and would keep the lock
-        os.close(file)
+        path.with_suffix(".part").unlink(missing_ok=True)
+        packed.path = path
 
 
-def _there(entries: np.ndarray) -> np.ndarray:
-    """Whether entries are whole and of images that are there: bool, shape (N,)."""
-    return (entries["state"] == PRESENT) & (entries["own"] == _own_checksums(entries))
-
-
-def _unwritable(packed: PackedImages, error: OSError) -> UsageError:
-    return UsageError(f"{packed.path} cannot be written ({error.strerror}); name another folder with --cache")
-
-
-def _open_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> int:
-    """Open a file to read and write it, made where there is none, once no other process has locked it; `waiting` is
-    called again and again until then."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), os.stat(path)):  # nobody replaced it meanwhile
-                return file
-        except (BlockingIOError, FileNotFoundError):
-            waiting()
-            time.sleep(WAITING_S)
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
-
-
-def _read_entries(packed: PackedImages, file: int, decoder: str) -> tuple[np.ndarray | None, int]:
-    """Return the entries of an open file, or None where it holds no images of this decoder and size, and the byte at
-    which its pixels begin."""
-    page = os.pread(file, PAGE, 0)
+def _read_entries(packed: PackedImages) -> np.ndarray:
+    """Return the entries of the file, none where there is no file or none of images of this size."""
     try:
-        count = int(json.loads(page[: PAGE - 4])["images"])
-    except (ValueError, TypeError, KeyError):
-        return None, 0
-    first, num_bytes = _layout(count, packed.record_bytes)
-    if page != _header(decoder, packed.shape, count) or os.fstat(file).st_size != num_bytes:
-        return None, 0
-    return np.frombuffer(os.pread(file, count * ENTRY.itemsize, PAGE), ENTRY), first
+        with open(packed.path, "rb") as file:
+            count, rest = divmod(os.fstat(file.fileno()).st_size, ENTRY.itemsize + packed.image_bytes)
+            return np.fromfile(file, ENTRY, 0 if rest else count)
+    except FileNotFoundError:
+        return np.zeros(0, ENTRY)
 
 
-def _replace(packed: PackedImages, old: int, decoder: str, stamps: np.ndarray) -> int:
-    """Make a file of the listing's images beside the old one, which is open, take over what is the same, and put it in
-    its place. Returns it open and locked; the old one is closed if all went well."""
-    part = packed.path.with_suffix(".part")
-    try:
-        file = _open_alone(part)  # the lock stays with the file when it gets its name
-    except OSError as error:
-        raise _unwritable(packed, error) from None
-    try:
-        os.ftruncate(file, 0)
-        _reserve(packed, file)
-        _write(file, _header(decoder, packed.shape, len(stamps)), 0)
-        entries, first = _read_entries(packed, old, decoder)
-        there = {} if entries is None else {int(entries["stamp"][i]): i for i in np.flatnonzero(_there(entries))}
-        for number, stamp in enumerate(stamps.tolist()):
-            if (place := there.get(stamp)) is not None:
-                pixels = os.pread(old, packed.record_bytes, first + place * packed.record_bytes)
-                if zlib.crc32(pixels) == entries["crc"][place]:
-                    _write_image(packed, file, number, pixels, entries[place : place + 1])
-        os.replace(part, packed.path)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        os.close(file)
-        if not os.fstat(old).st_size:
-            packed.path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(packed, error) from None
-        raise
-    os.close(old)
-    return file
-
-
-def _write_image(packed: PackedImages, file: int, number: int, pixels, entry: np.ndarray) -> None:
-    _write(file, pixels, packed.first + number * packed.record_bytes)
-    _write(file, entry, PAGE + number * ENTRY.itemsize)
-
-
-def _write(file: int, content, start: int) -> None:
-    """Write all of an array or of bytes at a byte of a file."""
-    rest = memoryview(np.frombuffer(content, np.uint8))
+def _write(file: int, content: bytes, start: int) -> None:
+    """Write all bytes at a place of a file."""
+    rest = memoryview(content)
     while rest:
         written = os.pwrite(file, rest, start)
         rest, start = rest[written:], start + written
 
 
-def _reserve(packed: PackedImages, file: int) -> None:
-    """Take all the room on the disk at once, so that a disk that is too small is known before anything is decoded, and
-    without filling it."""
-    free = os.statvfs(packed.path.parent)
+def _reserve(packed: PackedImages, path: Path) -> None:
+    """Make the file with all its room on the disk, so that a disk that is too small is known before anything is
+    decoded, and without filling it."""
+    free = os.statvfs(path.parent)
     try:
         if packed.num_bytes > free.f_bavail * free.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.posix_fallocate(file, 0, packed.num_bytes)
+        with open(packed.path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, packed.num_bytes)
     except OSError as error:
-        older = f"delete {packed.path}, which has older images, or " * bool(os.path.getsize(packed.path))
+        older = f"delete {path}, which has older images, or " * path.exists()
         raise UsageError(
-            f"the packed images need {format_bytes(packed.num_bytes)} on the disk of {packed.path.parent}, which has "
+            f"the packed images need {format_bytes(packed.num_bytes)} on the disk of {path.parent}, which has "
             f"{format_bytes(free.f_bavail * free.f_frsize)} free ({error.strerror}); {older}name another folder with "
             f"--cache, or a smaller --image-size"
         ) from None

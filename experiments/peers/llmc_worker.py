@@ -27,7 +27,7 @@ from ..analysis.answers import LOSS_TOLERANCES, disagreement
 from ..sampling.child import answer_job
 from ..sampling.models import make_executor
 from ..sampling.subject import answer, build
-from ..training.llmc import config_of, write_model, write_tokens
+from .llmc_files import write_model, write_tokens
 
 BATCH, SEQUENCE = 4, 64  # what the program trains on
 LEARNING_RATE = 1e-4
@@ -57,7 +57,6 @@ def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
         The program cannot be started, ends before enough steps, or has other losses than our steps.
     """
     started = time.time()
-    config = config_of(get_network(job["plan"]["network"]))
     bound = build({**job, "plan": {**job["plan"], **OPTIMIZER}})
     bound.arrays["learning_rates"][...] = LEARNING_RATE
     bound.arrays["batch_order"][...] = bound.arrays["batch_order"][0]  # the program repeats the only batch
@@ -68,7 +67,7 @@ def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tokens(path, tokens)
         parameters = {name: bound.view(name) for name in bound.plan.attributes["parameters"]}
-        write_model(Path(folder, MODEL_FILE), parameters, config)
+        write_model(Path(folder, MODEL_FILE), parameters, get_network(job["plan"]["network"]))
         del parameters
         with make_executor("serial", 1, cpus=None) as executor:
             executor.prepare(bound)
@@ -139,10 +138,5 @@ def _lines(program: str, folder: str) -> Iterator[str]:
         process.wait()
 
 
-def main() -> int:
-    """Measure llm.c's program."""
-    return answer_job(measure_llmc, "refused")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_job(measure_llmc, "refused"))

@@ -30,7 +30,7 @@ from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, samp
 from ..sampling.models import convolution_for, counts_for, parse_model
 from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
-from ..training.llmc import config_of
+from .llmc_files import sizes_of
 from .llmc_worker import BATCH, SEQUENCE
 from .modes import check_modes, modes_of
 
@@ -206,7 +206,7 @@ def _check_llmc(program: str, network: Network, options: PlanOptions, device: st
     UsageError
         No such program, or a comparison for which it was not written.
     """
-    config_of(network)
+    sizes_of(network)
     if device == "gpu":
         raise UsageError("llm.c's program of --llmc runs on the processor, got --device gpu; leave one out")
     wanted = {"batch": BATCH, "sequence": SEQUENCE, "phase": "train", "optimizer": "adamw"}

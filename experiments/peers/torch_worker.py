@@ -181,10 +181,5 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure PyTorch."""
-    return answer_job(measure_torch)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_job(measure_torch))

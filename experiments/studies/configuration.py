@@ -63,6 +63,7 @@ class StudyOptions(Record, frozen=True):
 
     accuracy: Annotated[tuple, about("test accuracies in (0, 1], the time to which is reported")] = ()
     time_limit_s: Annotated[float, about("longest time of one run", above=0, below=1e7)] = 86400.0
+    loaders: Annotated[bool, about("also measure loading alone, where runs load image files in their steps")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,5 +260,9 @@ def read_study(path: Path | str) -> Study:
         how_to_read=" ".join(comment.split()),
     )
     for form in (study, study.quick()):
-        form.runs()
+        loads = {stage.load for run in form.runs() for stage in run.stages}
+        if study.options.loaders and loads == {"memory"}:
+            raise UsageError(
+                f"loaders in [study] of {path} needs a load of cache or files in [train], got memory; add one"
+            )
     return study

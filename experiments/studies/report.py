@@ -33,6 +33,8 @@ from .tables import (
     epoch_medians,
     epoch_table,
     failures,
+    loader_table,
+    loading_table,
     memory_table,
     pretrained_sentences,
     run_table,
@@ -48,6 +50,15 @@ MEMORY_SAID = (
     "loader (with the data) were measured; the other kinds are what the plan of a step needs, and evaluating plans "
     "beside it. The rest is copies, and libraries that are loaded later, such as PyTorch for a file of it; it is "
     "negative where parts of a plan were never touched. Growth is from the second epoch to the last one."
+)
+
+
+LOADING_SAID = (
+    "First the runs that load in their steps. Of lower: their rate over the lower of the best way of loading alone and "
+    "of training on images in memory. Of both: over the rate of the two one after the other on the same cores. Then "
+    "the ways of loading alone. Memory is the most that was resident in the process; libraries were there before the "
+    "data, loader is what came with data and loader, code of PyTorch or joblib too. Workers: of the largest worker "
+    "process, times their number."
 )
 
 
@@ -79,6 +90,15 @@ def build(results: Results, command: str) -> Report:
             2,
             sentences=[MEMORY_SAID] if runs else [],
             tables=[Table("memory", _memory_columns(results), memory_table(results))],
+        ),
+        Section(
+            "Loading image files",
+            2,
+            sentences=[LOADING_SAID] if results.loaders else [],
+            tables=[
+                Table("loading", _loading_columns(results), loading_table(results)),
+                Table("loaders", _loader_columns(), loader_table(results)),
+            ],
         ),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
@@ -202,6 +222,8 @@ def as_json(results: Results) -> dict[str, Any]:
         "runs": plain(run_table(results)),
         "failures": failures(results),
         "memory": plain(memory_table(results)),
+        "loading": loading_table(results),
+        "loaders": loader_table(results),
         "pretrained": pretrained_sentences(results),
         "agreement": agreement(results)[0],
     }
@@ -290,6 +312,27 @@ def _memory_columns(results: Results) -> list[Column]:
     ]
     rest = [_size("rest_bytes", "rest"), Column("growth", _growth, True)]
     return [*_names(results), _size("peak_bytes", "peak"), *measured, *planned, *rest]
+
+
+def _loading_columns(results: Results) -> list[Column]:
+    rates = {"samples_per_s": "images/s", "loading_per_s": "loading alone", "training_per_s": "training alone"}
+    return [
+        *_names(results),
+        *(Column(title, lambda row, name=name: f"{row[name]:,.0f}", True) for name, title in rates.items()),
+        Column("of lower", lambda row: f"{row['of_lower']:.2f}", True),
+        Column("of both", lambda row: f"{row['of_both']:.2f}", True),
+    ]
+
+
+def _loader_columns() -> list[Column]:
+    return [
+        *map(_axis, ("load", "threads", "way", "count")),
+        Column("images/s", lambda row: f"{row['images_per_s']:,.0f}", True),
+        _size("peak_bytes", "memory"),
+        _size("libraries_bytes", "libraries"),
+        _size("loader_bytes", "loader"),
+        _size("workers_bytes", "workers"),
+    ]
 
 
 def _growth(row: dict[str, Any]) -> str:

@@ -26,6 +26,8 @@ from ..sampling.progress import ProgressBar
 from ..training.checkpoints import EpochMeasurements
 from ..training.dataset import check_there
 from .configuration import Run, Study
+from .loaders import COMMAND as LOADERS_COMMAND
+from .loaders import measure_loaders
 from .one_run import COMMAND
 
 MARKER = "study.json"
@@ -100,11 +102,14 @@ class Results:
     found : list of (Run, dict)
         What `train_stages` returned, or "failure" and "message".
     environment_id : str
+    loaders : list of dict
+        Rows of `measure_loaders`, where the study asks for them.
     """
 
     study: Study
     found: Sequence[tuple[Run, Mapping[str, Any]]]
     environment_id: str
+    loaders: Sequence[Mapping[str, Any]] = ()
 
     def done(self) -> list[tuple[Run, Mapping[str, Any]]]:
         """Runs that were trained to their end."""
@@ -159,7 +164,13 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
         _check_same(described, marker)
     check_writable_folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    found = []
+    found, loaders = [], []
+    limit_s = study.options.time_limit_s
+
+    def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
+        report(f"loading alone: {job['way']}, {job['count']}")
+        return _in_own_process(job, job["config"]["threads"], limit_s, LOADERS_COMMAND)
+
     with locked_file(out):
         write_atomically(marker, json.dumps(described, indent=1) + "\n")
         with ProgressBar(len(runs), "study", lines=False) as bar:
@@ -168,11 +179,13 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
                 result = read_result(folder)
                 if result is None or "failure" in result:
                     bar.show(number, f"{run.label}, seed {run.seed}")
-                    result = _train(run, folder, study.options.time_limit_s)
+                    result = _train(run, folder, limit_s)
                     bar.clear()
                     report(f"{run.label}, seed {run.seed}: {_said(result)}")
                 found.append((run, result))
-    return Results(study, found, described["environment_id"])
+        if study.options.loaders:
+            loaders = measure_loaders(study, out, measure_loader)
+    return Results(study, found, described["environment_id"], loaders)
 
 
 def _check_same(described: Mapping[str, Any], marker: Path) -> None:
@@ -188,12 +201,15 @@ def _check_same(described: Mapping[str, Any], marker: Path) -> None:
 
 def _train(run: Run, folder: Path, time_limit_s: float) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
-    first = run.stages[0]
-    settings = sample_environment(first.threads, 0, len(available_cpus()))
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
-    result = run_sample(job, clean_environment(os.environ, settings), time_limit_s, COMMAND)
+    result = _in_own_process(job, run.stages[0].threads, time_limit_s, COMMAND)
     write_atomically(folder / RESULT, json.dumps(result, indent=1) + "\n")
     return result
+
+
+def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
+    settings = sample_environment(threads, 0, len(available_cpus()))
+    return run_sample(job, clean_environment(os.environ, settings), limit_s, command)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from ..training.checkpoints import OPTIONAL_COLUMNS
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
 from .configuration import WITHOUT_EFFECT, Run
+from .loaders import CONDITIONS
 from .running import Results
 
 # Kinds of memory that a run's plans have to themselves; the data lie in what the loader took.
@@ -140,6 +141,42 @@ def memory_table(results: Results) -> list[dict[str, Any]]:
     return [{**axes[label], "label": label, **pd.DataFrame(found).median().to_dict()} for label, found in rows.items()]
 
 
+def loader_table(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each way of loading alone that could be measured."""
+    return [{**row["config"], **row} for row in results.loaders if "failure" not in row]
+
+
+def loading_table(results: Results) -> list[dict[str, Any]]:
+    """Return a row for each combination that loads in its steps, where loading alone and training on images in memory
+    were measured too.
+
+    of_lower is its rate over the lower of theirs; of_both over the rate of the two one after the other on the same
+    cores.
+    """
+    runs = {run.label: run for run, _ in results.done()}
+    rates = {row["label"]: row["samples_per_s"] for row in run_table(results)}
+    alone: dict[tuple, float] = {}
+    for row in loader_table(results):
+        key = tuple(row["config"].values())
+        alone[key] = max(alone.get(key, 0.0), row["images_per_s"])
+    training = {
+        _but_loading(runs[label]): rate for label, rate in rates.items() if runs[label].stages[0].load == "memory"
+    }
+    rows = []
+    for label, rate in rates.items():
+        loads = alone.get(tuple(getattr(runs[label].stages[0], name) for name in CONDITIONS))
+        trains = training.get(_but_loading(runs[label]))
+        if loads and trains:
+            shares = {"of_lower": rate / min(loads, trains), "of_both": rate * (1 / loads + 1 / trains)}
+            rates_s = {"samples_per_s": rate, "loading_per_s": loads, "training_per_s": trains}
+            rows.append({**runs[label].axes, "label": label, **rates_s, **shares})
+    return rows
+
+
+def _but_loading(run: Run) -> str:
+    return repr({name: value for name, value in run.axes.items() if name != "load"})
+
+
 def pretrained_sentences(results: Results) -> list[str]:
     """Say for each network what was loaded from a file of parameters, what begins at random and what was not used."""
     said = {}
@@ -193,10 +230,22 @@ def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def failures(results: Results) -> list[dict[str, Any]]:
     """Return a row for each run that did not end, or did not fit."""
-    return [
+    runs = [
         {**run.axes, "label": run.label, "seed": run.seed, "reason": result["failure"], "message": result["message"]}
         for run, result in results.failed()
     ]
+    loaders = [
+        {
+            **{name: row["config"].get(name, "") for name in axes_of(results)},
+            "label": "loading alone",
+            "seed": "",
+            "reason": row["failure"],
+            "message": f"{row['way']}, {row['count']}: {row['message']}",
+        }
+        for row in results.loaders
+        if "failure" in row
+    ]
+    return runs + loaders
 
 
 def axes_of(results: Results) -> Sequence[str]:

@@ -20,14 +20,13 @@ from .safetensors import read_safetensors, write_safetensors
 from .text import Text
 
 FORMAT_VERSION = 1  # of a training folder's marker
-CHECKPOINT_VERSION = 2  # 1 had no checksum
+CHECKPOINT_VERSION = 2
 
 
 class EpochMeasurements(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Columns of a history that not every row has, in the order in which `epochs.csv` has them after
-    `HISTORY_COLUMNS`. Rows of older checkpoints lack the resident memory of the process after the epoch and the times
-    of its phases, which a GPU has none of; the energy of the epoch is there only where the machine measures it, and
-    what is said of a GPU only if one was sampled."""
+    `HISTORY_COLUMNS`. A GPU has no times of phases; the energy of the epoch is there only where the machine measures
+    it, and what is said of a GPU only if one was sampled."""
 
     resident_bytes: Count | Amount | UnsetType | None = UNSET
     joules: Amount | UnsetType = UNSET
@@ -102,14 +101,14 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     try:
         state = msgspec.to_builtins(decode_json(metadata["forktask"].encode(), State))
         version = state.pop("format_version")
-        if version == CHECKPOINT_VERSION and metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
+        if metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
             raise ValueError("its checksum is not that of its content: it was changed since it was written")
         found = (version, state["network"], state["seed"])
         if [row["epoch"] for row in state["history"]] != list(range(1, state["epoch"] + 1)):
             raise ValueError("its history does not fit its epoch")
     except (KeyError, ValueError) as error:
         raise UsageError(f"{path} must be a checkpoint of forktask train ({error}); delete it to start again") from None
-    if found not in [(version, network, seed) for version in (1, CHECKPOINT_VERSION)]:
+    if found != (CHECKPOINT_VERSION, network, seed):
         raise UsageError(
             f"{path} must be a checkpoint of format {CHECKPOINT_VERSION}, network {network}, seed {seed}; got {found}; "
             f"delete it to start again"

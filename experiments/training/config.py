@@ -16,7 +16,6 @@ from ..images.augmentation import parse
 from ..images.decoding import DECODERS
 from ..sampling.memory import parse_bytes
 from .folders import BROKEN, LOADS, ImageOptions
-from .weights import EXPORTS
 
 SCHEDULES = ("constant", "cosine", "step")
 # What differs for networks of tokens where the user does not say.
@@ -51,7 +50,7 @@ class TrainingConfig(PlanOptions, frozen=True):
         about(
             "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR (a sub-folder of images for each class), "
             "csv:FILE (columns file, label, split), thumbnails:N[:HxW] (generated photographs) or synthetic:N; of "
-            "tokens text, text:FILE, tokens:FILE (llm.c's token file) or synthetic:N"
+            "tokens text, text:FILE or synthetic:N"
         ),
     ] = "digits"
     image_size: Annotated[
@@ -111,15 +110,14 @@ class TrainingConfig(PlanOptions, frozen=True):
         str,
         about(
             "safetensors file of parameters to begin with; a last layer that is missing or of another size begins at "
-            "random: fine-tuning; for GPT-2 also llm.c's model file (.bin), for GPT-2 and MobileBERT safetensors of "
-            "Hugging Face"
+            "random: fine-tuning; for GPT-2 and MobileBERT also safetensors of Hugging Face"
         ),
     ] = ""
     export: Annotated[
         str,
         about(
-            "further file of the final parameters: llm.c's form of a GPT-2, Hugging Face's of a GPT-2 or MobileBERT",
-            choices=("none", *EXPORTS),
+            "further file of the final parameters: Hugging Face's form of a GPT-2 or MobileBERT",
+            choices=("none", "huggingface"),
         ),
     ] = "none"
     memory_limit: Annotated[str, about("such as 1.5GiB: refuse what needs more, and say what would fit")] = ""

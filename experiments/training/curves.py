@@ -1,14 +1,18 @@
-"""Curves of a training run: a CSV table of all epochs, and a figure of accuracy over time."""
+"""Curves of a training run: CSV tables, a figure of accuracy over time, and one of a GPU over time."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..sampling.files import write_atomically, write_figure
+import numpy as np
+
+from ..sampling.files import write_atomically
 from .checkpoints import HISTORY_COLUMNS, OPTIONAL_COLUMNS
+from .gpu_sampling import COLUMNS
 
 
 def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
@@ -23,59 +27,70 @@ def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
     write_atomically(path, text.getvalue())
 
 
+def write_gpu_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
+    """Write the samples of all seeds as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for seed, rows in samples.items():
+        writer.writerows((seed, *row) for row in rows)
+    write_atomically(path, text.getvalue())
+
+
 def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[str, Any]) -> None:
     """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt.
 
     With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
     """
+    times = np.median([[row["time_s"] for row in history] for history in histories.values()], axis=0)
+    accuracies = np.array([[100 * (1 - row["error_rate"]) for row in history] for history in histories.values()])
+
+    def draw(axes: Sequence[Any], colors: Sequence[Any]) -> None:
+        axes[0].fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=colors[0], alpha=0.2, lw=0)
+        axes[0].plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=colors[0])
+        axes[0].set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary["title"])
+        axes[0].set_xlim(left=0)
+
+    several = len(histories) > 1
+    shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
+    config = summary["config"]
+    caption = (
+        f"Validation accuracy over training time, evaluation not counted: {summary['title']}, model {config['model']}, "
+        f"{config['threads']} threads, batch {config['batch']}. {shown} Test accuracy "
+        f"{100 * summary['test_accuracy_median']:.2f} %."
+    )
+    _write_figure(path, 1, draw, caption)
+
+
+def draw_gpu_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
+    """Draw memory and utilisation over time to `path`.pdf and .png, a line for each seed, the caption to .txt."""
+
+    def draw(axes: Sequence[Any], colors: Sequence[Any]) -> None:
+        for number, rows in enumerate(samples.values()):
+            times, memory, utilisation = zip(*rows, strict=True)
+            axes[0].plot(times, np.array(memory) / 2**20, color=colors[number % len(colors)])
+            axes[1].plot(times, 100 * np.array(utilisation), color=colors[number % len(colors)])
+        axes[0].set(ylabel="memory in use (MiB)", ylim=(0, None))
+        axes[1].set(ylabel="utilisation (%)", xlabel="time (s)", ylim=(0, 105))
+
+    caption = (
+        "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which "
+        "some kernel ran, which is no efficiency. One line for each seed."
+    )
+    _write_figure(path, 2, draw, caption)
+
+
+def _write_figure(path: Path, panels: int, draw: Callable[[Sequence[Any], Sequence[Any]], None], caption: str) -> None:
+    """Draw panels, a function of their axes and of colours, to `path`.pdf and .png, and write the caption to .txt."""
+    # Only drawing loads libraries that take more memory than many networks.
     import matplotlib
 
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-    import pandas as pd
-    import seaborn as sns
+    from ..report.figures.style import COLORS, new_figure, save, style_parameters
 
-    table = pd.DataFrame([row for history in histories.values() for row in history])
-    table["accuracy"] = 100 * (1 - table["error_rate"])
-    table["epoch_time_s"] = table.groupby("epoch")["time_s"].transform("median")
-    several = len(histories) > 1
-    with (
-        sns.axes_style("ticks"),
-        plt.rc_context(
-            {
-                "font.size": 8,
-                "axes.labelsize": 8,
-                "axes.titlesize": 8,
-                "xtick.labelsize": 8,
-                "ytick.labelsize": 8,
-                "pdf.fonttype": 42,
-            }
-        ),
-    ):
-        figure, axes = plt.subplots(figsize=(3.5, 2.4), layout="constrained")
-        sns.lineplot(
-            table,
-            x="epoch_time_s",
-            y="accuracy",
-            estimator="median",
-            errorbar=("pi", 100) if several else None,
-            marker="o",
-            markersize=3,
-            color=sns.color_palette("colorblind")[0],
-            ax=axes,
-        )
-        axes.set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary["title"])
-        axes.set_xlim(left=0)
-        sns.despine(figure)
-        write_figure(path.with_suffix(".pdf"), figure)
-        write_figure(path.with_suffix(".png"), figure, dpi=200)
-        plt.close(figure)
-    shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
-    caption = (
-        f"Validation accuracy over training time, evaluation not counted: {summary['title']}, model "
-        f"{summary['config']['model']}, {summary['config']['threads']} threads, batch "
-        f"{summary['config']['batch']}. {shown} "
-        f"Test accuracy {100 * summary['test_accuracy_median']:.2f} %.\n"
-    )
-    write_atomically(path.with_suffix(".txt"), caption)
+    with matplotlib.rc_context(style_parameters()):
+        figure, axes = new_figure("single", panels)
+        draw(axes, COLORS)
+    for ending in (".pdf", ".png"):
+        save(figure, path.with_suffix(ending))
+    write_atomically(path.with_suffix(".txt"), caption + "\n")

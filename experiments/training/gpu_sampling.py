@@ -5,14 +5,8 @@ Utilisation means that some kernel ran during the library's last period of up to
 
 from __future__ import annotations
 
-import csv
-import io
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
-
-from ..sampling.files import write_atomically, write_figure
 
 PERIOD_S = 0.25
 COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
@@ -91,40 +85,3 @@ class GpuSampler:
             "gpu_memory_bytes": max(memory for _, memory, _ in part),
             "gpu_utilisation": sum(utilisation for *_, utilisation in part) / len(part),
         }
-
-
-def write_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
-    """Write the samples of all seeds as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for seed, rows in samples.items():
-        writer.writerows((seed, *row) for row in rows)
-    write_atomically(path, text.getvalue())
-
-
-def draw_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
-    """Draw memory and utilisation over time to `path`.pdf and .png, a line for each seed, the caption to .txt."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-    import seaborn as sns
-
-    with sns.axes_style("ticks"), plt.rc_context({"font.size": 8, "axes.labelsize": 8, "pdf.fonttype": 42}):
-        figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(3.5, 3.0), layout="constrained")
-        for color, rows in zip(sns.color_palette("colorblind", max(len(samples), 1)), samples.values(), strict=False):
-            times = [row[0] for row in rows]
-            upper.plot(times, [row[1] / 2**20 for row in rows], color=color)
-            lower.plot(times, [100 * row[2] for row in rows], color=color)
-        upper.set(ylabel="memory in use (MiB)", ylim=(0, None))
-        lower.set(ylabel="utilisation (%)", xlabel="time (s)", ylim=(0, 105))
-        sns.despine(figure)
-        write_figure(path.with_suffix(".pdf"), figure)
-        write_figure(path.with_suffix(".png"), figure, dpi=200)
-        plt.close(figure)
-    caption = (
-        "Memory in use on the GPU, by all processes, and utilisation: the part of the driver's last period in which "
-        "some kernel ran, which is no efficiency. One line for each seed.\n"
-    )
-    write_atomically(path.with_suffix(".txt"), caption)

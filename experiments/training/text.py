@@ -1,5 +1,5 @@
-"""Text for networks of tokens: bytes of a file or of text that comes with Python, a file of tokens, random tokens; and
-masked places of it for networks that learn those."""
+"""Text for networks of tokens: bytes of a file or of text that comes with Python, random tokens; and masked places of
+it for networks that learn those."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,10 @@ from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.reading import read_regular
 from .data import MAX_SYNTHETIC
 from .dataset import SPLIT_SEED, check_spec
-from .llmc import read_tokens
-from .tokenizer import Encoder, tokenizer_of
+from .tokenizer import mask_of, tokenizer_of
 
 MOST_BYTES = 4 << 30  # of a text
-SPECS = "text, text:FILE, tokens:FILE, synthetic:N"
+SPECS = "text, text:FILE, synthetic:N"
 BYTES = 256
 MASKED = 0.15  # share of a sample's tokens whose places are masked
 MASK_OF_TEN, RANDOM_OF_TEN = 8, 1  # of ten masked places: that hold the mask, that hold any token; the rest are as was
@@ -160,8 +160,8 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     Parameters
     ----------
     spec : str
-        "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "tokens:FILE" for
-        a token file of llm.c; "synthetic:N" for N random training samples.
+        "text" for the reference texts of the language that come with Python, "text:FILE" for a file; "synthetic:N" for
+        N random training samples.
     network : Network
         Whose vocabulary has all tokens; for "text" without a tokenizer one for each byte, and no other but the mask.
     sequence : int
@@ -176,8 +176,10 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     """
     check_text(spec, network)
     answers = network.token_input.answers
-    encoder = _encoder_of(spec, network, tokenizer) if tokenizer else None
-    text = _load_text(spec, network, sequence, encoder)
+    if tokenizer and spec.partition(":")[0] != "text":
+        raise UsageError(f"--tokenizer encodes --data text or text:FILE, got --data {spec}; leave it out")
+    encoder = tokenizer_of(tokenizer, network) if tokenizer else None
+    text = _load_text(spec, network, sequence, encoder, tokenizer)
     if answers == "next":
         return text
     count = text.num_samples
@@ -191,8 +193,8 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     if answers == "class":
         return LabelledText(**same, **values, sequence=sequence)
     vocabulary, mask = network.token_input.vocabulary, network.token_input.mask
-    if encoder is not None and encoder.mask >= 0:
-        mask = encoder.mask
+    if encoder is not None:
+        mask = mask_of(encoder, mask)
     labelled = LabelledText(
         **same, **values, sequence=sequence, original=text.tokens[:-1], vocabulary=vocabulary, mask=mask
     )
@@ -200,23 +202,11 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     return labelled
 
 
-def _encoder_of(spec: str, network: Network, files: str) -> Encoder:
-    """Read the tokenizer that encodes a text."""
-    if spec.partition(":")[0] != "text":
-        raise UsageError(f"--tokenizer encodes --data text or text:FILE, got --data {spec}; leave it out")
-    tokenizer = tokenizer_of(files, network)
-    if not isinstance(tokenizer, Encoder):
-        raise UsageError(f"--tokenizer must encode, and llm.c's file only decodes, got {files}; name tokenizer.json")
-    return tokenizer
-
-
-def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | None = None) -> Text:
-    """Load the text itself."""
+def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: str) -> Text:
+    """Load the text itself, encoded by the tokenizer of these files if there is one."""
     kind, argument = check_spec(spec, SPECS)
     if kind == "synthetic":
         return _random_tokens(argument, network, sequence)
-    if kind == "tokens":
-        return _from_token_file(Path(argument).expanduser(), network, sequence)
     # Other tokens than bytes have meanings of their own: what is trained on bytes could not be continued with them.
     if encoder is None and not _reads_bytes(network):
         answers = network.token_input.answers
@@ -232,8 +222,8 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Encoder | No
         path = Path(argument).expanduser()
         content, title = read_regular(path, "text for --data text:FILE", MOST_BYTES), path.name
     if encoder is not None:
-        tokens = np.array(encoder.encode(content.decode(errors="replace")), np.int32)
-        return _cut(spec, f"{title}, {len(tokens):,} tokens of {encoder.source}", tokens, sequence)
+        tokens = np.array(encoder.encode(content.decode(errors="replace"), add_special_tokens=False).ids, np.int32)
+        return _cut(spec, f"{title}, {len(tokens):,} tokens of {files}", tokens, sequence)
     return _cut(spec, f"{title}, {len(content):,} bytes", np.frombuffer(content, np.uint8), sequence)
 
 
@@ -241,17 +231,6 @@ def _reads_bytes(network: Network) -> bool:
     """Whether the tokens of a network are the bytes and, where places are masked, the mask."""
     tokens = network.token_input
     return tokens.vocabulary == BYTES + (tokens.answers == "masked")
-
-
-def _from_token_file(path: Path, network: Network, sequence: int) -> Text:
-    found = read_tokens(path)
-    largest, vocabulary = int(found.max()), network.token_input.vocabulary
-    if largest >= vocabulary:
-        raise UsageError(
-            f"tokens must be in [0, {vocabulary}), the vocabulary of {network.name!r}, got {largest} as token "
-            f"{int(found.argmax())} of {path}; use another network"
-        )
-    return _cut(f"tokens:{path}", f"{path.name}, {len(found):,} tokens", found, sequence)
 
 
 def _cut(spec: str, description: str, found: np.ndarray, sequence: int) -> Text:

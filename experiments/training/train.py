@@ -28,19 +28,15 @@ from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
 from .checkpoints import FORMAT_VERSION, read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
-from .curves import draw_accuracy, write_history
+from .curves import draw_accuracy, draw_gpu_samples, write_gpu_samples, write_history
 from .data import load_data
 from .dataset import Dataset
-from .generate import as_text, generate
-from .gpu_sampling import draw_samples, write_samples
 from .phase_times import phases_text
-from .text import BYTES, Text, load_text
-from .tokenizer import Encoder, tokenizer_of
+from .text import Text, load_text
 from .trainer import Trainer, check_plan
 from .weights import check_export
 
 MARKER = "training.json"
-SAMPLE_TOKENS = 200  # that a network of bytes writes after its training
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
 
@@ -124,15 +120,13 @@ def train(
                 with _unreadable_images_named(out):
                     results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
                 results[-1]["memory_bytes"] |= {"Python": libraries, "loader": loader}
-                if isinstance(data, Text) and not data.smoke_test and _can_write(config):
-                    report(f"seed {seed}  a sample of what it writes:\n{_sample(trainer)}")
                 if trainer.sampler and trainer.sampler.samples:
                     gpu_samples[seed] = trainer.sampler.samples
                 if trainer.sampler and trainer.sampler.problem and number == 0:
                     report(trainer.sampler.problem)
     if gpu_samples:
-        write_samples(out / "gpu.csv", gpu_samples)
-        draw_samples(out / "gpu", gpu_samples)
+        write_gpu_samples(out / "gpu.csv", gpu_samples)
+        draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     summary = {**_summarise(config, data, results), "check": checked}
     write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
@@ -151,7 +145,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     """
     network = get_network(config.network)
     if config.export != "none":
-        check_export(config.export, network)
+        check_export(network)
     if network.tokens:
         if config.augmentations or config.image_size or config.load != "memory":
             raise UsageError(
@@ -209,28 +203,6 @@ def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
 def _energy(row: Mapping[str, Any]) -> str:
     """Energy of the epoch of a row of the history, for the report; empty where nothing measures it."""
     return f"  {row['joules']:,.1f} J" if "joules" in row else ""
-
-
-def _can_write(config: TrainingConfig) -> bool:
-    """Whether what the network tells is the next token, of a text that can be shown."""
-    tokens = get_network(config.network).token_input
-    return tokens.answers == "next" and (bool(config.tokenizer) or tokens.vocabulary == BYTES)
-
-
-def _sample(trainer: Trainer) -> str:
-    """What a network writes after its training, from a new line on, or where that is no token from the first token of
-    the vocabulary on."""
-    config, network = trainer.config, get_network(trainer.config.network)
-    tokenizer = tokenizer_of(config.tokenizer, network) if config.tokenizer else None
-    written = generate(
-        network,
-        trainer.bound.arrays,
-        tokenizer.encode("\n") or [0] if isinstance(tokenizer, Encoder) else b"\n",
-        SAMPLE_TOKENS,
-        sequence=config.sequence,
-        seed=trainer.seed,
-    )
-    return as_text(tokenizer.decode([*written]) if tokenizer else bytes(written))
 
 
 def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from .gpu_sampling import GpuSampler
 from .phase_times import PhaseLog, phase_means
 from .safetensors import write_safetensors
 from .text import LabelledText, Text
-from .weights import EXPORTS, read_weights
+from .weights import read_weights, write_hugging_face
 
 EVALUATION_BATCH = 64
 LARGE_IMAGE = 1 << 16  # values; 64 larger ones would take more memory than most batches that are trained
@@ -83,7 +83,7 @@ class Trainer:
         self.plan = _training_plan(config, data, source)
         if config.memory_limit:
             _check_limit(config, data, source, self.plan)
-        make = partial(_training_plan_with, config, data, source)
+        make = partial(_training_plan, config, data, source)
         advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
         self.bound = bind_for(config.model, self.plan, self.storage, advice)
         _number_positions(self.bound, "")
@@ -289,8 +289,7 @@ class Trainer:
         parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":
-            ending, write = EXPORTS[self.config.export]
-            write(path.with_name(f"model-seed-{self.seed}{ending}"), parameters, self.network)
+            write_hugging_face(path.with_name(f"model-seed-{self.seed}.safetensors"), parameters, self.network)
         test_loss, test_error = self.evaluate(self.data.test)
         return {
             "seed": self.seed,
@@ -350,7 +349,9 @@ def _source(
     return source
 
 
-def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> Plan:
+def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, **options: Any) -> Plan:
+    """Return the plan of a step, with other options for what would fit."""
+    config = config.with_changes(**options)
     num_batches = len(data.train) // config.batch
     return lower(
         data.fit(get_network(config.network)),
@@ -364,13 +365,6 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     )
 
 
-def _training_plan_with(
-    config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, **options: Any
-) -> Plan:
-    """Return the plan of a step with other options, for what would fit."""
-    return _training_plan(config.with_changes(**options), data, source)
-
-
 def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     """Samples of a step that evaluates. Logits of a vocabulary take much memory: samples of tokens are evaluated in
     batches as small as in training, and so are large images."""
@@ -382,7 +376,7 @@ def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSour
     """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory."""
     network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
     try:
-        make = partial(_training_plan_with, config, data, source)
+        make = partial(_training_plan, config, data, source)
         check_fits(plan, config.plan.as_dict(), limit, None, config.threads, make)
     except MemoryError as error:
         raise UsageError(str(error)) from None
@@ -398,8 +392,7 @@ def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSour
 
 def _own_bytes(plan: Plan, threads: int) -> int:
     """Bytes of an evaluating plan that no other plan of its training has."""
-    planned = planned_bytes(plan, threads)
-    return sum(planned[kind] for kind in planned if kind in OF_A_PLAN)
+    return sum(count for kind, count in planned_bytes(plan, threads).items() if kind in OF_A_PLAN)
 
 
 def _number_positions(bound: Any, prefix: str) -> None:

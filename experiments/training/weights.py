@@ -1,26 +1,24 @@
-"""Parameters of a network in the forms of others: llm.c's model file, PyTorch's files, safetensors in Hugging Face's
-naming.
+"""Parameters of a network in the forms of others: PyTorch's files, safetensors in Hugging Face's naming.
 
-llm.c and Hugging Face name or order the parameters of GPT-2 as `networks.gpt2` does. Hugging Face's weights of its
-linear layers have the shape (in, out), ours and llm.c's (out, in). Hugging Face's MobileBERT has the names of
-`networks.mobilebert` and one matrix whose axes are exchanged, the head's further weights.
+Hugging Face names the parameters of GPT-2 as `networks.gpt2` does; its weights of linear layers have the shape (in,
+out), ours (out, in). Its MobileBERT has the names of `networks.mobilebert` and one matrix whose axes are exchanged, the
+head's further weights.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Linear, Network, Trigram
 from ...cython_src.reading import decoding, open_regular
-from .llmc import config_of, read_model, write_model
 from .safetensors import read_safetensors, write_safetensors
 
-LLMC_ENDING = ".bin"
 TORCH_ENDINGS = (".pt", ".pth")
 # Parts of names of torchvision's residual networks -> ours.
 TORCHVISION = ((".downsample.", ".shortcut."), ("fc.", "linear."))
@@ -30,7 +28,7 @@ BERT_HEAD = "cls.predictions"
 # What files of MobileBERT have besides: the pooler and the head of another task, positions that are counted anyway.
 _OF_NO_LAYER = re.compile(r"pooler\.|cls\.seq_relationship\.|embeddings\.position_ids$")
 HEAD = "lm_head.weight"
-_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
+_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias$")
 _LAYER = re.compile(r"h\.(\d+)\.")
 
 
@@ -40,9 +38,8 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     Parameters
     ----------
     path : path
-        Ending in .bin: a model file of llm.c; in .pt or .pth: a file of PyTorch with a dictionary of tensors; else
-        safetensors, of `forktask train` or, of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of
-        residual networks become ours.
+        Ending in .pt or .pth: a file of PyTorch with a dictionary of tensors; else safetensors, of `forktask train` or,
+        of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours.
     network : Network
 
     Raises
@@ -51,16 +48,6 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
         A file that cannot be read or, as far as it tells, is of another network.
     """
     path = Path(path)
-    if path.suffix == LLMC_ENDING:
-        wanted = config_of(network).sizes
-        parameters, config = read_model(path)
-        for name, value in wanted.items():
-            if config.sizes[name] != value:
-                raise UsageError(
-                    f"{path} must be a model of {network.name!r}, with {name} {value}, got {name} "
-                    f"{config.sizes[name]}; use another network or file"
-                )
-        return parameters
     arrays = read_torch(path) if path.suffix in TORCH_ENDINGS else read_safetensors(path)[0]
     if not network.tokens:
         return _from_torchvision(arrays, network)
@@ -107,17 +94,6 @@ def _from_torchvision(arrays: Mapping[str, np.ndarray], network: Network) -> dic
     return renamed
 
 
-def write_llmc(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
-    """Write a model file of llm.c.
-
-    Raises
-    ------
-    UsageError
-        A network that is no GPT-2, or parameters of another.
-    """
-    write_model(path, parameters, config_of(network))
-
-
 def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], network: Network) -> None:
     """Write safetensors as `GPT2LMHeadModel`, or `MobileBertForMaskedLM` or `MobileBertForSequenceClassification`, of
     Hugging Face reads them.
@@ -127,7 +103,7 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
     UsageError
         A network that is neither a GPT-2 nor a MobileBERT, or parameters of another.
     """
-    check_export("huggingface", network)
+    check_export(network)
     shapes = network.parameter_shapes()
     if {name: array.shape for name, array in parameters.items()} != shapes:
         raise UsageError(
@@ -143,10 +119,10 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
     write_safetensors(path, arrays, {"format": "pt"})
 
 
-def check_export(form: str, network: Network) -> None:
-    """Raise `UsageError` if a form of `EXPORTS` has no place for a network."""
-    if form != "huggingface" or not _is_mobilebert(network):
-        config_of(network)
+def check_export(network: Network) -> None:
+    """Raise `UsageError` for a network that is none of Hugging Face's."""
+    if not _is_mobilebert(network) and gpt2.sizes_of(network) is None:
+        raise UsageError(f"--export huggingface takes a GPT-2 or a MobileBERT, such as gpt2, got {network.name!r}")
 
 
 def _is_mobilebert(network: Network) -> bool:
@@ -164,32 +140,14 @@ def _transposed(parameters: Mapping[str, np.ndarray], network: Network) -> dict[
     return {name: array.T if name in linear else array for name, array in parameters.items()}
 
 
-# How `forktask train --export` calls a form -> the ending of its file, and what writes it.
-EXPORTS: dict[str, tuple[str, Callable[[Path | str, Mapping[str, np.ndarray], Network], None]]] = {
-    "llmc": (LLMC_ENDING, write_llmc),
-    "huggingface": (".safetensors", write_hugging_face),
-}
-
-
 def _mobilebert_from_hugging_face(
     arrays: Mapping[str, np.ndarray], network: Network, path: Path
 ) -> dict[str, np.ndarray]:
     """Rename and exchange what a file of Hugging Face has; one of `forktask train` stays as it is. What belongs to
     heads that the network has not is left out."""
-    found: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        short = name.removeprefix(BERT_PREFIX)
-        if short in found:
-            raise UsageError(f"{path} must have {short!r} once, got it with and without {BERT_PREFIX!r}; leave one out")
-        if not _OF_NO_LAYER.match(short):
-            found[short] = array
-    for own, tied in (("weight", "embeddings.word_embeddings.weight"), ("bias", f"{BERT_HEAD}.bias")):
-        copy = found.pop(f"{BERT_HEAD}.decoder.{own}", None)
-        if copy is not None and (tied not in found or not np.array_equal(copy, found[tied])):
-            raise UsageError(
-                f"'{BERT_HEAD}.decoder.{own}' in {path} must be equal to {tied!r}, with which {network.name!r} ties "
-                f"its head, and is not; use a model with a tied head"
-            )
+    found = _without_prefix(arrays, BERT_PREFIX, _OF_NO_LAYER, path)
+    _drop_tied(found, f"{BERT_HEAD}.decoder.weight", "embeddings.word_embeddings.weight", path, network)
+    _drop_tied(found, f"{BERT_HEAD}.decoder.bias", f"{BERT_HEAD}.bias", path, network)
     shapes = network.parameter_shapes()
     further = sorted(name for name in found if name.startswith("encoder.") and name not in shapes)
     if further:
@@ -207,20 +165,8 @@ def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path:
 
     The shape of the first weight of attention, (in, 3 in) or (3 in, in), tells the two apart.
     """
-    found: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        short = name.removeprefix(PREFIX)
-        if short in found:
-            raise UsageError(f"{path} must have {short!r} once, got it with and without {PREFIX!r}; leave one out")
-        if not _MASK.fullmatch(short):
-            found[short] = array
-    if HEAD in found:
-        head = found.pop(HEAD)
-        if "wte.weight" not in found or not np.array_equal(head, found["wte.weight"]):
-            raise UsageError(
-                f"{HEAD!r} in {path} must be equal to 'wte.weight', with which {network.name!r} ties its head, and "
-                f"is not; use a model with a tied head"
-            )
+    found = _without_prefix(arrays, PREFIX, _MASK, path)
+    _drop_tied(found, HEAD, "wte.weight", path, network)
     layers = {int(match[1]) for name in network.parameter_shapes() if (match := _LAYER.match(name))}
     further = sorted({int(match[1]) for name in found if (match := _LAYER.match(name))} - layers)
     if further:
@@ -232,3 +178,27 @@ def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path:
     if first is None or first.ndim != 2 or first.shape[1] != 3 * first.shape[0]:
         return found
     return _transposed(found, network)
+
+
+def _without_prefix(
+    arrays: Mapping[str, np.ndarray], prefix: str, dropped: re.Pattern, path: Path
+) -> dict[str, np.ndarray]:
+    """Take a prefix from names that have it, and drop some of them."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name.removeprefix(prefix)
+        if short in found:
+            raise UsageError(f"{path} must have {short!r} once, got it with and without {prefix!r}; leave one out")
+        if not dropped.match(short):
+            found[short] = array
+    return found
+
+
+def _drop_tied(found: dict[str, np.ndarray], copy: str, tied: str, path: Path, network: Network) -> None:
+    """Drop the copy of a parameter with which the head is tied."""
+    array = found.pop(copy, None)
+    if array is not None and (tied not in found or not np.array_equal(array, found[tied])):
+        raise UsageError(
+            f"{copy!r} in {path} must be equal to {tied!r}, with which {network.name!r} ties its head, and is not; use "
+            f"a model with a tied head"
+        )

@@ -16,14 +16,11 @@ from forktask.experiments.sweep import sweep
 from forktask.experiments.sweep.configuration import config_folder, parse_configuration, read_configuration
 
 FIELDS = {field.name: field for field in fields(PlanOptions)}
-TRAINING_ONLY = {name for name, field in FIELDS.items() if field.only_in == "train"}
 # Commands that lower a plan, and the options that they set themselves.
 LOWERING = {
-    "loading": {"phase"},
     "compare": set(),
     "peers": set(),
     "train": {"phase"},
-    "infer": {"phase", "fusion", *TRAINING_ONLY},
     "metg": set(),
     "trace": set(),
     "plan": set(),
@@ -31,7 +28,6 @@ LOWERING = {
     "kernels": set(),
     "profile": set(),
     "gate": set(),
-    "generate": set(FIELDS) - {"sequence"},
 }
 
 
@@ -84,7 +80,7 @@ def test_an_option_is_the_same_flag_everywhere(command):
         if action.nargs == 0:  # a switch
             assert field.kind is bool and action.const is not field.default
             continue
-        several = command in ("compare", "infer", "plan")
+        several = command in ("compare", "plan")
         for value in field.choices or (field.default,):
             parsed = action.type(format_value(value))
             assert parsed in ((value,), value) if several else parsed == value
@@ -108,12 +104,10 @@ def test_out_is_a_folder_and_file_is_a_file_in_every_command(command):
         "run {}",
         "trace --models serial --threads 2",
         "metg --models serial --threads 2 --oversubscribe",
-        "infer --models serial --threads 2",
         "tune --models serial --threads 2",
         "peers --models serial --threads 2",
         "gate --against HEAD --models serial --threads 2",
         "plan --network lenet5 --model serial --threads 2",
-        "generate --checkpoint x --model serial --threads 2",
         "train --model serial --threads 2 --data synthetic:16 --batch 8",
         "study {}",
     ],

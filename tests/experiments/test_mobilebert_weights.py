@@ -7,7 +7,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training import train as training
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
-from forktask.experiments.training.weights import read_weights, write_hugging_face, write_llmc
+from forktask.experiments.training.weights import check_export, read_weights, write_hugging_face
 
 TINY, CLASSIFIER = get_network("mobilebert_tiny"), get_network("mobilebert_tiny_classifier")
 
@@ -65,7 +65,7 @@ def test_a_classifier_starts_from_a_language_model(parameters, tmp_path):
 
 
 def test_other_files_and_networks_are_refused(parameters, tmp_path):
-    """Check untied heads, further layers, other networks' parameters, and llm.c's form."""
+    """Check untied heads, further layers, other networks' parameters, and networks that have no form."""
     path = tmp_path / "bad.safetensors"
     write_safetensors(path, {**parameters, "cls.predictions.decoder.bias": parameters["cls.predictions.bias"] + 1})
     with pytest.raises(UsageError, match=r"'cls.predictions.decoder.bias' .* must be equal to 'cls.predictions.bias'"):
@@ -79,7 +79,5 @@ def test_other_files_and_networks_are_refused(parameters, tmp_path):
         read_weights(path, TINY)
     with pytest.raises(UsageError, match="parameters must be those of 'mobilebert_tiny_classifier'"):
         write_hugging_face(path, parameters, CLASSIFIER)
-    with pytest.raises(UsageError, match="'mobilebert_tiny' is none"):
-        write_llmc(path, parameters, TINY)
-    with pytest.raises(UsageError, match="'mobilebert_tiny' is none"):
-        training.data_for(training.configure({"network": "mobilebert_tiny", "export": "llmc"}, resume=False))
+    with pytest.raises(UsageError, match="got 'lenet5'"):
+        check_export(get_network("lenet5"))

@@ -82,7 +82,6 @@ def program(tmp_path, monkeypatch):
 COMMANDS = [
     "plan --batch 4",
     "train --data synthetic:32 --batch 8 --epochs 1 --threads 1 --model serial --out trained",
-    "infer --batch 4 --images 8 --models serial --threads 1 --repeats 1",
     "kernels --batch 4 --seconds 0.01",
     "compare --quick --models serial --threads 1 --no-profile --out compared",
     "tune --budget 2 --seconds 0.01 --batch 8 --models serial --threads 1",
@@ -144,7 +143,8 @@ def test_what_is_no_network_is_one_sentence(program, capsys, name, said):
 
 def test_a_sweep_is_not_gone_on_with_once_the_network_has_changed(program, capsys):
     """Check that results of two networks of one name do not share a folder, which stays as it was."""
-    command = [*COMMANDS[4].split(), "--network", "nets.py:network"]
+    (compared,) = (words for words in COMMANDS if words.startswith("compare "))
+    command = [*compared.split(), "--network", "nets.py:network"]
     assert main(command) == 0
     before = (program / "compared" / "samples.jsonl").read_bytes()
     (program / "sizes_of_mine.py").write_text("CHANNELS = 16\n")

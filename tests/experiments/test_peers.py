@@ -2,10 +2,12 @@
 
 import json
 import math
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cython_src.reference_tokens import AdamW, forward
 from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
@@ -13,10 +15,11 @@ from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TW
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences, disagreement
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers import peers
+from forktask.experiments.peers import llmc_files, peers
 from forktask.experiments.peers.modes import MODES
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.sampling.subject import fill_dataset
@@ -211,6 +214,25 @@ def test_a_single_run_has_no_interval(monkeypatch, capsys):
     assert measured.measure("--repeats", "1", "--json") == 0
     text = capsys.readouterr().out
     assert "NaN" not in text and "speedup_low" not in text
+
+
+def test_files_of_llmc_byte_by_byte(tmp_path):
+    """Check files against some put together by hand: header, and each tensor for all layers before the next."""
+    network = gpt2.network("small", num_layers=2, features=4, heads=2, vocabulary=5, positions=3)
+    random = np.random.default_rng(0)
+    shapes = network.parameter_shapes()
+    parameters = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    llmc_files.write_model(tmp_path / "model", parameters, network)
+    header = struct.pack("<8i", 20240326, 3, 3, 5, 2, 2, 4, 128) + bytes(1024 - 32)
+    order = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight"]
+    order += ["attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias"]
+    order += ["mlp.c_proj.weight", "mlp.c_proj.bias"]
+    names = ["wpe.weight", *(f"h.{layer}.{name}" for name in order for layer in (0, 1)), "ln_f.weight", "ln_f.bias"]
+    padded = parameters["wte.weight"].tobytes() + bytes((128 - 5) * 4 * 4)
+    assert (tmp_path / "model").read_bytes() == header + padded + b"".join(parameters[name].tobytes() for name in names)
+    llmc_files.write_tokens(tmp_path / "tokens", np.array([0, 65535, 7]))
+    content = struct.pack("<3i", 20240520, 1, 3) + bytes(1012) + struct.pack("<3H", 0, 65535, 7)
+    assert (tmp_path / "tokens").read_bytes() == content
 
 
 # A program that reads the files of llm.c's train_gpt2 and prints its lines; losses come from the file named below.

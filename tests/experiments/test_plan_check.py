@@ -262,7 +262,6 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     "command",
     [
         "train --data synthetic:32 --batch 8 --epochs 1 --threads 2 --out trained",
-        "infer --batch 4 --images 8 --models taskiter --threads 2 --repeats 1",
         "tune --budget 2 --seconds 0.01 --batch 8 --models taskiter --threads 2",
         "trace --batch 8 --models taskiter --threads 2 --seconds 0.01 --out traced",
         "peers --modes , --batch 8 --models taskiter --threads 2 --repeats 1 --seconds 0.01 --json",
@@ -275,21 +274,17 @@ def test_every_command_that_measures_asks_for_the_check(program, monkeypatch, co
     words = [*command.split(), "--network", "mine.py:network"]
     assert main(words) == 4
     monkeypatch.setattr(plan_check, "run_sample", lambda *_: pytest.fail("checked all the same"))
-    if command.split()[0] in ("train", "infer", "peers"):  # the others take longer
+    if command.split()[0] in ("train", "peers"):  # the others take longer
         assert main([*words, "--no-check"]) == 0
 
 
-def test_rows_of_other_commands_say_what_was_checked(program, monkeypatch, capsys):
-    """Check training and inference."""
+def test_rows_of_other_commands_say_what_was_checked(program, monkeypatch):
+    """Check training."""
     monkeypatch.setattr(plan_check, "run_sample", lambda *_: {"whole": True})
     network = ["--network", "mine.py:network", "--threads", "1"]
-    one = ["--batch", "8", "--models", "serial"]
     train = "train --data synthetic:32 --batch 8 --epochs 1 --model serial --out trained"
     assert main([*train.split(), *network]) == 0
     assert json.loads((program / "trained" / "summary.json").read_text())["check"] == "passed"
-    capsys.readouterr()
-    assert main(["infer", "--images", "8", "--repeats", "1", "--json", *one, *network]) == 0
-    assert json.loads(capsys.readouterr().out)["tables"][0]["check"] == "passed"
 
 
 def test_run_in_python(program, monkeypatch, capsys):

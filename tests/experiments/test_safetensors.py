@@ -1,4 +1,4 @@
-"""The safetensors reader and writer."""
+"""Files of safetensors: what is written is what the format's own package reads, and what is refused."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 import pytest
+import safetensors.numpy as package
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.sampling.files import write_atomically
@@ -32,16 +33,18 @@ def file_with(path, header, data=b""):
 
 
 def test_arrays_come_back_bit_by_bit(tmp_path):
-    """Check names, shapes, dtypes, bits and metadata."""
+    """Check names, shapes, dtypes, bits and metadata, here and by the package's own reader."""
     arrays = example_arrays()
-    write_safetensors(tmp_path / "a.safetensors", arrays, {"note": "1 µs"})
-    result, metadata = read_safetensors(tmp_path / "a.safetensors")
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, arrays, {"note": "1 µs"})
+    result, metadata = read_safetensors(path)
     assert metadata == {"note": "1 µs"} and set(result) == set(arrays)
-    for name, array in arrays.items():
-        assert result[name].shape == array.shape
-        assert result[name].dtype == array.dtype.newbyteorder("=")
-        assert (result[name] == array).all()
-        assert result[name].flags.writeable
+    for found in (result, package.load_file(path)):
+        for name, array in arrays.items():
+            assert found[name].shape == array.shape
+            assert found[name].dtype == array.dtype.newbyteorder("=")
+            assert (found[name] == array).all()
+            assert found[name].flags.writeable
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
 
 
@@ -72,34 +75,25 @@ def entry(begin, stop, shape=(2,), dtype="F32"):
 
 
 @pytest.mark.parametrize(
-    ("header", "data", "message"),
+    ("header", "data"),
     [
-        (b"{nonsense", b"", "must be JSON"),
-        (b"[1]", b"", "must be a JSON object"),
-        (b"\xff\xfe{}", b"", "must be JSON"),
-        (b'{"x":1,"x":2}', b"", "appears twice"),
-        (b"[" * 100000, b"", "must be JSON"),
-        ({"x": 3}, b"", "must have a known dtype"),
-        ({"x": entry(0, 8, dtype="Q3")}, bytes(8), "must have a known dtype"),
-        ({"x": entry(0, 8, shape=(-2,))}, bytes(8), "must have a known dtype"),
-        ({"x": entry(0, 8, shape=(2.0,))}, bytes(8), "must have a known dtype"),
-        ({"x": entry(0, 12)}, bytes(12), "must fill bytes"),
-        ({"x": entry(4, 12)}, bytes(12), "must fill bytes"),
-        ({"x": entry(0, 8), "y": entry(4, 12)}, bytes(12), "must fill bytes"),
-        ({"x": entry(0, 8), "y": entry(12, 20)}, bytes(20), "must fill bytes"),
-        ({"x": entry(8, 0)}, bytes(8), "must fill bytes"),
-        ({"x": entry(0, 8)}, bytes(7), "truncated: array 'x' ends at byte"),
-        ({"x": entry(0, 8)}, bytes(9), "but ends at byte"),
-        ({"x": entry(0, 2**60, shape=(2**58,))}, bytes(8), "truncated"),
-        ({"__metadata__": {"a": 1}}, b"", "map strings to strings"),
+        (b"{nonsense", b""),
+        (b"[" * 100000, b""),
+        ({"x": 3}, b""),
+        ({"x": entry(0, 8, shape=(-2,))}, bytes(8)),
+        ({"x": entry(0, 8), "y": entry(4, 12)}, bytes(12)),
+        ({"x": entry(0, 8)}, bytes(9)),
+        ({"x": entry(0, 4, shape=(1,) * 100)}, bytes(4)),
+        ({"x": entry(0, 0, shape=(0, 2**62, 4))}, b""),
+        ({"x": entry(0, 2, dtype="F8_E4M3")}, bytes(2)),
+        ({"__metadata__": {"a": 1}}, b""),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, header, data, message):
-    """Check that each damage gives one clear sentence with the file's name."""
+def test_damaged_files_are_refused(tmp_path, header, data):
+    """Check that each damage, and each array that NumPy cannot have, gives one sentence with the file's name."""
     path = file_with(tmp_path / "bad.safetensors", header, data)
-    with pytest.raises(UsageError, match=message) as raised:
+    with pytest.raises(UsageError, match="bad.safetensors"):
         read_safetensors(path)
-    assert "bad.safetensors" in str(raised.value)
 
 
 def test_every_truncation_is_noticed(tmp_path):
@@ -112,15 +106,29 @@ def test_every_truncation_is_noticed(tmp_path):
             read_safetensors(tmp_path / "a")
 
 
-def test_what_cannot_be_written_or_read_is_said(tmp_path):
-    """Check the errors about a missing file, a missing folder and a dtype without a name."""
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_safetensors(tmp_path / "none")
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_safetensors(tmp_path / "no" / "a", {})
-    with pytest.raises(UsageError, match="float, integer or bool"):
-        write_safetensors(tmp_path / "a", {"z": np.zeros(2, complex)})
+@pytest.mark.parametrize(
+    ("arrays", "metadata", "named"),
+    [
+        ({"z": np.zeros(2, complex)}, None, "'z'.*complex128"),
+        ({"__metadata__": np.zeros(2)}, None, "__metadata__"),
+        ({3: np.zeros(2)}, None, "3"),
+        ({"x": np.zeros(2)}, {"epoch": 1}, "'epoch': 1"),
+        ({"x": np.zeros(2)}, {1: "a"}, "1: 'a'"),
+    ],
+)
+def test_what_would_be_read_as_damaged_is_not_written(tmp_path, arrays, metadata, named):
+    """Check dtypes, names and metadata that the format has no place for."""
+    with pytest.raises(UsageError, match=named):
+        write_safetensors(tmp_path / "a", arrays, metadata)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path):
+    """Check the errors about a missing file and a missing folder."""
+    with pytest.raises(UsageError, match="none"):
+        read_safetensors(tmp_path / "none")
+    with pytest.raises(UsageError, match="no/a cannot be written"):
+        write_safetensors(tmp_path / "no" / "a", {})
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -131,17 +139,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="disk full"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["a"]
-
-
-@pytest.mark.safetensors
-def test_pytorchs_package_reads_and_writes_the_same(tmp_path):
-    """Check both directions against the `safetensors` package."""
-    import safetensors.numpy as other
-
-    arrays = {name: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for name, a in example_arrays().items()}
-    write_safetensors(tmp_path / "ours", arrays, {"a": "b"})
-    for name, array in other.load_file(tmp_path / "ours").items():
-        assert array.dtype == arrays[name].dtype and (array == arrays[name]).all()
-    other.save_file(arrays, tmp_path / "theirs")
-    for name, array in read_safetensors(tmp_path / "theirs")[0].items():
-        assert array.dtype == arrays[name].dtype and (array == arrays[name]).all()

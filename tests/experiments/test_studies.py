@@ -10,7 +10,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
-from forktask.experiments.studies import running, tables
+from forktask.experiments.studies import loaders, running, tables
 from forktask.experiments.studies.configuration import find_study, read_study, study_folder
 from forktask.experiments.studies.running import RESULT, Results, run_study
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
@@ -167,6 +167,64 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
 
 
+LOADING = """\
+[train]
+data = "thumbnails:24:48x64"
+image_size = "32x40"
+network = "starpu_cnn"
+load = ["memory", "files"]
+model = ["serial", "taskiter:unroll=2:slots=2"]
+threads = 1
+batch = 4
+learning_rate = 0.001
+epochs = 1
+
+[study]
+loaders = true
+"""
+
+
+@pytest.fixture
+def loading(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "loading.toml").write_text(LOADING)
+    return tmp_path / "loading.toml"
+
+
+@pytest.mark.parametrize("way", ["loop", "joblib", pytest.param("DataLoader", marks=pytest.mark.torch)])
+def test_each_way_of_loading_is_measured(loading, way):
+    """Check rate and memory of a way, in this process."""
+    job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == way)
+    row = loaders.measure_loader(job)
+    assert row["images_per_s"] > 1 and row["workers_bytes"] == 0
+    assert row["peak_bytes"] == row["libraries_bytes"] + row["loader_bytes"] > row["libraries_bytes"] > 10e6
+
+
+def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
+    """Check both shares against the rates in the report, and that what was measured is not measured again."""
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    assert "of both" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    alone = {row["way"]: row["images_per_s"] for row in report["loaders"] if row["way"] != "DataLoader"}
+    rates = {(row["load"], row["model"]): row["samples_per_s"] for row in report["runs"]}
+    assert [*alone] == ["loop", "joblib"] and [row["load"] for row in report["loading"]] == ["files", "files"]
+    for row in report["loading"]:
+        loads = max(found["images_per_s"] for found in report["loaders"])
+        trains, both = rates["memory", row["model"]], rates["files", row["model"]]
+        assert row["of_lower"] == pytest.approx(both / min(loads, trains))
+        assert row["of_both"] == pytest.approx(both / (1 / (1 / loads + 1 / trains)))
+    monkeypatch.setattr(running, "run_sample", lambda job, *rest: {"failure": "usage", "message": f"no {job['way']}"})
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    again = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [row["images_per_s"] for row in again["loaders"]] == [row["images_per_s"] for row in report["loaders"]]
+    (tmp_path / "out" / loaders.FILE).write_text("[]")
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    again = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert not again["loaders"] and {"loop, 1: no loop", "joblib, 1: no joblib"} <= {
+        row["message"] for row in again["failures"]
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -180,6 +238,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
         (("A small", "A\\u001b[2Jsmall"), "title in .* without control characters"),
         (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
         (("threads = 1", "seeds = 0"), "seeds must be"),
+        (("[study]", "[study]\nloaders = true"), "loaders .* got memory"),
         ((FILE, 'title = "A small study"\n'), r"must have a table \[train\]"),
         ((FILE, "[train]\nepochs = 1\n[stages]\nepochs = 1\n"), r"got one table; write \[\[stages\]\]"),
     ],

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from experiments.synthetic_results import synthetic_rows, write_rows
 from gpu.fake_gpu import measuring_command
@@ -17,7 +16,6 @@ from gpu.fake_gpu.device import FakeDevice
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import device_bytes
-from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.load import load, study_from_rows
 from forktask.experiments.analysis.speeds import main_plan
@@ -46,7 +44,6 @@ from forktask.experiments.sweep.configuration import Configuration, Grid, Measur
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
-from forktask.experiments.training.infer_worker import measure_inference
 
 PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
 
@@ -225,27 +222,6 @@ def test_a_captured_graph_that_a_gpu_has_no_memory_for_is_refused(model, left, r
     del bound, executor
     gc.collect()
     assert fake_gpu.free_bytes() == fake_gpu.memory_bytes
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("model", ["gpu_stream", "gpu_taskiter:products=own", "gpu_both"])
-def test_inference_on_a_gpu(fake_gpu, model):
-    """Check the answers of a network with an incomplete last batch against the CPU's, times of layers, the floor."""
-    job = {
-        "network": "lenet5",
-        "options": PlanOptions(batch=2).as_dict(),
-        "images": 3,
-        "threads": 2 if model == "gpu_both" else 1,
-        "cpus": None,
-        "data": "digits",
-        "checkpoint": None,
-        "repeats": 1,
-    }
-    found, cpu = measure_inference({**job, "model": model}), measure_inference({**job, "model": "serial", "threads": 1})
-    assert {*found["layers_s"]} == {*cpu["layers_s"]} and min(found["layers_s"].values()) >= 0
-    assert found["flops"] == cpu["flops"] and found["floor_s"] == found["flops"] / fake_gpu.peak_flops_per_s
-    np.testing.assert_allclose(found["answer"], cpu["answer"], rtol=1e-4)
-    assert found["answers_hash"] != cpu["answers_hash"] and "emulated" in found["instruction_set"]
 
 
 def test_models_on_a_gpu(fake_gpu):

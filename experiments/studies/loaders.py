@@ -1,0 +1,133 @@
+"""Loading image files alone, by Python's usual means, beside the runs of a study that load in their steps.
+
+python -P -m forktask.experiments.studies.loaders < job.json
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.registry import get_network
+from ...cython_src.reading import read_json
+from ..sampling.child import answer_job
+from ..sampling.files import write_atomically
+from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
+from ..training.config import TrainingConfig
+from ..training.data import load_data
+from ..training.dataset import Dataset
+from .configuration import Study
+
+COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.studies.loaders")
+FILE = "loaders.json"
+# Fields of a run that loading alone depends on.
+CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cache", "batch", "threads")
+
+
+def jobs(study: Study) -> list[dict[str, Any]]:
+    """Return what is measured: a loop, joblib's threads and PyTorch's loader for each way in which runs load."""
+    configs = [run.stages[0] for run in study.runs() if run.stages[0].load != "memory"]
+    conditions = {tuple(getattr(config, name) for name in CONDITIONS): config.threads for config in configs}
+    return [
+        {"way": way, "count": count, "config": dict(zip(CONDITIONS, values, strict=True)), "cpus": None}
+        for values, threads in conditions.items()
+        for way, count in (("loop", 1), ("joblib", threads), *(("DataLoader", n) for n in sorted({0, 1, threads})))
+    ]
+
+
+def measure_loaders(study: Study, out: Path, measure: Callable[[dict[str, Any]], dict[str, Any]]) -> list[dict]:
+    """Measure the jobs that are missing in the folder of a study, by a function of a job, and return the rows of all.
+
+    A row is the job with "images_per_s"; "peak_bytes" of the process and its parts "libraries_bytes" (Python and
+    libraries before there are data) and "loader_bytes" (what came with data and loader); "workers_bytes" (of the
+    largest worker process, times their number); or with "failure" and "message".
+    """
+    path = out / FILE
+    kept = read_json(path, "file of loading rates", list[dict[str, Any]], "delete it") if path.exists() else []
+    rows = []
+    for job in jobs(study):
+        done = next((row for row in kept if job.items() <= row.items() and "failure" not in row), None)
+        rows.append(done or {**job, **measure(job)})
+        write_atomically(path, json.dumps(rows, indent=1) + "\n")
+    return rows
+
+
+def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Load all training images of an epoch once, in this process."""
+    libraries = resident_bytes()
+    config, count = TrainingConfig(**job["config"]), job["count"]
+    data = load_data(config.data, get_network(config.network), config.image_options())
+    order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
+    load = {"loop": _load_in_turn, "joblib": _load_with_joblib, "DataLoader": _load_with_torch}[job["way"]]
+    seconds = load(data, order, count)
+    largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    peak = peak_resident_bytes()
+    return {
+        "images_per_s": order.size / seconds,
+        "peak_bytes": peak,
+        "libraries_bytes": libraries,
+        "loader_bytes": max(peak - libraries, 0),
+        "workers_bytes": largest * count if job["way"] == "DataLoader" else 0,
+    }
+
+
+def _load_in_turn(data: Dataset, order: np.ndarray, count: int) -> float:
+    batch = np.empty((order.shape[1], *data.images.shape[1:]), np.float32)
+    start = time.perf_counter()
+    for numbers in order.tolist():
+        for out, number in zip(batch, numbers, strict=True):
+            data.source.read(number, out)
+    return time.perf_counter() - start
+
+
+def _load_with_joblib(data: Dataset, order: np.ndarray, count: int) -> float:
+    from joblib import Parallel, delayed
+
+    batch = np.empty((order.shape[1], *data.images.shape[1:]), np.float32)
+    with Parallel(n_jobs=count, prefer="threads") as parallel:
+        start = time.perf_counter()
+        for numbers in order.tolist():
+            parallel(delayed(data.source.read)(number, out) for out, number in zip(batch, numbers, strict=True))
+        return time.perf_counter() - start
+
+
+class _Images:
+    """Images in the order of a training epoch, as PyTorch's loader indexes them."""
+
+    def __init__(self, data: Dataset, order: np.ndarray):
+        self.data, self.order = data, order.ravel()
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        out = np.empty(self.data.images.shape[1:], np.float32)
+        self.data.source.read(int(self.order[index]), out)
+        return out, int(self.data.labels[self.order[index]])
+
+
+def _load_with_torch(data: Dataset, order: np.ndarray, count: int) -> float:
+    try:
+        from torch.utils.data import DataLoader
+    except ImportError:
+        raise UsageError("the loader of PyTorch needs PyTorch; pip install 'forktask[peers]'") from None
+    # Workers are forked before any thread of ours runs: the usual way, and the quickest to start.
+    loader = DataLoader(_Images(data, order), batch_size=order.shape[1], num_workers=count)
+    start = time.perf_counter()
+    found = sum(len(labels) for _, labels in loader)
+    seconds = time.perf_counter() - start
+    if found != order.size:
+        raise AssertionError(f"PyTorch's loader gave {found} of {order.size} images")
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(answer_job(measure_loader, usage_failure="usage"))
