@@ -16,6 +16,7 @@ from .cython_src.networks.own import write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
+from .experiments.results.rows import SampleRow
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
@@ -123,7 +124,7 @@ class Comparison(Shown):
         return page if page.exists() else write_report(self.folder)
 
     def _title(self) -> str:
-        networks = dict.fromkeys(f"{plan['network']} at batch {plan['batch']}" for plan in self._study.plans.values())
+        networks = dict.fromkeys(f"{plan.network} at batch {plan.batch}" for plan in self._study.plans.values())
         return ", ".join(networks)
 
     def __repr__(self) -> str:
@@ -206,7 +207,7 @@ def compare(
     call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
     results = Sweep(configuration.quick() if quick else configuration, folder, call, sys.stderr).run()
     lines, trusted = failure_report(results)
-    if not trusted or not results.of_kind("sample"):
+    if not trusted or not results.of(SampleRow):
         why = "every configuration failed" if trusted else "the models did not compute the same weights"
         raise RuntimeError(f"nothing to compare in {folder}: {why}: {'; '.join(lines)}")
     from .experiments.report.files import write_report

@@ -26,6 +26,7 @@ MOST_TOML_BYTES = 1 << 14  # a key of ten thousand parts takes the reader of TOM
 # Fields of what is read.
 Real = Annotated[float, Meta(gt=-1e15, lt=1e15)]
 Amount = Annotated[float, Meta(ge=0, lt=1e25)]  # seconds, bytes, operations
+Positive = Annotated[float, Meta(gt=0, lt=1e25)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[int, Meta(ge=1, lt=2**31)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
@@ -194,7 +195,7 @@ def checked(values: Any, kind: Any, **options: Any) -> Any:
         return msgspec.convert(values, kind, **options)
     except msgspec.ValidationError as error:
         said = str(error)
-    path = said.partition(" - at `$")[2].rstrip("`")
+    path = (re.search(r" - at `\$([^`]*)`$", said) or ("", ""))[1]
     if "[...]" not in path:
         found = values
         for name, place in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):

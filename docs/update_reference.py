@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 import forktask as ft
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.plan import describe_input
+from forktask.experiments.results.rows import KINDS
 from forktask.experiments.sampling.models import MODELS, Option
 from forktask.experiments.sweep.configuration import Measure
 
@@ -45,6 +48,20 @@ def options_of(record: type) -> str:
         "| option | default | values | meaning |",
         ((f"`{f.name}`", f"`{f.default!r}`", values_of(f), f.text) for f in fields(record)),
     )
+
+
+def rows_of_files() -> str:
+    """All kinds of rows with their fields; fields of a base class come first."""
+    sections = []
+    for kind, record in KINDS.items():
+        hints = typing.get_type_hints(record, include_extras=True)
+        fields = [
+            (f"`{field.name}`", next(m.description for m in hints[field.name].__metadata__ if m.description))
+            for field in structs.fields(record)
+        ]
+        text = " ".join(inspect.getdoc(record).split())
+        sections.append(f"## `{kind}`\n\n{text}\n\n{rows('| field | meaning |', fields)}")
+    return "\n\n".join(sections)
 
 
 def layer_signatures() -> str:
@@ -118,6 +135,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "measuring.md": {"options of measuring": partial(options_of, Measure)},
     "layers.md": {"layers": layer_signatures, "networks": networks},
     "models.md": {"options of models": model_options("cpu")},
+    "samples.md": {"rows": rows_of_files},
     "gpu.md": {"options of models": model_options("gpu")},
 }
 

@@ -9,13 +9,13 @@ over the repeated profiles; times are parts of the step times that the tables sh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..results.rows import Loop, PlanRow, ProfileRow
 from .limits import bound_of
 from .names import base_model, model_label, model_rank
 from .speeds import interval_columns
@@ -42,9 +42,9 @@ def _parts_of(study: Study, point: Point, part) -> Estimate:
     return median_interval(values) if values else NOTHING
 
 
-def _busy_part(profile: Mapping[str, Any]) -> float:
+def _busy_part(profile: ProfileRow) -> float:
     """Return the part of the threads' time that a profile spent in blocks."""
-    return sum(profile["loop_time_s"].values()) / (profile["pass_time_s"] * profile["threads"])
+    return sum(profile.loop_time_s.values()) / (profile.pass_time_s * profile.threads)
 
 
 def busy_against_serial(study: Study, point: Point) -> Estimate:
@@ -82,7 +82,7 @@ def inflation(study: Study, point: Point) -> Estimate:
 
 def logged_over_timed(study: Study, point: Point) -> Estimate:
     """Return the time of a point's runs with the event log on over that of its timed ones."""
-    passes = {repetition: row["pass_time_s"] for repetition, row in study.profiles_of(point).items()}
+    passes = {repetition: row.pass_time_s for repetition, row in study.profiles_of(point).items()}
     return ratio_interval(passes, study.step_times(*point))
 
 
@@ -91,11 +91,11 @@ def unlike(logged: Estimate) -> str:
     return "" if 1 / ALIKE < logged.value < ALIKE else OTHER_RUNS
 
 
-def loop_names(plan: Mapping[str, Any], key) -> dict[Any, list[str]]:
+def loop_names(plan: PlanRow, key) -> dict[Any, list[str]]:
     """Return the names of a plan's loops by `key` of each, in plan order; loops of a chain share a name."""
     names: dict[Any, dict[str, None]] = {}
-    for loop in plan["loops"]:
-        names.setdefault(key(loop), {})[loop["name"]] = None
+    for loop in plan.loops:
+        names.setdefault(key(loop), {})[loop.name] = None
     return {key: list(of_key) for key, of_key in names.items()}
 
 
@@ -111,20 +111,20 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     profiles = list(study.profiles_of(point).values())
     if not profiles:
         return pd.DataFrame()
-    peak = study.machine.get("peak_flops_per_s_1thread") or math.nan
+    peak = study.machine.peak_flops_per_s_1thread or math.nan
     groups: dict[tuple[str, str], dict] = {}
 
-    def key_of(loop: Mapping[str, Any]) -> tuple[str, str]:
-        return (loop.get("layer") or loop["name"], loop.get("phase", ""))
+    def key_of(loop: Loop) -> tuple[str, str]:
+        return (loop.layer or loop.name, loop.phase)
 
     names = loop_names(study.plans[plan_id], key_of)
-    for loop in study.plans[plan_id]["loops"]:
+    for loop in study.plans[plan_id].loops:
         key = key_of(loop)
         group = groups.setdefault(key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "flops": 0.0})
         group["loops"] += 1
-        group["blocks"] += loop["num_blocks"]
-        group["flops"] += loop["flops"]
-    busy = np.array([[sum(p["loop_time_s"][n] for n in names[key]) for key in groups] for p in profiles])
+        group["blocks"] += loop.num_blocks
+        group["flops"] += loop.flops
+    busy = np.array([[sum(p.loop_time_s[n] for n in names[key]) for key in groups] for p in profiles])
     shares = busy / busy.sum(axis=1, keepdims=True)
     total = busy_time(study, point).value
     if not math.isfinite(total):
@@ -157,25 +157,23 @@ def accounting_table(study: Study) -> pd.DataFrame:
     reason for a number below the floor, or for not using the row).
     """
     rows = []
-    points = {(row["plan_id"], row["model"], row["threads"]) for row in study.profiles}
+    points = {(row.plan_id, row.model, row.threads) for row in study.profiles}
     order = {plan_id: i for i, plan_id in enumerate(study.plan_ids())}
     for point in sorted(points & set(study.points), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
         plan_id, model, threads = point
-        if model == "serial" or not all(row.get("floors") for row in study.profiles_of(point).values()):
+        if model == "serial":
             continue
         name = bound_of(model)
-        if any(name not in row["floors"] for row in study.profiles_of(point).values()):
-            name = "area"
-        excess = _parts_of(study, point, lambda row, name=name: row["pass_time_s"] / row["floors"][name] - 1)
+        excess = _parts_of(study, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name) - 1)
         expected = _parts_of(
-            study, point, lambda row, name=name: row["pass_time_s"] / (row["floors"][name] + _runtime_cost(row))
+            study, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )
         measured = study.typical_time(point).value
         logged = logged_over_timed(study, point)
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = study.plans[plan_id]
-        units = len(plan["loops"]) if base_model(model) in ("forkjoin", "joblib") else plan["num_tasks"] / threads
+        units = len(plan.loops) if base_model(model) in ("forkjoin", "joblib") else plan.num_tasks / threads
         rows.append(
             {
                 "plan_id": plan_id,
@@ -194,7 +192,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
                 **interval_columns("over_expected", expected),
                 "overhead": _overhead(expected),
                 "static_shares": _parts_of(
-                    study, point, lambda row: row["floors"]["forkjoin_static"] / row["floors"]["forkjoin"]
+                    study, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
                 ).value
                 if name == "forkjoin" and "schedule" not in model
                 else math.nan,
@@ -204,9 +202,9 @@ def accounting_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _runtime_cost(profile: Mapping[str, Any]) -> float:
+def _runtime_cost(profile: ProfileRow) -> float:
     """Return the seconds of a profile's graph with empty kernels; NaN where they were not measured."""
-    cost = profile["runtime_cost_s"]
+    cost = profile.runtime_cost_s
     return math.nan if cost is None else cost
 
 

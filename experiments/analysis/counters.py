@@ -23,10 +23,9 @@ def counter_table(study: Study) -> pd.DataFrame:
     """
     rows: dict[tuple, list] = {}
     for row in study.samples.to_dict("records"):
-        counts, energy = (row[name] if isinstance(row.get(name), dict) else {} for name in ("counters", "energy"))
-        steps = sum(row.get("run_lengths") or ()) or math.nan
-        each = [math.nan if counts.get(name) is None else counts[name] / steps for name in COUNTERS]
-        each.append(math.nan if energy.get("joules_per_step") is None else energy["joules_per_step"])
+        counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], sum(row["run_lengths"]) or math.nan
+        each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
+        each.append(math.nan if joules is None else joules)
         if not all(map(math.isnan, each)):
             rows.setdefault((row["plan_id"], row["model"], int(row["threads"])), []).append(each)
     found = []
@@ -41,9 +40,9 @@ def counter_sentences(study: Study) -> list[str]:
     """Say that counters or energy are not available, or only in part, and why, and what the energy is of."""
 
     def missing(field: str, names: Sequence[str]) -> tuple[list[str], str]:
-        asked = [found for found in study.samples.get(field, ()) if isinstance(found, dict)]
-        absent = [name for name in names if asked and all(found.get(name) is None for found in asked)]
-        return absent, next((found["error"] for found in asked if found.get("error")), "no reason given")
+        asked = list(study.samples.get(field, ()))
+        absent = [name for name in names if asked and all(found[name] is None for found in asked)]
+        return absent, next((found["error"] for found in asked if found["error"]), "no reason given")
 
     sentences = []
     absent, reason = missing("counters", COUNTERS)
@@ -52,7 +51,7 @@ def counter_sentences(study: Study) -> list[str]:
     absent, reason = missing("energy", ("joules",))
     if absent:
         sentences.append(f"Energy not available on this machine: {reason}.")
-    sources = {found["source"] for found in study.samples.get("energy", ()) if isinstance(found, dict)} - {""}
+    sources = {found["source"] for found in study.samples.get("energy", ())} - {""}
     if sources and not absent:
         sentences.append(f"Energy is that of the whole machine during the timed runs ({'; '.join(sorted(sources))}).")
     return sentences

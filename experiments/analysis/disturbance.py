@@ -23,9 +23,8 @@ TICK_S = 0.01
 DISTURBANCES = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us", "thermal_throttles")
 
 
-def disturbed_share(disturbance: Mapping[str, Any] | None, seconds: float, threads: int = 1) -> float:
+def disturbed_share(disturbance: Mapping[str, Any], seconds: float, threads: int = 1) -> float:
     """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
-    disturbance = disturbance or {}
     lost = [
         (disturbance.get("pressure_some_us"), 1e-6),
         (disturbance.get("throttled_us"), 1e-6),
@@ -39,12 +38,12 @@ def disturbance_warnings(study: Study) -> list[str]:
     """Return sentences about a machine and samples that others disturbed."""
     sentences = []
     machine = study.machine
-    if disturbed_share(machine.get("disturbance"), machine.get("elapsed_s") or 0.0) > DISTURBED_SHARE:
+    if disturbed_share(machine.disturbance, machine.elapsed_s) > DISTURBED_SHARE:
         sentences.append(
             "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
             "too low, so that floors and bounds are too weak."
         )
-    for threads in sorted({int(n) for row in study.capacities for n in row["capacity"]}):
+    for threads in sorted({int(n) for row in study.capacities for n in row.capacity}):
         takes = capacities_of((machine, *study.capacities), threads)
         if max(takes) > (1 + CAPACITY_CHANGE) * min(takes):
             sentences.append(
@@ -54,14 +53,9 @@ def disturbance_warnings(study: Study) -> list[str]:
                 f"machine that does not change."
             )
     disturbed = sum(
-        disturbed_share(
-            record.get("disturbance") if isinstance(record.get("disturbance"), Mapping) else None,
-            record.get("timed_wall_s") or sum(record.get("run_times_s") or [0.0]),
-            record["threads"],
-        )
-        > DISTURBED_SHARE
+        disturbed_share(record["disturbance"], record["timed_wall_s"], record["threads"]) > DISTURBED_SHARE
         for record in study.samples.to_dict("records")
-        if not record.get("interference")
+        if not record["interference"]
     )
     if disturbed:
         sentences.append(
@@ -69,11 +63,7 @@ def disturbance_warnings(study: Study) -> list[str]:
             f"timed runs a thread waited for a CPU, or the CPU was taken away. Measure again on a quiet machine before "
             f"drawing conclusions."
         )
-    hot = sum(
-        bool(seen.get("thermal_throttles"))
-        for seen in study.samples.get("disturbance", ())
-        if isinstance(seen, Mapping)
-    )
+    hot = sum(bool(seen.get("thermal_throttles")) for seen in study.samples.get("disturbance", ()))
     if hot:
         sentences.append(
             f"Heat or low voltage slowed the CPUs during {hot} of {len(study.samples)} samples. Cool the machine, give "
@@ -94,12 +84,11 @@ def disturbance_table(study: Study) -> pd.DataFrame:
             {"plan_id": key[0], "model": key[1], "threads": key[2]}
             | dict.fromkeys((*DISTURBANCES, "temperature_c"), math.nan),
         )
-        temperature = record.get("temperature_c")
+        temperature = record["temperature_c"]
         if temperature is not None:
             row["temperature_c"] = np.fmax(row["temperature_c"], temperature)
-        seen = record.get("disturbance")
         for name in DISTURBANCES:
-            value = seen.get(name) if isinstance(seen, Mapping) else None
+            value = record["disturbance"].get(name)
             if value is not None:
                 row[name] = value if math.isnan(row[name]) else row[name] + value
     return pd.DataFrame(sorted(rows.values(), key=lambda r: (r["plan_id"], model_rank(r["model"]), r["threads"])))

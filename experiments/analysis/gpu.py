@@ -45,14 +45,14 @@ def gpu_table(study: Study) -> pd.DataFrame:
             compared = stream in study.points and point != stream
             profiles = list(study.gpu_profiles_of(point).values())
             mixed = parse_model(model).model.mixes_devices
-            busy = _middle([row["busy_s"] for row in profiles])
+            busy = _middle([row.busy_s for row in profiles])
             rows.append(
                 {
                     "plan_id": plan_id,
                     "model": model,
                     "threads": threads,
                     **interval_columns("vs_stream", study.ratio(stream, point) if compared else NOTHING),
-                    "overhead_s": _middle([row["runtime_cost_s"] for row in profiles]),
+                    "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
                     "busy_s": busy,
                     "idle_share": math.nan if mixed else 1 - busy / study.typical_time(point).value,
                     **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from ..sampling.models import parse_model
@@ -33,19 +32,12 @@ def label_with_preemption(model: str) -> str:
 
 def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
     """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
-    if "conduct" not in study.samples:
-        return math.nan
     own = study.samples[
         (study.samples["plan_id"] == plan_id)
         & (study.samples["model"] == model)
         & (study.samples["threads"] == threads)
     ]
-    rates = [
-        conduct["cpu_swaps"] / wall
-        for conduct, wall in zip(own["conduct"], own["timed_wall_s"], strict=True)
-        if isinstance(conduct, dict)
-    ]
-    return float(np.median(rates)) if rates else math.nan
+    return float((own["cpu_swaps"] / own["timed_wall_s"]).median())
 
 
 @lru_cache(maxsize=4)
@@ -53,21 +45,21 @@ def interference_table(study: Study) -> pd.DataFrame:
     """Return a row for each model and number of hogs whose point was also measured without hogs.
 
     Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
-    ones), cpu_swaps_per_s (median over samples; NaN if not recorded), hogs, capacity (NaN where not measured),
+    ones), cpu_swaps_per_s (median over samples), hogs, capacity (NaN where not measured),
     slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
     loss_high (slowdown x capacity - 1).
     """
-    capacity = study.machine.get("capacity_beside") or {}
+    capacity = study.machine.capacity_beside
     rows = []
     for plan_id, plan in study.plans.items():
-        if plan.get("interference"):
+        if plan.interference:
             continue
-        for hogs in sorted({p.get("interference", 0) for p in study.plans.values()}):
+        for hogs in sorted({p.interference for p in study.plans.values()}):
             for model, threads in study.points_of(plan_id):
                 alone, beside = (plan_id, model, threads), (plan_beside(plan_id, hogs), model, threads)
                 if not set(study.step_times(*alone)) & set(study.step_times(*beside)):
                     continue
-                left = float((capacity.get(str(threads)) or {}).get(str(hogs), math.nan)) if hogs else 1.0
+                left = capacity.get(str(threads), {}).get(str(hogs), math.nan) if hogs else 1.0
                 slowdown = study.ratio(beside, alone)
                 rows.append(
                     {

@@ -42,14 +42,14 @@ def floor_table(study: Study) -> pd.DataFrame:
     peak, roofline_floor_s = sum over loops of max(flops / peak, bytes / bandwidth), and t1_s over each
     (flop_floor_ratio, roofline_floor_ratio; 1.0 is the floor). NaN where peak or bandwidth were not measured.
     """
-    peak, bandwidth = bounds.machine_rates(study.machine, 1)
+    peak, bandwidth = study.rates(1)
     rows = []
     for plan_id in study.plan_ids():
         plan = study.plans[plan_id]
         serial = best_serial(study, plan_id)
         t1 = study.typical_time(serial).value if serial else math.nan
-        flops_floor = plan["flops"] / peak
-        roofline = bounds.roofline_floor(plan["loops"], peak, bandwidth)
+        flops_floor = plan.flops / peak
+        roofline = bounds.roofline_floor([(loop.flops, loop.least_bytes) for loop in plan.loops], peak, bandwidth)
         rows.append(
             {
                 "plan_id": plan_id,
@@ -71,9 +71,9 @@ def serial_profiles(study: Study, plan_id: str, phase: str = "") -> list[Profile
     """Return the block durations of each serial profile of a plan; of one phase alone they have no graph."""
     found = []
     for profile in study.profiles_of((plan_id, "serial", 1)).values():
-        loops, graph = study.loop_times(profile), bounds.GraphBounds.of_row(profile)
+        loops, graph = study.loop_times(profile), profile.bounds
         if phase:
-            phases = [loop.get("phase") for loop in study.plans[plan_id]["loops"]]
+            phases = [loop.phase for loop in study.plans[plan_id].loops]
             loops, graph = [loop for loop, own in zip(loops, phases, strict=True) if own == phase], None
         found.append((loops, graph))
     return found

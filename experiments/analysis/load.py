@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pandas as pd
+from msgspec import structs
 
 from ...cython_src.errors import UsageError
+from ..results.folder import read_results
+from ..results.rows import (
+    KINDS,
+    NOT_MEASURED,
+    CapacityRow,
+    FailureRow,
+    GpuProfileRow,
+    MachineModelRow,
+    MachineRow,
+    Measured,
+    PlanRow,
+    ProfileRow,
+    Row,
+    RunRow,
+    SampleRow,
+    TraceRow,
+)
 from ..sampling.models import MODELS
-from ..sampling.results import SCHEMA_VERSION, read_results
 from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
@@ -33,98 +51,93 @@ def load(out_dir: str | os.PathLike) -> Study:
     return study_from_rows(results.rows, results.partial)
 
 
-def study_from_rows(rows: Sequence[Mapping[str, Any]], partial: str = "") -> Study:
+def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     """Check rows and put them in order.
 
     Raises
     ------
     UsageError
-        No run row; samples of several environments, or of several instruction sets of the CPU; a sample without a hash
-        of the weights, or with another one than the rest of its plan on its device; devices whose losses differ by more
-        than rounding; a sample of an unknown plan; efficiency above 1.5.
+        No run row, or one of other measurements; samples of several environments, or of several instruction sets of the
+        CPU; other weights than the rest of a plan on its device; devices whose losses differ by more than rounding; a
+        row of an unknown plan; efficiency above 1.5.
     """
-    by_kind: dict[str, list] = {}
+    by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
     for row in _separate_interference(rows):
-        by_kind.setdefault(row["kind"], []).append(row)
-    if not by_kind.get("run"):
-        raise UsageError("results must begin with a run row, got none; measure again with `forktask compare`")
+        by_kind[type(row)].append(row)
+    runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
+    if not runs or runs[-1].holds != "samples":
+        raise UsageError(
+            f"results must begin with a run row that holds samples, got {runs[-1].holds if runs else 'none'}; measure "
+            f"with `forktask compare`"
+        )
     warnings = []
     if partial:
         warnings.append("The last line of samples.jsonl is half-written (the run was killed); it was left out.")
-    plans = {row["plan_id"]: row for row in by_kind.get("plan", [])}
-    samples = list({(r["config_id"], r["repetition"]): r for r in by_kind.get("sample", [])}.values())
-    failures = by_kind.get("failure", [])
-    _check_environments(by_kind["run"], samples, by_kind.get("profile", []))
+    plans = {row.plan_id: row for row in by_kind[PlanRow]}
+    samples = list({(row.config_id, row.repetition): row for row in by_kind[SampleRow]}.values())
+    measured = [*samples, *profiles, *by_kind[GpuProfileRow]]
+    _check_plans([*measured, *failures, *by_kind[TraceRow]], plans)
+    _check_environments(runs, measured)
     _check_results(samples, failures, plans)
-    _check_devices([row for row in samples if row.get("answer")])
-    _check_profiles(by_kind.get("profile", []), plans)
-    usable = []
-    without_time: list[Mapping[str, Any]] = []
-    left_out: Counter[Point] = Counter()
-    for row in samples:
-        if row.get("step_time_s") and row["step_time_s"] > 0:
-            usable.append(row)
-        else:
-            left_out[row["plan_id"], row["model"], row["threads"]] += 1
-            without_time.append(row)
+    _check_devices([row for row in samples if row.answer])
+    _check_profiles(profiles, plans)
+    timed = [row for row in samples if row.step_time_s > 0]
+    untimed = [row for row in samples if row.step_time_s <= 0]
     study = Study(
-        run=dict(by_kind["run"][-1]),
+        run=runs[-1],
         plans=plans,
-        machine=dict(by_kind["machine"][-1]) if by_kind.get("machine") else {},
-        samples=pd.DataFrame(usable),
-        profiles=[row for row in by_kind.get("profile", []) if not is_gpu(row["model"])],
-        gpu_profiles=[row for row in by_kind.get("profile", []) if is_gpu(row["model"])],
+        machine=by_kind[MachineRow][-1] if by_kind[MachineRow] else NOT_MEASURED,
+        samples=pd.DataFrame([msgspec.to_builtins(row) for row in timed]),
+        profiles=profiles,
+        gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
-        traces=by_kind.get("trace", []),
-        machine_model=dict(by_kind["machine_model"][-1]) if by_kind.get("machine_model") else {},
-        capacities=by_kind.get("capacity", []),
+        traces=by_kind[TraceRow],
+        machine_model=by_kind[MachineModelRow][-1].model if by_kind[MachineModelRow] else {},
+        capacities=by_kind[CapacityRow],
         partial=partial,
         warnings=warnings,
     )
-    if any("block_time_s" in row and not row.get("floors") for row in study.profiles):
+    for row in untimed:
+        plan = f", {study.problem_name(row.plan_id)}," if len(plans) > 1 else ""
         warnings.append(
-            "An older forktask wrote these profiles, without the floors of their own runs: the table of measured time "
-            "against the floor is left out. Measure again for it."
+            f"Repetition {row.repetition} of {row.model} on {row.threads} threads{plan} has no positive step time (its "
+            f"two run lengths differ by less than the noise); it was left out."
         )
-    for row in without_time:
-        plan = f", {study.problem_name(row['plan_id'])}," if len(plans) > 1 else ""
-        warnings.append(
-            f"Repetition {row['repetition']} of {row['model']} on {row['threads']} threads{plan} has no positive step "
-            f"time (its two run lengths differ by less than the noise); it was left out."
-        )
-    warnings.extend(_missing_points(study, left_out))
+    warnings.extend(_missing_points(study, Counter((row.plan_id, row.model, row.threads) for row in untimed)))
     warnings.extend(disturbance_warnings(study))
     warnings.extend(_check_efficiency(study))
     return study
 
 
-def _separate_interference(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:
     """Give samples beside spinning processes plans of their own, so that only equal conditions are compared."""
-    plans = {row["plan_id"]: row for row in rows if row["kind"] == "plan"}
-    result: list[Mapping[str, Any]] = []
+    plans = {row.plan_id: row for row in rows if isinstance(row, PlanRow)}
     made: set[str] = set()
     for row in rows:
-        hogs = row.get("interference", 0)
-        if not hogs or row["kind"] == "plan":
-            result.append(row)
+        if not isinstance(row, Measured) or not row.interference:
+            yield row
             continue
-        plan_id = plan_beside(row["plan_id"], hogs)
-        if plan_id not in made and row["plan_id"] in plans:
+        plan_id = plan_beside(row.plan_id, row.interference)
+        if plan_id not in made and row.plan_id in plans:
             made.add(plan_id)
-            result.append({**plans[row["plan_id"]], "plan_id": plan_id, "interference": hogs})
-        result.append({**row, "plan_id": plan_id})
-    return result
+            yield structs.replace(plans[row.plan_id], plan_id=plan_id, interference=row.interference)
+        yield structs.replace(row, plan_id=plan_id)
 
 
-def _check_environments(runs, samples, profiles) -> None:
-    identities = {row["environment_id"] for row in (*runs, *samples) if row.get("environment_id")}
-    identities |= {row["environment_id"] for row in profiles if row.get("environment_id")}
+def _check_plans(rows, plans) -> None:
+    for row in rows:
+        if row.plan_id not in plans:
+            raise UsageError(f"what was measured must belong to a plan row, got plan_id {row.plan_id!r}; measure again")
+
+
+def _check_environments(runs, measured) -> None:
+    identities = {row.environment_id for row in (*runs, *measured)}
     if len(identities) > 1:
         raise UsageError(
             f"all rows must come from one environment, got {len(identities)} ({', '.join(sorted(identities))}); "
             f"measure each machine or installation into a folder of its own"
         )
-    sets = {row["instruction_set"] for row in samples if row.get("instruction_set") and not is_gpu(row["model"])}
+    sets = {row.instruction_set for row in measured if isinstance(row, SampleRow) and not is_gpu(row.model)}
     if len(sets) > 1:
         raise UsageError(
             f"all samples of the CPU must use one instruction set, got {', '.join(sorted(sets))}; "
@@ -136,47 +149,37 @@ def _check_results(samples, failures, plans) -> None:
     """Check that all points of a plan computed the same bits, before any time is shown; devices, and forms of a GPU's
     kernels, which add in other orders, the same losses within rounding."""
     for row in failures:
-        if row["reason"] == "mismatch":
+        if row.reason == "mismatch":
             raise UsageError(
-                f"all models must compute the same weights, but {row['model']} on {row['threads']} threads did not "
-                f"({row['message']}); no time is shown before they agree"
+                f"all models must compute the same weights, but {row.model} on {row.threads} threads did not "
+                f"({row.message}); no time is shown before they agree"
             )
-    first: dict[tuple, Mapping] = {}
+    first: dict[tuple[str, str], SampleRow] = {}
     for row in samples:
-        if row["plan_id"] not in plans:
-            raise UsageError(f"samples must belong to a plan row, got plan_id {row['plan_id']!r}; measure again")
-        if not row.get("weights_hash"):
-            raise UsageError(
-                f"every sample must carry a hash of the weights, repetition {row['repetition']} of {row['model']} on "
-                f"{row['threads']} threads has none; measure it again"
-            )
-        if not (plans[row["plan_id"]].get("deterministic", True) and row.get("deterministic", True)):
+        if not (plans[row.plan_id].deterministic and row.deterministic):
             continue
-        for key in ("weights_hash", "losses_hash"):
-            if not row.get(key):
-                continue
-            other = first.setdefault((row["plan_id"], row.get("instruction_set"), key), row)
-            if row[key] != other[key]:
+        other = first.setdefault((row.plan_id, row.instruction_set), row)
+        for what in ("weights", "losses"):
+            if getattr(row, f"{what}_hash") != getattr(other, f"{what}_hash"):
                 raise UsageError(
-                    f"all models must compute the same {key.removesuffix('_hash')}, but {row['model']} on "
-                    f"{row['threads']} threads (repetition {row['repetition']}) and {other['model']} on "
-                    f"{other['threads']} (repetition {other['repetition']}) differ for "
-                    f"{plans[row['plan_id']]['network']}; no time is shown before they agree"
+                    f"all models must compute the same {what}, but {row.model} on {row.threads} threads (repetition "
+                    f"{row.repetition}) and {other.model} on {other.threads} (repetition {other.repetition}) differ "
+                    f"for {plans[row.plan_id].network}; no time is shown before they agree"
                 )
 
 
 def _check_devices(samples) -> None:
     """Check that the first losses on all devices agree within rounding."""
-    first: dict[str, Mapping] = {}
+    first: dict[str, SampleRow] = {}
     for row in samples:
-        other = first.setdefault(row["plan_id"], row)
+        other = first.setdefault(row.plan_id, row)
         count = len(LOSS_TOLERANCES)
-        if row.get("instruction_set") != other.get("instruction_set") and (
-            wrong := disagreement(other["answer"][:count], row["answer"][:count])
+        if row.instruction_set != other.instruction_set and (
+            wrong := disagreement(other.answer[:count], row.answer[:count])
         ):
             raise UsageError(
-                f"devices must agree before times are compared, but beside {other['model']}'s answer that of "
-                f"{row['model']} {wrong}; this is a fault of the program"
+                f"devices must agree before times are compared, but beside {other.model}'s answer that of "
+                f"{row.model} {wrong}; this is a fault of the program"
             )
 
 
@@ -186,23 +189,21 @@ def _check_profiles(profiles, plans) -> None:
     On a GPU convolutions are other loops where each device chooses its own algorithm, and loops are not compared.
     """
     for row in profiles:
-        if is_gpu(row["model"]):
-            continue
-        loops = plans.get(row["plan_id"], {}).get("loops", ())
-        counts: dict[str, int] = {}
+        loops = plans[row.plan_id].loops
+        counts: Counter[str] = Counter()
         for loop in loops:
-            counts[loop["name"]] = counts.get(loop["name"], 0) + loop["num_blocks"]
-        blocks, times = row.get("block_time_s"), row.get("loop_time_s")
-        phases = {loop["phase"] for loop in loops}
+            counts[loop.name] += loop.num_blocks
+        phases = {loop.phase for loop in loops}
         known = (
-            blocks is None or all(len(blocks.get(name, ())) == count for name, count in counts.items()),
-            times is None or set(times) >= set(counts),
-            all(set(row.get(key) or phases) >= phases for key in ("phase_wall_s", "phase_beside_s")),
+            {name: len(blocks) for name, blocks in row.block_time_s.items()} == counts,
+            set(row.loop_time_s) == set(counts),
+            row.phase_wall_s is None or set(row.phase_wall_s) >= phases,
+            set(row.phase_beside_s) >= phases,
         )
         if not all(known):
             raise UsageError(
-                f"a profile must hold the times of all blocks, loops and phases of its plan, that of {row['model']} on "
-                f"{row['threads']} threads (repetition {row['repetition']}) does not; measure it again"
+                f"a profile must hold the times of all blocks, loops and phases of its plan, that of {row.model} on "
+                f"{row.threads} threads (repetition {row.repetition}) does not; measure it again"
             )
 
 
@@ -236,12 +237,12 @@ def _missing_points(study: Study, left_out: Mapping[Point, int]) -> list[str]:
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
     if not (models and threads and repeats) or study.config.get("budget_s"):
         return []  # with a budget, points have as many samples as their verdicts needed
-    failed = {(r["plan_id"], r["model"], r["threads"]) for r in study.failures}
+    failed = {(row.plan_id, row.model, row.threads) for row in study.failures}
     measured = asked = 0
     for plan_id, plan in study.plans.items():
-        if plan.get("interference"):
+        if plan.interference:
             continue
-        tuned = plan.get("granularity") not in (study.config.get("granularity") or [plan.get("granularity")])
+        tuned = plan.granularity not in (study.config.get("granularity") or [plan.granularity])
         for hogs in study.config.get("interference") or [0]:
             this = plan_beside(plan_id, hogs)
             for model in models:
@@ -253,8 +254,4 @@ def _missing_points(study: Study, left_out: Mapping[Point, int]) -> list[str]:
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
     if measured == asked:
         return []
-    if study.run.get("schema_version", SCHEMA_VERSION) < SCHEMA_VERSION:
-        remedy = "an older forktask began it, so measure it again in another folder"
-    else:
-        remedy = "give the same command again to go on"
-    return [f"The run is not complete: {measured} of {asked} samples; {remedy}."]
+    return [f"The run is not complete: {measured} of {asked} samples; give the same command again to go on."]

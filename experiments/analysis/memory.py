@@ -18,21 +18,18 @@ def memory_table(study: Study) -> pd.DataFrame:
 
     Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
     process), the bytes of the plan's buffers by kind (the values of `KINDS`), `LIBRARIES`: what was resident before the
-    plan was made, `GRAPH`: about what plan and task graph take, and `REST`: the difference. Samples without the
-    first figure, as of older versions, give no row; without those of libraries and graph they count as the rest.
+    plan was made, `GRAPH`: about what plan and task graph take, and `REST`: the difference.
     """
     rows = []
-    for plan_id in study.plan_ids() if "max_resident_bytes" in study.samples else ():
+    for plan_id in study.plan_ids():
         of_plan = study.samples[study.samples["plan_id"] == plan_id]
         buffers: dict[str, int] = {}
-        for role, size in study.plans[plan_id].get("memory_bytes", {}).items():
+        for role, size in study.plans[plan_id].memory_bytes.items():
             buffers[KINDS[role]] = buffers.get(KINDS[role], 0) + size
         for model, threads in study.points_of(plan_id):
             here = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)]
             peak = here["max_resident_bytes"].median()
-            if pd.notna(peak):
-                point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}
-                others = {part: float(here[field].median()) for part, field in _FIELDS.items() if field in here}
-                parts = buffers | {part: size for part, size in others.items() if pd.notna(size)}
-                rows.append({**point, **parts, REST: float(peak) - sum(parts.values())})
+            point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}
+            parts = buffers | {part: float(here[field].median()) for part, field in _FIELDS.items()}
+            rows.append({**point, **parts, REST: float(peak) - sum(parts.values())})
     return pd.DataFrame(rows)

@@ -15,6 +15,7 @@ from typing import Any
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import split_call
 from ...cython_src.records import fields
+from ..results.rows import PlanRow
 
 TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow", "starpu")
 MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
@@ -63,30 +64,24 @@ def option_defaults() -> dict[str, Any]:
     return {field.name: field.default for field in fields(options.PlanOptions)}
 
 
-def is_graph(plan: Mapping[str, Any]) -> bool:
+def is_graph(plan: PlanRow) -> bool:
     """Whether a "plan" row is that of a graph which is no network: it has no parameters."""
-    return plan.get("num_parameters") == 0
+    return plan.num_parameters == 0
 
 
-def record_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(plan: PlanRow) -> dict[str, Any]:
     """Return the choices behind a "plan" row: network, every field of `PlanOptions`, and the hogs beside it.
 
     Arguments of a function that makes the network are fields of their own; one with an option's name has a longer name.
     A graph that is no network has no phase.
-    Options that this installation does not know are kept under their names, so that plans which differ in them are
-    told apart.
 
     Raises
     ------
     UsageError
         A value that `PlanOptions` refuses.
     """
-    written = {**plan.get("options", {}), **{k: plan[k] for k in ("batch", "phase", GRANULARITY) if k in plan}}
-    written.pop(NETWORK, None)
-    known = {name: written.pop(name) for name in option_defaults() if name in written}
-    chosen = options.PlanOptions(**known).as_dict()
-    record = {NETWORK: "", **chosen, **written, INTERFERENCE: plan.get(INTERFERENCE, 0)}
-    record[NETWORK], arguments = split_call(plan[NETWORK])
+    network, arguments = split_call(plan.network)
+    record = {NETWORK: network, **options.plan_options(plan.options).as_dict(), INTERFERENCE: plan.interference}
     if is_graph(plan):
         record["phase"] = ""
     return record | {f"argument {name}" if name in record else name: value for name, value in arguments.items()}

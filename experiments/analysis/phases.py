@@ -27,7 +27,7 @@ ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
 
 def phases_of(study: Study, plan_id: str) -> list[str]:
     """Return the phases of a plan, in their order."""
-    present = {loop.get("phase") for loop in study.plans[plan_id]["loops"]}
+    present = {loop.phase for loop in study.plans[plan_id].loops}
     return [phase for phase in PHASES if phase in present]
 
 
@@ -37,23 +37,23 @@ def timed(study: Study, point: Point) -> str:
     A serial run waits for nothing: its busy time, counted with what lies between blocks, is its wall time.
     """
     profiles = study.profiles_of(point).values()
-    if not profiles or not all("loop_time_s" in row for row in profiles):
+    if not profiles:
         return ""
-    walls = all(set(phases_of(study, point[0])) <= set(row.get("phase_wall_s") or ()) for row in profiles)
+    walls = all(set(phases_of(study, point[0])) <= set(row.phase_wall_s or ()) for row in profiles)
     return WALL if point[1] == "serial" or walls else BUSY
 
 
 def _shares(study: Study, point: Point) -> dict[int, np.ndarray]:
     """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
     phases = phases_of(study, point[0])
-    names = loop_names(study.plans[point[0]], lambda loop: loop.get("phase"))
+    names = loop_names(study.plans[point[0]], lambda loop: loop.phase)
     walls = timed(study, point) == WALL and point[1] != "serial"
     found = {}
     for repetition, row in study.profiles_of(point).items():
         if walls:
-            times = np.array([row["phase_wall_s"][phase] for phase in phases])
+            times = np.array([row.phase_wall_s[phase] for phase in phases])
         else:
-            times = np.array([sum(row["loop_time_s"][name] for name in names[phase]) for phase in phases])
+            times = np.array([sum(row.loop_time_s[name] for name in names[phase]) for phase in phases])
         found[repetition] = times / times.sum()
     return found
 
@@ -75,12 +75,11 @@ def beside(study: Study, point: Point, phase: str, other: str) -> float:
     """Return the part of a phase's busy time during which a block of another phase ran too; NaN if it is not known."""
     if not {phase, other} <= set(phases_of(study, point[0])):
         return math.nan
-    names = loop_names(study.plans[point[0]], lambda loop: loop.get("phase"))[phase]
-    parts = [
-        row["phase_beside_s"].get(phase, {}).get(other, 0.0) / sum(row["loop_time_s"][name] for name in names)
-        for row in study.profiles_of(point).values()
-        if "phase_beside_s" in row
-    ]
+    names = loop_names(study.plans[point[0]], lambda loop: loop.phase)[phase]
+    profiles = study.profiles_of(point).values()
+    busy = [sum(row.loop_time_s[name] for name in names) for row in profiles]
+    both = [row.phase_beside_s[phase].get(other, 0.0) for row in profiles]
+    parts = [part / whole for part, whole in zip(both, busy, strict=True) if whole > 0]
     return float(np.mean(parts)) if parts else math.nan
 
 
@@ -89,7 +88,7 @@ def phase_table(study: Study) -> pd.DataFrame:
     """Return the time, speedup and efficiency of each phase: one row for each point with a profile.
 
     Columns: plan_id, model, threads, profiles (how many), timed ("wall" or "busy"), update_beside_backward (part of the
-    update's busy time during which a block of the backward phase ran too; NaN where a plan or a row has neither),
+    update's busy time during which a block of the backward phase ran too; NaN where a plan has neither),
     remark (the reason for not using the row), and for each phase <phase>_s, <phase>_speedup, <phase>_efficiency, all
     three with _low and _high. Wall times add up to the step time of `speed_table`. Busy times are those of a thread,
     mean over the threads: they leave out waiting, so that their efficiency says only by how much blocks slow each other

@@ -7,14 +7,14 @@ region once, at the measured bandwidth of memory. Loops are summed by kernel and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
 from ...cython_src.typed_text import rounded
-from ..bounds.bounds import least_times, machine_rates
+from ..bounds.bounds import least_times
+from ..results.rows import Loop
 from .accounting import loop_names
 from .names import is_gpu, model_label
 from .study import Study
@@ -22,19 +22,14 @@ from .study import Study
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 
 
-def rates(study: Study, threads: int) -> tuple[float, float]:
-    """Return FLOP/s and bytes/s of so many threads of the study's machine; NaN where they were not measured."""
-    return machine_rates(study.machine, threads)
-
-
 def _cpu_points(study: Study, plan_id: str) -> list[tuple[str, int]]:
     """Return the models of the CPU, with their threads, that ran a plan."""
     return [(model, threads) for model, threads in study.points_of(plan_id) if not is_gpu(model)]
 
 
-def kernel_of(loop: Mapping[str, Any]) -> tuple[str, str]:
+def kernel_of(loop: Loop) -> tuple[str, str]:
     """Return kernel and phase of a loop of a plan's row."""
-    return loop.get("kernel") or loop["name"], loop.get("phase", "")
+    return loop.kernel, loop.phase
 
 
 @lru_cache(maxsize=8)
@@ -47,10 +42,10 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
     floor_s / time_s. Empty where peak or bandwidth were not measured, or no model of the CPU was: the peaks are the
     CPU's. Rows are by falling time, or floor.
     """
-    flops_per_s, bytes_per_s = rates(study, 1)
+    flops_per_s, bytes_per_s = study.rates(1)
     if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return pd.DataFrame()
-    loops = study.plans[plan_id]["loops"]
+    loops = study.plans[plan_id].loops
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for loop in loops:
         kernel, phase = kernel_of(loop)
@@ -59,9 +54,9 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
             {"plan_id": plan_id, "kernel": kernel, "phase": phase, "loops": 0, "flops": 0.0, "bytes": 0.0}
             | {"floor_s": 0.0, "memory_s": 0.0},
         )
-        arithmetic_s, memory_s = least_times(loop, flops_per_s, bytes_per_s)
+        arithmetic_s, memory_s = least_times((loop.flops, loop.least_bytes), flops_per_s, bytes_per_s)
         row["loops"] += 1
-        row["flops"] += loop["flops"]
+        row["flops"] += loop.flops
         row["bytes"] += memory_s * bytes_per_s
         row["floor_s"] += max(arithmetic_s, memory_s)
         row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
@@ -84,9 +79,9 @@ def _time_shares(study: Study, plan_id: str) -> dict[tuple[str, str], float]:
     names = loop_names(study.plans[plan_id], kernel_of)
     shares: dict[tuple[str, str], float] = {}
     for profile in profiles:
-        total = sum(profile["loop_time_s"].values())
+        total = sum(profile.loop_time_s.values())
         for key, of_key in names.items():
-            part = sum(profile["loop_time_s"][name] for name in of_key) / total / len(profiles)
+            part = sum(profile.loop_time_s[name] for name in of_key) / total / len(profiles)
             shares[key] = shares.get(key, 0.0) + part
     return shares
 
@@ -97,13 +92,13 @@ def floors_by_phase(study: Study, plan_id: str, threads: int) -> dict[str, tuple
 
     Empty where peak or bandwidth of so many threads were not measured, or no model of the CPU was.
     """
-    flops_per_s, bytes_per_s = rates(study, threads)
+    flops_per_s, bytes_per_s = study.rates(threads)
     if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return {}
     floors: dict[str, list[float]] = {}
-    for loop in study.plans[plan_id]["loops"]:
-        arithmetic_s, memory_s = least_times(loop, flops_per_s, bytes_per_s)
-        floors.setdefault(loop.get("phase", ""), [0.0, 0.0])[memory_s > arithmetic_s] += max(arithmetic_s, memory_s)
+    for loop in study.plans[plan_id].loops:
+        arithmetic_s, memory_s = least_times((loop.flops, loop.least_bytes), flops_per_s, bytes_per_s)
+        floors.setdefault(loop.phase, [0.0, 0.0])[memory_s > arithmetic_s] += max(arithmetic_s, memory_s)
     return {phase: (both[0], both[1]) for phase, both in floors.items() if sum(both)}
 
 

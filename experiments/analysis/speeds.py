@@ -236,9 +236,7 @@ def main_plan(study: Study) -> str:
         There is no sample yet.
     """
     if not len(study.samples):
-        reasons = (
-            "; ".join(sorted({f"{r['model']}: {r['message']}" for r in study.failures})) or "none was measured yet"
-        )
+        reasons = "; ".join(sorted({f"{r.model}: {r.message}" for r in study.failures})) or "none was measured yet"
         raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")
     counts = study.samples["plan_id"].value_counts()
     return max(study.plan_ids(), key=lambda plan_id: counts[plan_id])

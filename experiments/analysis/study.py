@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from ..bounds import bounds
+from ..results.rows import CapacityRow, FailureRow, GpuProfileRow, MachineRow, PlanRow, ProfileRow, RunRow, TraceRow
 from .names import is_graph, model_rank, problem_text, record_of
 from .statistics import Estimate, median_interval
 from .typical import TypicalTimes
@@ -23,24 +24,25 @@ SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
 DEFAULT_DATA = "synthetic"
 
+AnyProfile = TypeVar("AnyProfile", ProfileRow, GpuProfileRow)
+
 # A model on a number of threads, running a plan: (plan_id, model, threads).
 Point = tuple[str, str, int]
 
 
-def capacities_of(machines: Iterable[Mapping[str, Any]], threads: int) -> list[float]:
+def capacities_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> list[float]:
     """Return how many single threads' work P threads did each time that it was measured, in [1, P].
 
     Parameters
     ----------
-    machines : iterable of mapping
-        Rows with measured capacities: the "machine" row and the "capacity" rows of a folder.
+    machines : iterable of MachineRow and CapacityRow
     threads : int
     """
-    takes = [(row.get("capacity") or {}).get(str(threads)) for row in machines]
-    return [min(max(1.0, float(take)), float(threads)) for take in takes if take]
+    takes = [row.capacity.get(str(threads)) for row in machines]
+    return [min(max(1.0, take), float(threads)) for take in takes if take]
 
 
-def capacity_of(machines: Iterable[Mapping[str, Any]], threads: int) -> Estimate:
+def capacity_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> Estimate:
     """Return how many single threads' work P threads do on a machine, in [1, P]; P if not measured."""
     takes = capacities_of(machines, threads)
     return median_interval(takes) if takes and threads > 1 else Estimate(float(threads), math.nan, math.nan, 0)
@@ -52,45 +54,46 @@ class Study:
 
     Attributes
     ----------
-    run : dict
-        The latest "run" row.
-    plans : dict of plan_id to "plan" row
-    machine, machine_model : dict
-        The latest "machine" and "machine_model" row, or empty.
-    capacities : list of dict
-        The "capacity" rows: the capacity measured again in each repetition.
+    run : RunRow
+        The latest one.
+    plans : dict of plan_id to PlanRow
+    machine : MachineRow
+        The latest one, or `NOT_MEASURED`.
+    machine_model : dict
+        Keys of a machine file, or empty.
+    capacities : list of CapacityRow
+        The capacity measured again in each repetition.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    profiles, gpu_profiles, failures, traces : list of dict
-        Profiles of models of the CPU, and of a GPU.
+    profiles, gpu_profiles, failures, traces : list of rows
     partial : str
         Half-written last line that was left out.
     warnings : list of str
         Sentences that a reader of the tables must know.
     """
 
-    run: dict
-    plans: dict[str, dict]
-    machine: dict
+    run: RunRow
+    plans: dict[str, PlanRow]
+    machine: MachineRow
     samples: pd.DataFrame
-    profiles: list[dict]
-    failures: list[dict]
-    traces: list[dict] = field(default_factory=list)
-    machine_model: dict = field(default_factory=dict)
-    capacities: list[dict] = field(default_factory=list)
+    profiles: list[ProfileRow]
+    gpu_profiles: list[GpuProfileRow]
+    failures: list[FailureRow]
+    traces: list[TraceRow]
+    machine_model: dict[str, Any]
+    capacities: list[CapacityRow]
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
-    gpu_profiles: list[dict] = field(default_factory=list)
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The configuration of the run."""
-        return self.run.get("config") or {}
+        return self.run.config
 
     @property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run."""
-        return self.run.get("environment") or {}
+        return self.run.environment
 
     @property
     def data(self) -> str:
@@ -111,12 +114,16 @@ class Study:
 
     @property
     def core_kinds(self) -> list[Mapping[str, Any]]:
-        """Runs of equally fast CPUs in the order in which threads get them; older folders do not tell."""
+        """Runs of equally fast CPUs in the order in which threads get them."""
         return self.environment.get("core_kinds") or []
 
     def capacity(self, threads: int) -> Estimate:
         """Return how many single threads' work P threads do on this machine, in [1, P]; P if not measured."""
         return capacity_of((self.machine, *self.capacities), threads)
+
+    def rates(self, threads: int) -> tuple[float, float]:
+        """Return FLOP/s and bytes/s of so many threads of this machine; NaN where they were not measured."""
+        return bounds.machine_rates(self.machine.peak_flops_per_s_1thread, self.machine.bandwidth_bytes_per_s, threads)
 
     # --- plans, and the options in which they differ ---
 
@@ -195,21 +202,19 @@ class Study:
 
     # --- profiles ---
 
-    def profiles_of(self, point: Point) -> dict[int, dict]:
+    def profiles_of(self, point: Point) -> dict[int, ProfileRow]:
         """Return the latest profile row of a point in each repetition; none for models of a GPU."""
         return _rows_of(self.profiles, point)
 
-    def gpu_profiles_of(self, point: Point) -> dict[int, dict]:
+    def gpu_profiles_of(self, point: Point) -> dict[int, GpuProfileRow]:
         """Return those of a model of a GPU."""
         return _rows_of(self.gpu_profiles, point)
 
-    def loop_times(self, profile: Mapping[str, Any]) -> list[list[float]]:
+    def loop_times(self, profile: ProfileRow) -> list[list[float]]:
         """Return typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
-        loops = [(loop["name"], loop["num_blocks"]) for loop in self.plans[profile["plan_id"]]["loops"]]
-        return bounds.durations_by_loop(loops, profile["block_time_s"])
+        loops = [(loop.name, loop.num_blocks) for loop in self.plans[profile.plan_id].loops]
+        return bounds.durations_by_loop(loops, profile.block_time_s)
 
 
-def _rows_of(profiles: Sequence[dict], point: Point) -> dict[int, dict]:
-    wanted = {"plan_id": point[0], "model": point[1], "threads": point[2]}
-    own = [row for row in profiles if all(row[key] == value for key, value in wanted.items())]
-    return {row.get("repetition", 0): row for row in own}
+def _rows_of(profiles: Sequence[AnyProfile], point: Point) -> dict[int, AnyProfile]:
+    return {row.repetition: row for row in profiles if (row.plan_id, row.model, row.threads) == point}

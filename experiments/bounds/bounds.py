@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,16 +44,6 @@ class GraphBounds:
     work_s: float
     span_s: float
     cycle_mean_s: float | None
-
-    def as_row(self) -> dict:
-        """Return the `bounds` entry of a profile row."""
-        return asdict(self)
-
-    @classmethod
-    def of_row(cls, profile: Mapping[str, Any]) -> GraphBounds | None:
-        """Return the bounds in a profile row, or None."""
-        values = profile.get("bounds")
-        return cls(values["work_s"], values["span_s"], values.get("cycle_mean_s")) if values else None
 
 
 @dataclass(frozen=True)
@@ -178,7 +167,7 @@ def durations_by_loop(
     return result
 
 
-def machine_rates(machine: Mapping[str, Any], threads: int) -> tuple[float, float]:
+def machine_rates(peak: float | None, bandwidth: Mapping[str, float], threads: int) -> tuple[float, float]:
     """Return FLOP/s and bytes/s of so many threads together; NaN where they were not measured.
 
     Threads share the path to memory, so their bandwidth is what was measured of as many, never a multiple of one's. It
@@ -186,32 +175,31 @@ def machine_rates(machine: Mapping[str, Any], threads: int) -> tuple[float, floa
 
     Parameters
     ----------
-    machine : mapping
-        Row of `measure_machine`.
+    peak : float or None
+        FLOP/s of one thread.
+    bandwidth : mapping of number of threads, as text, to bytes/s
     threads : int
     """
-    peak = machine.get("peak_flops_per_s_1thread") or math.nan
-    measured = {int(n): rate for n, rate in (machine.get("bandwidth_bytes_per_s") or {}).items() if int(n) <= threads}
-    return peak * threads, max(measured.values()) if measured.get(threads) else math.nan
+    measured = {int(n): rate for n, rate in bandwidth.items() if int(n) <= threads}
+    return (peak or math.nan) * threads, max(measured.values()) if measured.get(threads) else math.nan
 
 
-def least_times(loop: Mapping, flops_per_s: float, bytes_per_s: float) -> tuple[float, float]:
+def least_times(work: tuple[float, float], flops_per_s: float, bytes_per_s: float) -> tuple[float, float]:
     """Return the least seconds of a loop for its arithmetic and for its bytes; the longer one is its roofline floor.
 
     Parameters
     ----------
-    loop : mapping
-        "flops" (of direct convolutions) and "least_bytes" (`Plan.least_bytes`) of a loop, as in a plan's row; rows of
-        older versions have "bytes" alone, which count a region once for each block.
+    work : (flops, bytes)
+        Of a loop; convolutions counted in their direct form, regions once (`Plan.least_bytes`).
     flops_per_s, bytes_per_s : float
         Rates of all threads together. Bandwidth is that of memory: data that stay in caches may be faster.
     """
-    return loop["flops"] / flops_per_s, loop.get("least_bytes", loop.get("bytes", 0.0)) / bytes_per_s
+    return work[0] / flops_per_s, work[1] / bytes_per_s
 
 
-def roofline_floor(loops: Iterable[Mapping], flops_per_s: float, bytes_per_s: float) -> float:
+def roofline_floor(loops: Iterable[tuple[float, float]], flops_per_s: float, bytes_per_s: float) -> float:
     """Return the least seconds of an iteration: the sum over its loops of the longer of `least_times`."""
-    return sum(max(least_times(loop, flops_per_s, bytes_per_s)) for loop in loops)
+    return sum(max(least_times(work, flops_per_s, bytes_per_s)) for work in loops)
 
 
 def area_bound(work_s: float, capacity: float) -> float:

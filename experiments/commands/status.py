@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Describe a results folder."""
-    from ..sampling.results import read_results
+    from ..results.folder import read_results
     from ..sweep.status import describe_status, status_text
 
     results = read_results(arguments.folder)

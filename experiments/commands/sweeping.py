@@ -75,8 +75,9 @@ def measure(
         Sentences about the files of traces, and their losses.
     """
     from ..report.trace_files import write_trace_files
+    from ..results.folder import LASTING_FAILURES
+    from ..results.rows import SampleRow
     from ..sampling.models import parse_models
-    from ..sampling.results import LASTING_FAILURES
     from ..scaling.questions import undecided
     from ..simulate.predict import keep_machine
     from ..sweep.status import failure_report, standing_failures
@@ -89,11 +90,11 @@ def measure(
         lines.append(
             f'no figures: the models did not compute the same weights, see the rows "failure" in {results.path}'
         )
-    elif not results.of_kind("sample"):
+    elif not results.of(SampleRow):
         lines.append("no figures: every configuration failed")
     for line in lines:
         print(f"forktask: {line}", file=sys.stderr)
-    if not trusted or not results.of_kind("sample"):
+    if not trusted or not results.of(SampleRow):
         return None, []
     if configuration.measure.simulate:
         keep_machine(out_dir)
@@ -112,7 +113,7 @@ def measure(
         print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
     for failure in failures:
         print(f"forktask: not traced: {failure}", file=sys.stderr)
-    again = any(row["reason"] not in LASTING_FAILURES for row in standing_failures(results))
+    again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
     return 1 if again or failures else 0, said
 
 

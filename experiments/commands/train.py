@@ -33,7 +33,7 @@ def call(arguments: Namespace) -> int:
     """Train, and print what came out."""
     from ...cython_src.errors import UsageError
     from ...cython_src.lowering.granularity import check_images
-    from ..sampling.files import NoRoom
+    from ..results.files import NoRoom
     from ..sampling.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
     from ..training.train import MARKER, configure, summary_text, train

@@ -131,11 +131,11 @@ def case_of_study(study: Study, plan_id: str) -> Case:
 
     def loop_times(model: str) -> list[Mapping[str, float]]:
         profiles = study.profiles_of((plan_id, model, 1 if model == "serial" else threads))
-        return [profile["loop_time_s"] for profile in profiles.values()]
+        return [profile.loop_time_s for profile in profiles.values()]
 
     return Case(
         subject_of(study, plan_id, machine_of_study(study)),
-        study.plans[plan_id]["options"],
+        study.plans[plan_id].options,
         threads,
         simulated_models(study, plan_id),
         better_forkjoin(study, plan_id, threads),

@@ -23,7 +23,7 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.builder import ranges
-from ..sampling.files import cache_folder, locked_file
+from ..results.files import cache_folder, locked_file
 from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing

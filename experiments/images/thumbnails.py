@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from ...cython_src.errors import UsageError
-from ..sampling.files import locked_file
+from ..results.files import locked_file
 
 CLASSES = 10
 HEIGHT, WIDTH = 480, 640

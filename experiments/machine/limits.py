@@ -63,11 +63,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     Returns
     -------
     dict
-        "kind", "instruction_set", "peak_flops_per_s_1thread" and its "median_flops_per_s_1thread",
-        "frequency_hz",
-        "flops_per_cycle", "bandwidth_bytes_per_s" and "capacity" by thread count (string keys, as JSON has
-        it),
-        "cache_bandwidth_bytes_per_s" of one thread by cache level, "disturbance" over all of it, "elapsed_s".
+        The fields of `results.rows.MachineRow`, without anything measured beside hogs.
     """
     environment = collect() if environment is None else environment
     cpus = available_cpus() if cpus is None else sorted(set(cpus))
@@ -86,7 +82,6 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     }
     capacity = measure_capacity(threads, cpus=cpus, seconds=seconds)
     return {
-        "kind": "machine",
         "instruction_set": peak["instruction_set"],
         "peak_flops_per_s_1thread": peak["flops_per_s"],
         "median_flops_per_s_1thread": peak["median_flops_per_s"],
@@ -95,6 +90,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bandwidth_bytes_per_s": cache_bandwidth,
         "capacity": capacity,
+        "capacity_beside": {},
         "disturbance": disturbance.since(before),
         "elapsed_s": time.perf_counter() - start,
     }

@@ -80,7 +80,7 @@ def measure_step(
         for k, loop in enumerate(plan.loops)
     ]
     floor = plan.flops / limits.peak_flops_per_s
-    loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
+    loops = [(loop.flops, plan.least_bytes(loop)) for loop in plan.loops]
     roofline = roofline_floor(loops, limits.peak_flops_per_s, memory)
     said = describe(options, leave_out=("batch",))
     return {

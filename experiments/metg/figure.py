@@ -18,7 +18,7 @@ from ..report.figures.style import (
     save,
     style_parameters,
 )
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
 from .graphs import describe_graph, graph_name
 from .table import HALF, envelope, metg_text, of_gpu
 

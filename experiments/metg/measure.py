@@ -133,7 +133,6 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
     return {
-        "kind": "metg",
         "parallel": threads,
         "unit_s": unit_s,
         "empty": empty,
@@ -157,7 +156,7 @@ def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
     times = np.zeros((DURATION_PASSES, plan.num_tasks))
     order = np.argsort(events["task"], kind="stable")
     times.T.flat = (events["stop_ns"] - events["start_ns"])[order]
-    return {"kind": "durations", "durations_s": (np.maximum(np.median(times, axis=0), 1) * 1e-9).tolist()}
+    return {"durations_s": (np.maximum(np.median(times, axis=0), 1) * 1e-9).tolist()}
 
 
 def main() -> int:

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -27,8 +29,10 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus, cpu_order
+from ..results.files import write_atomically
+from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json
+from ..results.rows import DurationsRow, MetgFailureRow, MetgRow, OfGraph, RunRow, make_row
 from ..sampling.child import TIME_LIMIT_S, clean_environment, run_sample, sample_environment
-from ..sampling.files import write_atomically
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
     DEFAULT_MODELS,
@@ -40,11 +44,11 @@ from ..sampling.models import (
     process_environment,
 )
 from ..sampling.progress import ProgressBar
-from ..sampling.results import LASTING_FAILURES, ResultsWriter, canonical_json
 from .graphs import graph_name
 from .table import as_csv, summarise
 
-SAMPLES = "metg.jsonl"
+AnyMetg = MetgRow | MetgFailureRow
+
 MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg.measure")
 
 
@@ -111,8 +115,8 @@ def measure_metg(
         random.Random(f"{settings.seed} {repetition}").shuffle(block)
         jobs += block
     folder, interrupted = None if out is None else Path(out), False
-    rows: dict[str, dict[str, Any]] = {}
-    with nullcontext() if folder is None else ResultsWriter(folder, SAMPLES) as writer:
+    rows: dict[str, AnyMetg] = {}
+    with nullcontext() if folder is None else ResultsWriter(folder) as writer:
         if writer is not None:
             _start(writer, graphs, specs, threads, settings, cores)
         try:
@@ -121,7 +125,7 @@ def measure_metg(
             if writer is None:
                 interrupted = True
             else:
-                kept = len(writer.results.of_kind("metg"))
+                kept = len(writer.results.of(MetgRow))
                 print(
                     f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
                     file=sys.stderr,
@@ -143,16 +147,20 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
     continued = writer.start(
-        {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "config": {**config, **settings.as_dict()},
-            "environment": environment,
-            "environment_id": environment_id(environment),
-        }
+        RunRow(
+            holds="metg",
+            run_id=uuid.uuid4().hex,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(["forktask", *sys.argv[1:]]),
+            config={**config, **settings.as_dict()},
+            how_to_read="",
+            environment=environment,
+            environment_id=environment_id(environment),
+        )
     )
     if continued:
         print(
-            f"forktask: going on with {writer.out_dir}: {len(writer.results.of_kind('metg'))} measurements are there",
+            f"forktask: going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there",
             file=sys.stderr,
         )
 
@@ -163,7 +171,7 @@ def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int)
 
 
 def _measure_all(
-    jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None, rows: dict[str, dict[str, Any]]
+    jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None, rows: dict[str, AnyMetg]
 ) -> None:
     """Measure the jobs one after the other, each in a process of its own; rows are added and written as they come.
 
@@ -172,15 +180,15 @@ def _measure_all(
     cpus = available_cpus()
     durations: list[list[float]] = []
     if writer is not None:
-        durations = [row["durations_s"] for row in writer.results.of_kind("durations")]
-        for row in writer.results.of_kind("metg"):
-            if row.get("failure", "") in ("", *LASTING_FAILURES):
-                rows[job_key(row["model"], row["threads"], row["graph"], row["repetition"])] = row
+        durations = [row.durations_s for row in writer.results.of(DurationsRow)]
+        for row in writer.results.of(OfGraph):
+            if isinstance(row, MetgRow) or row.reason in LASTING_FAILURES:
+                rows[job_key(row.model, row.threads, row.graph, row.repetition)] = row
     with ProgressBar(len(jobs), "metg") as bar:
         if "network" in jobs[0][3] and not durations:
             durations = [_measure_durations(jobs[0][3], cpus[:1], cores)]
             if writer is not None:
-                writer.append({"kind": "durations", "durations_s": durations[0]})
+                writer.append(DurationsRow(durations_s=durations[0]))
         for number, (repetition, model, threads, graph) in enumerate(jobs):
             if job_key(model, threads, graph, repetition) in rows:
                 continue
@@ -202,10 +210,8 @@ def _measure_all(
                 **({"durations_s": durations[0]} if durations else {}),
             }
             with hogs_running(settings.interference, order):
-                row = run_sample(job, clean_environment(os.environ, variables), TIME_LIMIT_S, MEASURE_COMMAND)
-            row = {
-                "kind": "metg",
-                **row,
+                found = run_sample(job, clean_environment(os.environ, variables), TIME_LIMIT_S, MEASURE_COMMAND)
+            conditions = {
                 "model": model,
                 "threads": threads,
                 "graph": graph,
@@ -216,11 +222,14 @@ def _measure_all(
                 "variables": variables,
                 "cpus": order,
             }
-            if "failure" in row:
+            if "failure" not in found:
+                row = make_row(MetgRow, found, conditions)
+            else:
+                row = MetgFailureRow(**conditions, reason=found["failure"], message=found["message"])
                 bar.clear()
                 print(
-                    f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row['failure']}: "
-                    f"{row['message'].splitlines()[0]}",
+                    f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row.reason}: "
+                    f"{row.message.splitlines()[0]}",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
+from ..results.rows import MetgFailureRow, MetgRow
 from ..sampling.models import built_models, parse_model
 from ..tables import Column, text_table
 from .graphs import describe_graph, graph_name
@@ -52,7 +53,7 @@ def metg_s(work: Sequence[float], efficiency: Sequence[float], unit_s: float) ->
     return None
 
 
-def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     """Return medians and extremes over repetitions.
 
     Returns
@@ -66,31 +67,31 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         compare; curve: list of {work, task_s, granularity_s, efficiency, efficiency_low, efficiency_high}; failures:
         list of messages.
     """
-    good = [row for row in rows if "failure" not in row]
+    good = [row for row in rows if isinstance(row, MetgRow)]
     unit_s: dict[str, float] = {}
     for row in good:
-        kernel = row["graph"]["kernel"]
-        unit_s[kernel] = min(unit_s.get(kernel, math.inf), row["unit_s"])
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+        kernel = row.graph["kernel"]
+        unit_s[kernel] = min(unit_s.get(kernel, math.inf), row.unit_s)
+    groups: dict[str, list[MetgRow | MetgFailureRow]] = {}
     for row in rows:
-        key = json.dumps([row["graph"], row["threads"], row["model"]])
+        key = json.dumps([row.graph, row.threads, row.model])
         groups.setdefault(key, []).append(row)
     order = {m: i for i, m in enumerate(built_models())}
     results = []
     for group in groups.values():
         first = group[0]
         entry: dict[str, Any] = {
-            "graph": first["graph"],
-            "model": first["model"],
-            "threads": first["threads"],
-            "failures": [f"{r['failure']}: {r['message']}" for r in group if "failure" in r],
+            "graph": first.graph,
+            "model": first.model,
+            "threads": first.threads,
+            "failures": [f"{row.reason}: {row.message}" for row in group if isinstance(row, MetgFailureRow)],
         }
-        group = [row for row in group if "failure" not in row]
+        group = [row for row in group if isinstance(row, MetgRow)]
         entry["repeats"] = len(group)
         if group:
-            waiting = [(r["disturbance"].get("pressure_some_us") or 0) * 1e-6 / r["wall_s"] for r in group]
+            waiting = [(row.disturbance.get("pressure_some_us") or 0) * 1e-6 / row.wall_s for row in group]
             entry["pressure"] = statistics.median(waiting)
-            entry.update(_summarise_group(group, unit_s[first["graph"]["kernel"]]))
+            entry.update(_summarise_group(group, unit_s[first.graph["kernel"]]))
             entry["withheld"] = _withheld(group, entry["pressure"])
             if entry["withheld"]:
                 entry["metg_s"] = None
@@ -106,8 +107,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _withheld(group, pressure: float) -> str:
     """Return why these rows must not give an estimate: a quick check, or others' load that nobody asked for."""
     row = group[0]
-    asked_for = row["interference"] or len(set(row.get("cpus") or ())) < len(row.get("cpus") or ())
-    return "quick" if row.get("quick") else "disturbed" if pressure > MUCH_PRESSURE and not asked_for else ""
+    asked_for = row.interference or len(set(row.cpus)) < len(row.cpus)
+    return "quick" if row.quick else "disturbed" if pressure > MUCH_PRESSURE and not asked_for else ""
 
 
 def envelope(curve: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -116,17 +117,17 @@ def envelope(curve: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _summarise_group(group, unit_s: float) -> dict[str, Any]:
-    threads = group[0]["parallel"]
-    typical = statistics.median if group[0]["interference"] else min
+    threads = group[0].parallel
+    typical = statistics.median if group[0].interference else min
     metgs, efficiencies = [], {}
     for row in group:
-        works = [p["mean_work"] for p in row["points"]]
-        walls = [typical(p["iteration_times_s"]) / p["num_tasks"] for p in row["points"]]
+        works = [p.mean_work for p in row.points]
+        walls = [typical(p.iteration_times_s) / p.num_tasks for p in row.points]
         values = [work * unit_s / (wall * threads) for work, wall in zip(works, walls, strict=True)]
         metgs.append(metg_s(works, values, unit_s))
         for work, value in zip(works, values, strict=True):
             efficiencies.setdefault(work, []).append(value)
-    tasks = group[0]["empty"]["num_tasks"]
+    tasks = group[0].empty.num_tasks
     curve = [
         {
             "work": work,
@@ -152,10 +153,10 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
         metg = None if middle is None else {**metg, "median": min(max(middle, metg["low"]), metg["high"])}
     return {
         "metg_s": metg,
-        "empty_task_s": spread([typical(r["empty"]["iteration_times_s"]) / tasks for r in group]),
-        "record_s": spread([r["record_s"] and r["record_s"] / tasks for r in group]),
-        "close_s": spread([None if r["close_s"] is None else r["close_s"] / tasks for r in group]),
-        "prepare_s": spread([r["empty"]["prepare_s"] / tasks for r in group]),
+        "empty_task_s": spread([typical(r.empty.iteration_times_s) / tasks for r in group]),
+        "record_s": spread([r.record_s and r.record_s / tasks for r in group]),
+        "close_s": spread([None if r.close_s is None else r.close_s / tasks for r in group]),
+        "prepare_s": spread([r.empty.prepare_s / tasks for r in group]),
         "curve": curve,
     }
 

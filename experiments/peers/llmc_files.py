@@ -10,7 +10,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Network
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
 
 MODEL, TOKENS = (20240326, 3), (20240520, 1)  # numbers that name a format and its version
 HEADER_INTS = 256

@@ -183,9 +183,10 @@ def _bandwidths(machine: Mapping[str, Any], after: Mapping[str, float]) -> dict[
 
 def _roofline_floors(plan: Plan, machine: Mapping[str, Any], threads: Sequence[int]) -> list[dict[int, float]]:
     """Return the floors of a step by number of threads, at the highest and at the lowest bandwidth of memory."""
-    loops = [{"flops": loop.flops, "least_bytes": plan.least_bytes(loop)} for loop in plan.loops]
-    slower = {**machine, "bandwidth_bytes_per_s": machine["lowest_bandwidth_bytes_per_s"]}
-    return [{n: roofline_floor(loops, *machine_rates(rates, n)) for n in threads} for rates in (machine, slower)]
+    loops = [(loop.flops, plan.least_bytes(loop)) for loop in plan.loops]
+    peak = machine["peak_flops_per_s_1thread"]
+    highest, lowest = machine["bandwidth_bytes_per_s"], machine["lowest_bandwidth_bytes_per_s"]
+    return [{n: roofline_floor(loops, *machine_rates(peak, rates, n)) for n in threads} for rates in (highest, lowest)]
 
 
 def _check_torch_gpu() -> None:

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.speeds import speed_table
 from ..analysis.study import Study
-from ..sampling.files import write_atomically, write_table
+from ..results.files import write_atomically, write_table
 from ..tables import Table
 from . import columns
 from .sections import records_of
@@ -92,31 +91,26 @@ def extra_p(study: Study) -> dict[str, Any]:
 def talp(study: Study) -> dict[str, Any]:
     """Return POP metrics of every logged run in the form of DLB's TALP: a region for each model and number of threads.
 
-    Elapsed and useful time are those of a pass, ns. The factors are peeled in this order: load balance (mean over
-    largest busy time of a worker), then scheduling (largest busy time over elapsed time); their product is the parallel
-    efficiency.
+    Elapsed time is that of an iteration, useful time that of its blocks on all threads, in ns; scheduling efficiency is
+    the rest of the parallel efficiency beside load balance.
     """
     regions: dict[str, Any] = {}
-    for plan_id, model, threads in study.points:
-        profiles = [p for p in study.profiles_of((plan_id, model, threads)).values() if p.get("worker_busy_s")]
-        if not profiles:
-            continue
-        busy = np.median([p["worker_busy_s"] for p in profiles], axis=0)
-        elapsed = float(np.median([p["pass_time_s"] for p in profiles]))
-        balance = float(busy.mean() / busy.max()) if busy.max() else 0.0
-        scheduling = float(busy.max() / elapsed)
-        regions[f"{plan_title(study, plan_id)}; {model} on {threads}"] = {
-            "numCpus": threads,
-            "avgCpus": float(threads),
-            "elapsedTime": round(elapsed * 1e9),
-            "usefulTime": round(float(busy.sum()) * 1e9),
-            "parallelEfficiency": balance * scheduling,
-            "ompParallelEfficiency": balance * scheduling,
-            "ompLoadBalance": balance,
-            "ompSchedulingEfficiency": scheduling,
+    for row in study.traces:
+        own = row.losses
+        useful_s = own.useful_s + own.inflation_s
+        parallel = useful_s / own.step_time_s
+        regions[f"{plan_title(study, row.plan_id)}; {row.model} on {row.threads}"] = {
+            "numCpus": row.threads,
+            "avgCpus": float(row.threads),
+            "elapsedTime": round(own.step_time_s * 1e9),
+            "usefulTime": round(useful_s * row.threads * 1e9),
+            "parallelEfficiency": parallel,
+            "ompParallelEfficiency": parallel,
+            "ompLoadBalance": own.load_balance,
+            "ompSchedulingEfficiency": parallel / own.load_balance if own.load_balance else 0.0,
         }
-    created = study.run.get("created", "")
-    return {"forktask": study.environment.get("forktask", ""), "timestamp": created, "popMetrics": regions}
+    about = {"forktask": study.environment.get("forktask", ""), "timestamp": study.run.created}
+    return {**about, "popMetrics": regions}
 
 
 def latex_tables(study: Study) -> str:

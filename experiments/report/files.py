@@ -16,7 +16,7 @@ from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan
 from ..analysis.study import Study
-from ..sampling.files import write_atomically, write_table
+from ..results.files import write_atomically, write_table
 from ..traces.sweep import plan_folder
 from . import figures
 from .figures.style import FORMATS, save, save_asked
@@ -99,7 +99,7 @@ def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -
 def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     """Return the picture of the plan's traces, if it is there."""
     picture, caption = (plan_folder(out_dir, plan_id) / f"gantt.{kind}" for kind in ("svg", "txt"))
-    if not any(row["plan_id"] == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
+    if not any(row.plan_id == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
         return []
     title = "picture of a trace, with its caption"
     with decoding(picture, title, "delete it to report without"):

@@ -81,7 +81,7 @@ def _question(study: Study, plan_id: str) -> list[str]:
         place, lost = "on a graphics processor (GPU)", "it waits to be told what to do next"
     return [
         f"How much faster does a step of {of} get {place}, and how much of that is lost because {lost}? {about}",
-        f"Here a step was cut into {plan['num_tasks']} pieces of work, and {timed}",
+        f"Here a step was cut into {plan.num_tasks} pieces of work, and {timed}",
     ]
 
 

@@ -109,9 +109,9 @@ def build(study: Study) -> Report:
     short = in_short(study, main_plan(study)) if len(study.samples) else []
     if short:
         sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, answers=short))
-    if study.run.get("how_to_read"):
+    if study.run.how_to_read:
         sections.append(
-            Section("How to read the curves", level=2, sentences=[study.run["how_to_read"]], in_terminal=False)
+            Section("How to read the curves", level=2, sentences=[study.run.how_to_read], in_terminal=False)
         )
     for plan_id in study.plan_ids():
         sections += _plan_sections(study, plan_id)
@@ -122,13 +122,13 @@ def build(study: Study) -> Report:
         title=_title(study),
         facts={
             "title": study.config.get("title", ""),
-            "created": study.run.get("created", ""),
-            "command": _command(study.run),
+            "created": study.run.created,
+            "command": study.run.command,
             "data": study.data,
             "smoke_test": study.smoke_test,
             "swept": list(study.axes),
             "equivalence_band": EQUIVALENCE_BAND,
-            "environment_id": study.run.get("environment_id"),
+            "environment_id": study.run.environment_id,
         },
         notes=[data_warning(study)] if study.smoke_test else [],
         warnings=study.warnings,
@@ -280,16 +280,16 @@ def _gpu_columns(rows: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
 
 def _logging(study: Study, plan_id: str) -> list[str]:
     """Say where the pictures and traces of a plan are, and what logging cost."""
-    rows = [row for row in study.traces if row["plan_id"] == plan_id]
+    rows = [row for row in study.traces if row.plan_id == plan_id]
     if not rows:
         return []
-    folder = rows[-1]["path"].partition("/events/")[0]
-    costs = [f"{overhead_text(row)} ({model_label(row['model'])})" for row in rows]
+    folder = rows[-1].path.partition("/events/")[0]
+    costs = [f"{overhead_text(row.overhead, row.overheads)} ({model_label(row.model)})" for row in rows]
     sentences = [
         f"Each model ran once more with its event log on. Pictures and traces for other tools: {folder}.",
         f"Logging changed the time of a run by {', '.join(costs)}.",
     ]
-    if not all(row["losses"]["against_serial"] for row in rows):
+    if not all(row.losses.against_serial for row in rows):
         sentences.append("Without a serial run all running time counts as useful.")
     return sentences
 
@@ -342,8 +342,8 @@ def _closing_sections(study: Study) -> list[Section]:
     """Return failures, explanations and the environment."""
     failures = [
         {
-            **{key: row.get(key) for key in ("model", "threads", "plan_id", "reason", "message")},
-            "plan_name": plan_title(study, row["plan_id"]) if row.get("plan_id") in study.plans else "",
+            **{key: getattr(row, key) for key in ("model", "threads", "plan_id", "reason", "message")},
+            "plan_name": plan_title(study, row.plan_id),
         }
         for row in study.failures
     ]
@@ -432,11 +432,6 @@ def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _inflations(study: Study, plan_id: str) -> dict[tuple[str, int], Estimate]:
     points = {point: inflation(study, (plan_id, *point)) for point in study.points_of(plan_id)}
     return {point: estimate for point, estimate in points.items() if estimate.count}
-
-
-def _command(run: Mapping[str, Any]) -> str:
-    command = run.get("command", "")
-    return " ".join(map(str, command)) if isinstance(command, (list, tuple)) else str(command)
 
 
 def _leaves(value: Any, name: str = "") -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...cython_src.errors import UsageError
 from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.windows import Window, typical
+from ..results.files import write_atomically, write_table
 from ..sampling.events import EventLog
-from ..sampling.files import write_atomically, write_table
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto

@@ -14,6 +14,7 @@ from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_t
 from ..analysis.speeds import best_serial
 from ..analysis.statistics import Estimate
 from ..analysis.study import Study
+from ..results.rows import MachineRow, PlanRow
 
 
 def format_time(seconds: float, unit: str = "s") -> str:
@@ -26,9 +27,9 @@ def format_time(seconds: float, unit: str = "s") -> str:
     raise AssertionError
 
 
-def blocks_text(plan: Mapping[str, Any]) -> str:
+def blocks_text(plan: PlanRow) -> str:
     """Describe a plan's granularity in words."""
-    granularity = "" if is_graph(plan) else str(plan.get(GRANULARITY, "") or "")
+    granularity = "" if is_graph(plan) else plan.granularity
     match = re.fullmatch(r"images=(\d+)", granularity)
     cut = (
         f"{match[1]} image{'s' * (match[1] != '1')} a block"
@@ -37,13 +38,13 @@ def blocks_text(plan: Mapping[str, Any]) -> str:
         if granularity
         else ""
     )
-    tasks = f"{plan['num_tasks']} tasks in {len(plan['loops'])} loops"
+    tasks = f"{plan.num_tasks} tasks in {len(plan.loops)} loops"
     return f"{cut}: {tasks}" if cut else tasks
 
 
 def samples_word(study: Study, plan_id: str) -> str:
     """Return what the plan's network takes: images, or sequences of tokens."""
-    kernels = {loop.get("kernel") for loop in study.plans[plan_id]["loops"]}
+    kernels = {loop.kernel for loop in study.plans[plan_id].loops}
     return "sequences" if {"tokens_load", "labelled_tokens_load"} & kernels else "images"
 
 
@@ -99,7 +100,7 @@ def axes_text(study: Study, plan_id: str, but: Collection[str] = ()) -> str:
 
 def compared_bits(study: Study, plan_id: str) -> bool:
     """Whether the results of a plan's models were compared bit for bit: not where blocks add in any order."""
-    return bool(study.plans[plan_id].get("deterministic", True))
+    return study.plans[plan_id].deterministic
 
 
 def machine_text(study: Study) -> str:
@@ -108,31 +109,28 @@ def machine_text(study: Study) -> str:
     cpu = find_text(study.environment, "cpu_model", "cpu", "model_name")
     if cpu:
         pieces.append(cpu)
-    if study.machine.get("peak_flops_per_s_1thread"):
-        pieces.append(f"measured FMA peak {study.machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s per thread")
-    bandwidth = study.machine.get("bandwidth_bytes_per_s") or {}
-    if bandwidth.get("1"):
-        pieces.append(f"bandwidth {rounded(bandwidth['1'] / 1e9, zeros=False)} GB/s for one thread")
-    capacity = study.machine.get("capacity") or {}
-    if capacity:
-        wide = max(capacity, key=int)
+    machine = study.machine
+    if machine.peak_flops_per_s_1thread:
+        pieces.append(f"measured FMA peak {machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s per thread")
+    if bandwidth := machine.bandwidth_bytes_per_s.get("1"):
+        pieces.append(f"bandwidth {rounded(bandwidth / 1e9, zeros=False)} GB/s for one thread")
+    if machine.capacity:
+        wide = max(machine.capacity, key=int)
         pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)).value:.2f}")
     if len(study.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in study.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
-def describe_machine(
-    environment: Mapping[str, Any], machine: Mapping[str, Any], threads: int, capacity: Estimate
-) -> str:
+def describe_machine(environment: Mapping[str, Any], machine: MachineRow, threads: int, capacity: Estimate) -> str:
     """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
     pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
     if environment.get("gpus"):
         pieces.append(str(environment["gpus"][0]))
     if environment.get("forktask"):
         pieces.append(f"forktask {environment['forktask']}")
-    if machine.get("peak_flops_per_s_1thread"):
-        pieces.append(f"{machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s a thread")
+    if machine.peak_flops_per_s_1thread:
+        pieces.append(f"{machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s a thread")
     pieces.append(f"{threads} threads do the work of {capacity.value:.2f}")
     return ", ".join(pieces)
 
@@ -167,18 +165,16 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     # Every option that a run recorded, whether it was swept or left at its default.
     unused = ("sequence",) if samples_word(study, plan_id) == "images" else ()
     recorded = {
-        name: value
-        for name, value in study.records[plan_id].items()
-        if name in plan.get("options", {}) and name not in unused
+        name: value for name, value in study.records[plan_id].items() if name in plan.options and name not in unused
     }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
-    pinned = samples["cpus"].map(bool).all() if "cpus" in samples else False
-    named = samples["instruction_set"].dropna() if "instruction_set" in samples else ()
+    pinned = samples["cpus"].map(bool).all()
+    named = samples["instruction_set"]
     # Models of both devices name themselves too, since their bits depend on who computes which part.
     sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
     graph = is_graph(plan)  # without convolutions, and options of a network say nothing of it
     counted = "(convolutions counted in their direct form)"
-    flops = "" if graph else f", {rounded(plan['flops'] / 1e9, zeros=False)} GFLOP a step {counted}"
+    flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step {counted}"
     left = "results" if graph else "weights"
     agreed = ", and all of them " + ("on one device " if gpu_names(study) else "") + f"left bit-identical {left}"
     agreed += "; the devices' losses agree within rounding" if gpu_names(study) else ""
@@ -186,7 +182,7 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     if not compared_bits(study, plan_id):
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
     return [
-        f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan['num_edges']} dependence edges"
+        f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
         f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "

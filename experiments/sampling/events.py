@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +18,8 @@ from msgspec import UNSET, Meta, UnsetType
 from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, decoding, read_arrays
+from ..results.files import write_atomically
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
-from .files import write_atomically
 
 EVENTS_VERSION = 1
 THREAD, HOST, STREAM, COPIES = ("thread", "host", "stream", "copies")
@@ -114,7 +114,7 @@ class EventLog:
     @property
     def overhead_text(self) -> str:
         """Write the cost of logging, or that disturbances of the runs hide it."""
-        return overhead_text(self.about)
+        return overhead_text(self.about["overhead"], self.about["overheads"])
 
     @property
     def wall_ns(self) -> int:
@@ -194,12 +194,12 @@ def graph_of_edges(num_tasks: int, edges: np.ndarray) -> TaskGraph:
     return TaskGraph(num_tasks, joins, offsets, split, np.ascontiguousarray(target), None, intra, cross, True)
 
 
-def overhead_text(about: Mapping[str, Any]) -> str:
-    """Return what logging cost, from `overhead` and `overheads`, or that it is hidden by what disturbed the runs."""
-    low, high = min(about["overheads"]), max(about["overheads"])
+def overhead_text(overhead: float, overheads: Sequence[float]) -> str:
+    """Return what logging cost, by its median and that of each pair, or that what disturbed the runs hides it."""
+    low, high = min(overheads), max(overheads)
     if high - low > DISTURBED:
         return f"an unknown part (disturbed: {low:+.0%} to {high:+.0%})"
-    return f"{about['overhead']:+.1%}"
+    return f"{overhead:+.1%}"
 
 
 def write_events(path: str | os.PathLike, log: EventLog) -> Path:

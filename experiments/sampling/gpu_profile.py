@@ -152,7 +152,6 @@ def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
         }
     names = {loop.name: f"{loop.name} ({loop.kernel})" for loop in bound.plan.loops}
     return {
-        "kind": "profile",
         "kernels": [_row(names[name], values, kernel_passes, total_s) for name, values in times.items()],
         "busy_s": total_s / (kernel_passes * stride),
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},

@@ -129,10 +129,9 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
-        swaps = executor.num_cpu_swaps if conduct else 0
+        swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
         timed, observed = _time_observed(job, stepper, counters, warm.pass_time_s)
-        if conduct:
-            conduct["cpu_swaps"] = executor.num_cpu_swaps - swaps  # those during the timed runs
+        swaps = executor.num_cpu_swaps - swaps if conduct else 0
         _check_finite(result_hashes(bound), stepper)
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
@@ -140,7 +139,6 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     if busy_blas:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
-        "kind": "sample",
         "step_time_s": timed.step_time_s,
         "fill_time_s": timed.fill_time_s,
         "run_lengths": timed.run_lengths,
@@ -158,6 +156,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "conduct": conduct,
+        "cpu_swaps": swaps,
         **observed,
         "max_resident_bytes": peak_resident_bytes(),
         "libraries_bytes": libraries_bytes,

@@ -499,22 +499,22 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
 
 def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
-    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last; those of a
-    GPU's models have none.
+    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last.
 
     Raises
     ------
     UsageError
         No such folder, or no profile in it.
     """
-    from .results import read_results
+    from ..results.folder import read_results
+    from ..results.rows import ProfileRow
 
-    profiles = [row for row in read_results(folder).of_kind("profile") if "block_time_s" in row]
+    profiles = read_results(folder).of(ProfileRow)
     if not profiles:
         raise UsageError(
             f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile"
         )
-    return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
+    return [row.block_time_s for row in sorted(profiles, key=lambda row: row.model == "serial")]
 
 
 def describe_gpu_convolutions(conv: str) -> str:

@@ -32,8 +32,8 @@ from ...cython_src.reading import decode_json, read_regular
 from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
+from ..results.files import cache_folder, write_atomically
 from .child import clean_environment, run_sample, sample_environment
-from .files import cache_folder, write_atomically
 from .models import parse_model, process_environment
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.plan_check_worker")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,11 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     means = times.pop("block_mean_s")
     loops = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], means)
     return {
-        "kind": "profile",
         **times,
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,
         "phase_beside_s": phases_beside(events, plan, passes),
         "runtime_cost_s": measure_runtime_cost(job, plan) if stride == 1 else None,
-        "bounds": plan_bounds(plan, times["block_time_s"]).as_row(),
+        "bounds": asdict(plan_bounds(plan, times["block_time_s"])),
         "floors": predicted_times(loops, job["threads"], None, plan_bounds(plan, means)),
         "pass_time_s": wall / passes,
         "barrier": spec.barrier,

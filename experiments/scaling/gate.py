@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
+from ..results.files import check_appendable, check_writable, write_atomically
 from ..sampling import subject
-from ..sampling.files import check_appendable, check_writable, write_atomically
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
 from .bench import EFFORTS, Bench, Effort, Side

@@ -21,7 +21,7 @@ from ...cython_src.binding.bind import BoundPlan
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, read_json
 from ...tasking.executor import expected_cost_ns
 from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
 from ..sampling.profile import measure_profile
 
 BASELINE = "scaling_baseline.json"

@@ -8,12 +8,12 @@ random order, so each block is a round of the sequential test, which may be look
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from statistics import median
-from typing import Any
 
 from ..analysis.names import TASK_MODELS, base_model
 from ..analysis.statistics import EQUIVALENCE_BAND, MIN_PAIRS
+from ..results.rows import SampleRow
 from .sequential import FAIL, GO_ON, PASS, judge
 
 
@@ -27,22 +27,21 @@ def judge_question(log_ratios: list[float]) -> str:
     return {PASS: "faster", FAIL: "slower", GO_ON: GO_ON}[judge(log_ratios, 1.0)]
 
 
-def undecided(samples: Iterable[Mapping[str, Any]]) -> set[str] | None:
+def undecided(samples: Iterable[SampleRow]) -> set[str] | None:
     """Return the ids of the configurations that open questions need, the serial ones among them, or None where there
     is no question at all.
 
     Parameters
     ----------
-    samples : iterable of mapping
-        Rows of kind "sample".
+    samples : iterable of SampleRow
     """
     times: dict[tuple[str, int, int], dict[str, dict[int, float]]] = {}
     ids: dict[tuple[str, int, int, str], str] = {}
     for row in samples:
-        place = (row["plan_id"], row.get("interference", 0), row["threads"])
-        if row.get("step_time_s") and row["step_time_s"] > 0:
-            times.setdefault(place, {}).setdefault(row["model"], {})[row["repetition"]] = row["step_time_s"]
-        ids[(*place, row["model"])] = row["config_id"]
+        place = (row.plan_id, row.interference, row.threads)
+        if row.step_time_s > 0:
+            times.setdefault(place, {}).setdefault(row.model, {})[row.repetition] = row.step_time_s
+        ids[(*place, row.model)] = row.config_id
     most: dict[tuple[str, int], int] = {}
     for plan, hogs, threads in times:
         most[plan, hogs] = max(threads, most.get((plan, hogs), 0))

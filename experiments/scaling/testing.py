@@ -11,9 +11,9 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..machine.topology import available_cpus
+from ..results.folder import short_id
 from ..sampling import subject
 from ..sampling.models import parse_model, parse_models
-from ..sampling.results import short_id
 from . import clock, exact, model
 from .bench import Side
 from .sequential import FAIL, PASS

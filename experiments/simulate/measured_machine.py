@@ -12,7 +12,8 @@ from ...cython_src.graphs.task_bench import task_bench
 from ..machine.core_latency import measure_latency, measure_transfer
 from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
+from ..results.rows import MachineRow, make_row
 from ..sampling.models import make_executor
 from ..sampling.timing import Stepper
 from .machine_model import MachineModel, Overheads
@@ -23,15 +24,15 @@ TRANSFER_BYTES = 1 << 16  # as much as a block of a few images; in the own cache
 SPIN_S = 50e-6  # tasking/executor.py: SPIN_NS
 
 
-def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: Mapping[str, Any] | None = None):
+def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: MachineRow | None = None):
     """Measure this machine, for simulations: some three seconds, or two where its limits are at hand.
 
     Parameters
     ----------
     environment : mapping, optional
         Result of `machine.environment.collect`.
-    limits : mapping, optional
-        Result of `measure_machine`, such as the row "machine" of a results folder.
+    limits : MachineRow, optional
+        Result of `measure_machine`, such as the one of a results folder.
 
     Returns
     -------
@@ -40,7 +41,7 @@ def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: M
     from ..machine.environment import collect
 
     environment = collect() if environment is None else environment
-    limits = measure_machine(environment=environment) if limits is None else limits
+    limits = make_row(MachineRow, measure_machine(environment=environment)) if limits is None else limits
     cpus = cpu_order(len(available_cpus()))
     line = measure_latency(cpus[0], cpus[1]) if len(cpus) > 1 else 0.0
     wake = measure_latency(cpus[0], cpus[1], sleeps=True, rounds=500) if len(cpus) > 1 else 0.0
@@ -48,9 +49,9 @@ def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: M
     return MachineModel(
         name=(environment.get("cpu") or {}).get("model") or platform.node(),
         cores=len(cpus),
-        peak_flops_per_s=float(limits["peak_flops_per_s_1thread"]),
-        bandwidth_bytes_per_s=_never_less({int(n): float(v) for n, v in limits["bandwidth_bytes_per_s"].items()}),
-        capacity={int(n): min(float(v), float(n)) for n, v in limits["capacity"].items()},
+        peak_flops_per_s=limits.peak_flops_per_s_1thread,
+        bandwidth_bytes_per_s=_never_less({int(n): v for n, v in limits.bandwidth_bytes_per_s.items()}),
+        capacity={int(n): min(v, float(n)) for n, v in limits.capacity.items()},
         last_level_cache_bytes=float(last_level_cache_bytes(environment)),
         line_s=line,
         transfer_bytes_per_s=1 / seconds_per_byte if seconds_per_byte else 0.0,

@@ -23,6 +23,7 @@ from ..analysis.statistics import Estimate
 from ..analysis.study import Study
 from ..analysis.typical import NOTHING
 from ..bounds.bounds import graph_bounds_of
+from ..results.rows import MachineModelRow, MachineRow
 from ..sampling.models import parse_model
 from .machine_model import MachineModel, continued, machine_of
 from .policies import Subject, can_simulate, simulate
@@ -66,11 +67,11 @@ def machine_of_study(study: Study) -> MachineModel:
             "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
             "on the machine that measured it"
         )
-    machine = machine_of(study.machine_model["model"], "the row machine_model")
+    machine = machine_of(study.machine_model, "the row machine_model")
     return replace(machine, capacity={n: study.capacity(n).value for n in machine.capacity})
 
 
-def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapping[str, Any] | None) -> MachineModel:
+def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: MachineRow | None) -> MachineModel:
     """Measure this machine for simulations of what was measured in a folder.
 
     Parameters
@@ -78,7 +79,7 @@ def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mapp
     folder : path
     then : mapping
         The environment at that time.
-    limits : mapping or None
+    limits : MachineRow or None
         What `measure_machine` returned at that time.
 
     Raises
@@ -105,14 +106,14 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
     ------
     OtherMachine
     """
-    from ..sampling.results import ResultsWriter
+    from ..results.folder import ResultsWriter
 
     with ResultsWriter(out_dir) as writer:
-        if writer.results.of_kind("machine_model"):
+        if writer.results.of(MachineModelRow):
             return
-        limits, started = writer.results.of_kind("machine"), time.time()
-        model = measure_for(out_dir, writer.results.run["environment"], limits[-1] if limits else None)
-        writer.append({"kind": "machine_model", "model": model.as_row(), "started": started})
+        limits, started = writer.results.of(MachineRow), time.time()
+        model = measure_for(out_dir, writer.results.run.environment, limits[-1] if limits else None)
+        writer.append(MachineModelRow(model=model.as_row(), started=started))
 
 
 @lru_cache(maxsize=8)
@@ -126,8 +127,8 @@ def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject
         This version lowers the plan's options to other loops than those that were measured.
     """
     row = study.plans[plan_id]
-    plan = lower(**row["options"])
-    measured = [(loop["name"], loop["num_blocks"]) for loop in row["loops"]]
+    plan = lower(**row.options)
+    measured = [(loop.name, loop.num_blocks) for loop in row.loops]
     if measured != [(loop.name, loop.num_blocks) for loop in plan.loops]:
         raise UsageError(
             f"plan {plan_id} must have the loops that were measured, but this forktask lowers its options to others; "
@@ -233,7 +234,7 @@ def simulated_bounds(
         return Estimate(value, low, min(high, float(n)), known.count)
 
     profiles = serial_profiles(study, plan_id)
-    if target is not here or any(graph is None for _, graph in profiles):  # rows of older versions have no graph
+    if target is not here:
         subject = subject_of(study, plan_id, here)
         profiles = [_profile_on(target, subject, loops) for loops, _ in profiles]
     rows = bound_rows(study, plan_id, threads, capacity, profiles)

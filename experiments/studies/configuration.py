@@ -43,9 +43,9 @@ from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import Text, check_keys, check_title, checked, read_toml
 from ...cython_src.records import Field, Record, about, fields
-from ..sampling.files import SHIPPED, given_or_shipped
+from ..results.files import SHIPPED, given_or_shipped
+from ..results.folder import short_id
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
-from ..sampling.results import short_id
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
 from ..training.dataset import check_spec

@@ -18,8 +18,8 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import read_json
+from ..results.files import write_atomically
 from ..sampling.child import answer_job
-from ..sampling.files import write_atomically
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..training.config import TrainingConfig
 from ..training.data import load_data

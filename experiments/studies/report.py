@@ -18,7 +18,7 @@ from ..report.figures.style import FORMATS, save, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
-from ..sampling.files import write_atomically, write_table
+from ..results.files import write_atomically, write_table
 from ..sampling.memory import format_bytes
 from ..tables import Column, Table
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS

@@ -19,8 +19,8 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json, read_json, read_regular
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
+from ..results.files import check_writable_folder, locked_file, write_atomically
 from ..sampling.child import clean_environment, run_sample, sample_environment
-from ..sampling.files import check_writable_folder, locked_file, write_atomically
 from ..sampling.models import check_threads, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.checkpoints import EpochMeasurements

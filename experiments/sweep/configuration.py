@@ -39,8 +39,9 @@ from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
+from ..results.files import SHIPPED, given_or_shipped
+from ..results.folder import short_id
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
-from ..sampling.files import SHIPPED, given_or_shipped
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
@@ -53,7 +54,6 @@ from ..sampling.models import (
     parse_models,
     process_environment,
 )
-from ..sampling.results import short_id
 from ..sampling.timing import LEAST_PAIRS
 from .tuned import problem_id, read_tuned
 

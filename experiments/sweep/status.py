@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
-from ..sampling.results import LASTING_FAILURES, Results
+from ..results.folder import LASTING_FAILURES, Results
+from ..results.rows import FailureRow, RunRow, SampleRow
 from .configuration import from_dict
 
 
@@ -17,25 +18,19 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
     """
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
     lines, trusted = [], True
-    for row in results.of_kind("failure"):
-        if row["reason"] == "crash" and row["config_id"] in finished:
+    for row in results.of(FailureRow):
+        if row.reason == "crash" and row.config_id in finished:
             continue
-        message = (row["message"].splitlines() or [""])[0]
-        lines.append(
-            f"{row['model']} on {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['reason']}: {message}"
-        )
-        trusted = trusted and row["reason"] != "mismatch"
+        message = (row.message.splitlines() or [""])[0]
+        lines.append(f"{row.model} on {row.threads} thread{'s' * (row.threads > 1)}: {row.reason}: {message}")
+        trusted = trusted and row.reason != "mismatch"
     return lines, trusted
 
 
-def standing_failures(results: Results) -> list[dict]:
+def standing_failures(results: Results) -> list[FailureRow]:
     """Return the failures that no later attempt has mended."""
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
-    return [
-        row
-        for row in results.of_kind("failure")
-        if row["reason"] in LASTING_FAILURES or row["config_id"] not in finished
-    ]
+    return [row for row in results.of(FailureRow) if row.reason in LASTING_FAILURES or row.config_id not in finished]
 
 
 def describe_status(results: Results) -> dict[str, Any]:
@@ -44,10 +39,9 @@ def describe_status(results: Results) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        An older version began it.
+        The folder holds another kind of results.
     """
-    results.require_present_version()
-    configuration = from_dict(results.run["config"])
+    configuration = from_dict(results.run.config)
     finished, settled = results.finished(), results.settled()
     configurations = []
     for point in configuration.points():
@@ -76,17 +70,17 @@ def describe_status(results: Results) -> dict[str, Any]:
     lines, trusted = failure_report(results)
     return {
         "title": configuration.title,
-        "started": results.of_kind("run")[0].get("created", ""),
-        "environment_id": results.run["environment_id"],
+        "started": results.of(RunRow)[0].created,
+        "environment_id": results.run.environment_id,
         "repeats": configuration.measure.repeats,
         "configurations": configurations,
-        "samples": len(results.of_kind("sample")),
+        "samples": len(results.of(SampleRow)),
         "samples_missing": missing,
         "profiles_missing": profiles_missing,
         "failures": lines,
         "weights_agree": trusted,
         "half_written_line": bool(results.partial),
-        "resume": results.run.get("command", "") if missing or profiles_missing else None,
+        "resume": results.run.command if missing or profiles_missing else None,
     }
 
 

@@ -6,7 +6,6 @@ The sweeping process only chooses the next sample and writes the row that came b
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -18,6 +17,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
+import msgspec
+
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import describe, plan_options
@@ -27,21 +28,34 @@ from ..machine.disturbance import read_memory
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
+from ..results.folder import Results, ResultsWriter
+from ..results.rows import (
+    CapacityRow,
+    FailureRow,
+    GpuProfileRow,
+    Loop,
+    MachineRow,
+    Measured,
+    PlanRow,
+    ProfileRow,
+    RunRow,
+    SampleRow,
+    make_row,
+)
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
 from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..sampling.memory import format_bytes, parse_bytes
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar, format_seconds
-from ..sampling.results import Results, ResultsWriter
 from .configuration import Configuration, Point
 
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
 GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
 
-def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the "plan" row: options, loops with their costs, and the size of the closed task graph.
+def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
+    """Return the row of a plan: options, loops with their costs, and the size of the closed task graph.
 
     Raises
     ------
@@ -50,34 +64,32 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> dict[str, Any]:
     """
     lowered = lower(**plan)
     graph = record_graph(lowered.accesses, closed=True)
-    return {
-        "kind": "plan",
-        "plan_id": plan_id,
-        **{name: plan[name] for name in ("network", "batch", "phase", "granularity")},
-        "options": dict(plan),
-        "loops": [
-            {
-                "name": loop.name,
-                "layer": loop.layer,
-                "phase": loop.phase,
-                "kernel": loop.kernel,
-                "num_blocks": loop.num_blocks,
-                "flops": loop.flops,
-                "bytes": loop.bytes,
-                "least_bytes": lowered.least_bytes(loop),
-            }
+    return PlanRow(
+        plan_id=plan_id,
+        options=dict(plan),
+        loops=[
+            Loop(
+                name=loop.name,
+                layer=loop.layer,
+                phase=loop.phase,
+                kernel=loop.kernel,
+                num_blocks=loop.num_blocks,
+                flops=loop.flops,
+                bytes=loop.bytes,
+                least_bytes=lowered.least_bytes(loop),
+            )
             for loop in lowered.loops
         ],
-        "flops": lowered.flops,
-        "bytes": lowered.bytes,
-        "num_tasks": lowered.num_tasks,
-        "num_edges": graph.num_edges,
-        "num_joins": graph.num_joins,
-        "memory_bytes": lowered.memory_bytes(),
-        "iteration_stride": lowered.iteration_stride,
-        "deterministic": lowered.deterministic,
-        "num_parameters": len(lowered.attributes.get("parameters", ())),
-    }
+        flops=lowered.flops,
+        bytes=lowered.bytes,
+        num_tasks=lowered.num_tasks,
+        num_edges=graph.num_edges,
+        num_joins=graph.num_joins,
+        memory_bytes=lowered.memory_bytes(),
+        iteration_stride=lowered.iteration_stride,
+        deterministic=lowered.deterministic,
+        num_parameters=len(lowered.attributes.get("parameters", ())),
+    )
 
 
 class _Job(NamedTuple):
@@ -103,10 +115,10 @@ class Sweep:
         Progress and messages.
     sample_command : sequence of str
         The measuring process.
-    plan_row : callable (plan_id, plan) -> dict
+    plan_row : callable (plan_id, plan) -> PlanRow
     environment : mapping, optional
         {"environment", "environment_id"}; by default collected here.
-    machine_row : callable () -> dict, optional
+    machine_row : callable () -> MachineRow, optional
         By default the machine's limits are measured, and its capacity again at the beginning of each repetition.
     undecided : callable (samples) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
@@ -121,7 +133,7 @@ class Sweep:
     plan_row: Any = plan_row
     environment: Mapping[str, Any] | None = None
     machine_row: Any = None
-    undecided: Callable[[Sequence[Mapping[str, Any]]], set[str] | None] | None = None
+    undecided: Callable[[Sequence[SampleRow]], set[str] | None] | None = None
     checks: dict[str, str] = field(init=False, default_factory=dict)  # by plan_id
 
     def run(self) -> Results:
@@ -156,14 +168,15 @@ class Sweep:
         with ResultsWriter(self.out_dir) as writer:
             _check_same_networks(writer.results, plan_rows)
             continued = writer.start(
-                {
-                    "run_id": uuid.uuid4().hex,
-                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                    "command": self.command_line,
-                    "config": configuration.as_dict(),
-                    **({"how_to_read": configuration.how_to_read} if configuration.how_to_read else {}),
+                RunRow(
+                    holds="samples",
+                    run_id=uuid.uuid4().hex,
+                    created=datetime.now(UTC).isoformat(timespec="seconds"),
+                    command=self.command_line,
+                    config=configuration.as_dict(),
+                    how_to_read=configuration.how_to_read,
                     **self.environment,
-                }
+                )
             )
             if writer.results.partial:
                 self._say(
@@ -173,10 +186,10 @@ class Sweep:
             jobs = self._missing(writer.results)
             if continued:
                 self._say(f"going on with {self.out_dir}: {len(jobs)} of {self._total()} measurements are missing")
-            if not writer.results.of_kind("machine"):
+            if not writer.results.of(MachineRow):
                 self._say("measuring the machine's limits")
                 writer.append(self.machine_row() if self.machine_row else self._measure_machine(order_cpus))
-            known = {row["plan_id"] for row in writer.results.of_kind("plan")}
+            known = {row.plan_id for row in writer.results.of(PlanRow)}
             for plan_id, row in plan_rows.items():
                 if plan_id not in known:
                     writer.append(row)
@@ -188,20 +201,20 @@ class Sweep:
                 raise
             return writer.results
 
-    def _measure_machine(self, order_cpus) -> dict[str, Any]:
+    def _measure_machine(self, order_cpus) -> MachineRow:
         """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
         row = measure_machine(environment=self.environment["environment"])
         found: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self.configuration.points()}):
             if hogs:
                 found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, order_cpus(threads))
-        return {**row, "capacity_beside": found}
+        return make_row(MachineRow, row, {"capacity_beside": found})
 
     def _measure_capacity(self, writer: ResultsWriter, repetition: int) -> None:
         """Write the capacity of the thread counts at the beginning of a repetition, so that its spread is known."""
         threads = sorted({point.threads for point in self.configuration.points()} - {1})
         if threads and self.machine_row is None:
-            writer.append({"kind": "capacity", "repetition": repetition, "capacity": measure_capacity(threads)})
+            writer.append(CapacityRow(repetition=repetition, capacity=measure_capacity(threads)))
 
     def _total(self) -> int:
         measure = self.configuration.measure
@@ -234,7 +247,7 @@ class Sweep:
         took: dict[str, float] = {}  # seconds of the last repetition of each plan
         for repetition in sorted({job.repetition for job in jobs}):
             spent = time.monotonic() - start
-            wanted = self.undecided(writer.results.of_kind("sample")) if repetition else None
+            wanted = self.undecided(writer.results.of(SampleRow)) if repetition else None
             if wanted is not None and not wanted:
                 self._say(f"every verdict is decided after {repetition} repetitions ({format_seconds(spent)})")
                 return
@@ -257,11 +270,11 @@ class Sweep:
     def _measure(self, writer: ResultsWriter, jobs: Sequence[_Job], order_cpus, cores: int) -> dict[str, float]:
         """Measure jobs and return how many seconds each plan took."""
         # The first weights of each plan and instruction set; all others must equal them.
-        expected: dict[tuple[str, str], dict] = {}
-        for row in writer.results.of_kind("sample"):
-            if row.get("deterministic", True):
-                expected.setdefault((row["plan_id"], row["instruction_set"]), row)
-        deterministic = {row["plan_id"]: row["deterministic"] for row in writer.results.of_kind("plan")}
+        expected: dict[tuple[str, str], SampleRow] = {}
+        for row in writer.results.of(SampleRow):
+            if row.deterministic:
+                expected.setdefault((row.plan_id, row.instruction_set), row)
+        deterministic = {row.plan_id: row.deterministic for row in writer.results.of(PlanRow)}
         failed: set[str] = set()
         start, last_said, measured_in = time.monotonic(), None, None
         took: dict[str, float] = {}
@@ -278,25 +291,16 @@ class Sweep:
                     self._measure_capacity(writer, job.repetition)
                     measured_in = job.repetition
                 began = time.monotonic()
-                row, result = self._measure_once(job, order_cpus, cores)
+                row = self._measure_once(job, order_cpus, cores)
                 took[point.plan_id] = took.get(point.plan_id, 0.0) + time.monotonic() - began
-                if (
-                    job.kind == "sample"
-                    and "failure" not in result
-                    and deterministic[point.plan_id]
-                    and result.get("deterministic", True)
-                ):
-                    first = expected.setdefault((point.plan_id, result["instruction_set"]), {**result, **row})
-                    result = check_same_answer(result, first)
-                if "failure" in result:
+                if isinstance(row, SampleRow) and row.deterministic and deterministic[point.plan_id]:
+                    row = check_same_answer(row, expected.setdefault((point.plan_id, row.instruction_set), row))
+                if isinstance(row, FailureRow):
                     failed.add(point.config_id)
                     bar.clear()
-                    reason = f"{result['failure']}: {result['message'].splitlines()[0]}"
+                    reason = f"{row.reason}: {row.message.splitlines()[0]}"
                     self._say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
-                    row.update(kind="failure", measuring=job.kind, reason=result.pop("failure"), **result)
-                    writer.append(row)
-                    continue
-                writer.append({**result, **row})
+                writer.append(row)
         return took
 
     def _stage(self, job: _Job) -> str:
@@ -311,13 +315,14 @@ class Sweep:
         left = f", {format_seconds(spent_s / done * (total - done))} left" if done else ""
         return f"{done} of {total} measured{left}"
 
-    def _measure_once(self, job: _Job, order_cpus, cores: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Measure in a fresh process; return the conditions for the row, and the sample, profile or failure."""
+    def _measure_once(self, job: _Job, order_cpus, cores: int) -> SampleRow | ProfileRow | GpuProfileRow | FailureRow:
+        """Measure in a fresh process."""
         measure, point = self.configuration.measure, job.point
+        spec = parse_model(point.model)
         cpus = order_cpus(point.threads) if measure.pin else None
         settings = {
             **sample_environment(point.threads, point.interference, cores, measure.wait_policy),
-            **process_environment(parse_model(point.model)),
+            **process_environment(spec),
         }
         asked = {
             "kind": job.kind,
@@ -336,8 +341,7 @@ class Sweep:
             result = run_sample(
                 asked, clean_environment(os.environ, settings), measure.time_limit_s, self.sample_command
             )
-        row = {
-            "kind": job.kind,
+        conditions = {
             "config_id": point.config_id,
             "model": point.model,
             "threads": point.threads,
@@ -350,7 +354,15 @@ class Sweep:
             "cpus": cpus,
             "variables": settings,
         }
-        return row, result
+        kinds = {"sample": SampleRow, "profile": GpuProfileRow if spec.model.device == "gpu" else ProfileRow}
+        if "failure" not in result:
+            try:
+                return make_row(kinds[job.kind], result, conditions)
+            except ValueError as error:
+                result = {"failure": "crash", "message": f"the measuring process gave no {job.kind}: {error}"}
+        return FailureRow(
+            **conditions, measuring=job.kind, reason=result["failure"], message=result["message"], sample=None
+        )
 
     def _say(self, message: str) -> None:
         print(f"forktask: {message}", file=self.stream, flush=True)
@@ -367,32 +379,35 @@ def _plans_with_room(took: Mapping[str, float], room_s: float) -> set[str]:
     return found
 
 
-def _check_same_networks(results: Results, plan_rows: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_same_networks(results: Results, plan_rows: Mapping[str, PlanRow]) -> None:
     """Raise `UsageError` if the user's program makes another network now than that of the results under its name."""
-    for row in results.of_kind("plan"):
-        now = plan_rows.get(row["plan_id"])
-        if now and is_own(row["network"]) and json.loads(json.dumps(now["loops"])) != row["loops"]:
+    for row in results.of(PlanRow):
+        now = plan_rows.get(row.plan_id)
+        if now and is_own(row.network) and now.loops != row.loops:
             raise UsageError(
-                f"{results.path.parent} was measured with another network {row['network']!r}, whose program was "
+                f"{results.path.parent} was measured with another network {row.network!r}, whose program was "
                 f"changed since; choose another folder with --out"
             )
 
 
-def check_same_answer(sample: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | FailureRow:
     """Return `sample`, or a failure "mismatch" that holds it, if weights or losses differ from `first`'s."""
-    differing = [what for what in ("weights", "losses") if sample[f"{what}_hash"] != first[f"{what}_hash"]]
+    same = {"weights": sample.weights_hash == first.weights_hash, "losses": sample.losses_hash == first.losses_hash}
+    differing = [what for what, equal in same.items() if not equal]
     if not differing:
         return sample
-    return {
-        "failure": "mismatch",
-        "message": f"{' and '.join(differing)} after {sample['check_iterations']} iterations are not those of "
-        f"{first['model']} on {first['threads']} thread{'s' * (first['threads'] > 1)}, repetition "
-        f"{first['repetition']}, as they must be bit for bit",
-        "sample": sample,
-    }
+    return FailureRow(
+        **{name: getattr(sample, name) for name in Measured.__struct_fields__},
+        measuring="sample",
+        reason="mismatch",
+        message=f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of "
+        f"{first.model} on {first.threads} thread{'s' * (first.threads > 1)}, repetition {first.repetition}, as they "
+        f"must be bit for bit",
+        sample=msgspec.to_builtins(sample),
+    )
 
 
-def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Mapping[str, Any]]) -> float:
+def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow]) -> float:
     """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate.
 
     Plans that do not fit into memory take no time. With a budget, repetitions after the first end with it.
@@ -404,8 +419,8 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Ma
     )
     for point in configuration.points():
         plan = plan_rows[point.plan_id]
-        fits = sum(plan["memory_bytes"].values()) <= allowed
-        step_s = fits * plan["flops"] / (GUESSED_FLOPS_PER_S * point.threads)
+        fits = sum(plan.memory_bytes.values()) <= allowed
+        step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
         sample_s = STARTUP_S + step_s * measure.check_iterations + max(min(measure.warmup_s, 0.3), 2 * step_s)
         sample_s = min(sample_s + max(measure.target_s, 3 * measure.least_pairs * step_s), measure.time_limit_s)
         profile_s = min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
@@ -461,11 +476,11 @@ def expected_text(found: Mapping[str, Any]) -> str:
     """Format the result of `expected` for a terminal."""
     lines = [found["title"], *(["", found["how_to_read"]] if found["how_to_read"] else [])]
     for plan_id, row in found["plans"].items():
-        others = describe(plan_options(row["options"]), leave_out=("batch",))
+        others = describe(plan_options(row.options), leave_out=("batch",))
         lines.append(
-            f"\nplan {plan_id}: {row['network']}, batch {row['batch']}{', ' + others if others else ''}; "
-            f"{row['num_tasks']} tasks, {row['num_edges']} edges, {row['flops'] / 1e9:.2f} GFLOP, "
-            f"{format_bytes(sum(row['memory_bytes'].values()))}"
+            f"\nplan {plan_id}: {row.network}, batch {row.batch}{', ' + others if others else ''}; "
+            f"{row.num_tasks} tasks, {row.num_edges} edges, {row.flops / 1e9:.2f} GFLOP, "
+            f"{format_bytes(sum(row.memory_bytes.values()))}"
         )
         for c in found["configurations"]:
             if c["plan_id"] == plan_id:

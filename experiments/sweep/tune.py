@@ -18,8 +18,8 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus, cpu_order
+from ..results.files import check_writable
 from ..sampling.child import clean_environment, run_sample, sample_environment
-from ..sampling.files import check_writable
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar

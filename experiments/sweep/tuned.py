@@ -15,8 +15,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.granularity import Granularity
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Name, Number, read_json
-from ..sampling.files import locked_file, write_atomically
-from ..sampling.results import short_id
+from ..results.files import locked_file, write_atomically
+from ..results.folder import short_id
 
 FORMAT_VERSION = 1
 
@@ -51,7 +51,6 @@ class TunedProblem(msgspec.Struct, kw_only=True):
     plan: dict[str, Any]
     rows: list[TunedRow]
     candidates: list[str] | UnsetType = UNSET
-    seconds: Amount | UnsetType = UNSET  # of older files; now each row has its own
 
 
 class TunedFile(msgspec.Struct, kw_only=True):

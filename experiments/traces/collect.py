@@ -13,9 +13,9 @@ from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
+from ..results.files import check_writable_folder
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.files import check_writable_folder
 from ..sampling.models import check_threads, parse_model, process_environment
 
 WARMUP_S = 0.5

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
+from ..results.files import write_atomically
 from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
-from ..sampling.files import write_atomically
 from .drawing import MAX_ARROWS, STATE_COLORS
 
 # Event -> its number and fields with their types, in the order in which lines hold them.

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
+from ..results.files import write_atomically
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
-from ..sampling.files import write_atomically
 from .drawing import MAX_ARROWS, STATE_COLORS
 
 NO_STATE_COLOR = (255, 255, 255)

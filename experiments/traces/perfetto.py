@@ -21,8 +21,8 @@ import numpy as np
 
 from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
+from ..results.files import write_atomically
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
-from ..sampling.files import write_atomically
 from .drawing import MAX_ARROWS
 
 ITERATION_TRACKS = 1000  # number of the first track of iterations

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..analysis.losses import LOSSES, all_losses, as_rows
 from ..analysis.names import model_rank
+from ..results.folder import Results, ResultsWriter
+from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
 from ..sampling.events import EVENTS_FOLDER, EventLog, events_files, read_events
-from ..sampling.results import Results, ResultsWriter
 from .collect import Collection, collect_traces
 
+LOGGING = ("overhead", "overheads", "lost")  # what a log says of itself
 TRACE_FOLDER = "traces"  # of a results folder; below it a folder for each plan
 
 
@@ -61,19 +63,13 @@ def trace_sweep(
     ------
     Folder of a plan, all of its logs, and a sentence for each model that failed.
     """
-    done = {(row["plan_id"], row["model"]) for row in results.of_kind("trace")}
-    for plan in results.of_kind("plan"):
-        missing = [model for model in models if (plan["plan_id"], model) not in done]
-        folder = plan_folder(out_dir, plan["plan_id"])
+    done = {(row.plan_id, row.model) for row in results.of(TraceRow)}
+    for plan in results.of(PlanRow):
+        missing = [model for model in models if (plan.plan_id, model) not in done]
+        folder = plan_folder(out_dir, plan.plan_id)
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
         new = collect_traces(
-            plan["options"],
-            missing,
-            threads,
-            folder,
-            seconds=seconds,
-            iterations=iterations,
-            oversubscribe=oversubscribe,
+            plan.options, missing, threads, folder, seconds=seconds, iterations=iterations, oversubscribe=oversubscribe
         )
         logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.about["model"]))
         if new.logs:
@@ -82,30 +78,24 @@ def trace_sweep(
 
 
 def _write_rows(
-    out_dir: str | os.PathLike, results: Results, plan: Mapping, logs: Sequence[EventLog], new: Collection
+    out_dir: str | os.PathLike, results: Results, plan: PlanRow, logs: Sequence[EventLog], new: Collection
 ) -> None:
     paths = dict(zip(map(id, new.logs), new.paths, strict=True))
     losses = all_losses(logs)
-    checks = {row["plan_id"]: row.get("check", "") for row in results.of_kind("sample")}
+    checks = {row.plan_id: row.check for row in results.of(SampleRow)}
     with ResultsWriter(out_dir) as writer:
         for log, own, row in zip(logs, losses, as_rows(losses), strict=True):
             if id(log) in paths:
                 writer.append(
-                    {
-                        "kind": "trace",
-                        "plan_id": plan["plan_id"],
-                        "model": log.about["model"],
-                        "threads": log.about["threads"],
-                        "environment_id": results.run["environment_id"],
-                        "check": checks.get(plan["plan_id"], ""),
-                        "path": os.path.relpath(paths[id(log)], out_dir),
-                        "iterations": log.about["iterations"],
-                        "overhead": log.about["overhead"],
-                        "overheads": log.about["overheads"],
-                        "lost": log.about["lost"],
-                        "losses": row,
-                        "layers": own.table[["phase", "layer", *LOSSES]].to_dict("records"),
-                    }
+                    TraceRow(
+                        **{name: log.about[name] for name in ("model", "threads", "iterations", *LOGGING)},
+                        plan_id=plan.plan_id,
+                        environment_id=results.run.environment_id,
+                        check=checks.get(plan.plan_id, ""),
+                        path=os.path.relpath(paths[id(log)], out_dir),
+                        losses=LossesOfRun(**row),
+                        layers=own.table[["phase", "layer", *LOSSES]].to_dict("records"),
+                    )
                 )
 
 
@@ -126,12 +116,12 @@ def trace_injected(
     and no pictures, which show typical iterations.
     """
     failures: list[str] = []
-    for plan in results.of_kind("plan"):
+    for plan in results.of(PlanRow):
         for cause in causes:
-            folder = plan_folder(out_dir, plan["plan_id"]) / cause
+            folder = plan_folder(out_dir, plan.plan_id) / cause
             if len(events_files(folder)) < len(models):
                 found = collect_traces(
-                    plan["options"],
+                    plan.options,
                     models,
                     threads,
                     folder,

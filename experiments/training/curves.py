@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
 from .checkpoints import HISTORY_COLUMNS, OPTIONAL_COLUMNS
 from .gpu_sampling import COLUMNS
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, deserialize
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from ..sampling.files import write_atomically
+from ..results.files import write_atomically
 
 _METADATA = "__metadata__"
 _DTYPES = {

@@ -20,7 +20,7 @@ from ...cython_src.records import fields
 from ..images.decoding import BrokenImage
 from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
-from ..sampling.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
+from ..results.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
 from ..sampling.measured_memory import resident_bytes
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model

@@ -6,12 +6,17 @@ python synthetic_results.py FOLDER [--threads 1,2,4,8] [--batches 64] [--granula
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
 import itertools
 import json
 from pathlib import Path
 
 import numpy as np
+
+from forktask.cython_src.lowering.options import PlanOptions
+from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.results.rows import parse_row
 
 LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
     ("load", "load", 0.0, 0.2),
@@ -34,6 +39,128 @@ LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 PEAK = 235e9
+# Values of fields by kind of row, for those that a test says nothing of.
+CONDITIONS = {
+    "interference": 0,
+    "check": "shipped",
+    "repetition": 0,
+    "position": 0,
+    "environment_id": "e0",
+    "cpus": [0],
+    "variables": {"OMP_DYNAMIC": "false"},
+}
+PROCESS = {"instruction_set": "avx512", "pid": 1, "started": 1.0}
+OF_SAMPLE = {
+    **PROCESS,
+    "step_time_s": 0.001,
+    "fill_time_s": 0.0,
+    "run_lengths": [10, 30],
+    "run_times_s": [0.01, 0.03],
+    "warmup_lengths": [1],
+    "warmup_times_s": [0.001],
+    "stationary": True,
+    "prepare_s": 0.002,
+    "record_s": None,
+    "close_s": None,
+    "first_replay_s": 0.001,
+    "check_iterations": 20,
+    "weights_hash": "w",
+    "losses_hash": "l",
+    "answer": [],
+    "deterministic": True,
+    "conduct": {"caller_executes": True},
+    "cpu_swaps": 0,
+    "disturbance": {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0},
+    "counters": {"cycles": None, "instructions": None, "llc_misses": None, "error": "hidden"},
+    "temperature_c": None,
+    "energy": {"joules": None, "joules_per_step": None, "source": "", "error": "no counters"},
+    "timed_wall_s": 1.0,
+    "timed_cpu_s": 1.0,
+    "page_faults": 0,
+    "max_resident_bytes": 100_000_000,
+    "libraries_bytes": 40_000_000,
+    "graph_bytes": 100_000,
+    "frequency_hz": 3e9,
+    "libraries": [],
+    "gpu": None,
+}
+GPU = {"name": "H", "architecture": "sm_90", "peak_flops_per_s": None, "costs_s": {}, "copies": {}}
+OTHERS = {
+    "run": {
+        "holds": "samples",
+        "run_id": "synthetic",
+        "created": "2026-01-01T00:00:00Z",
+        "command": "forktask compare",
+        "config": {},
+        "how_to_read": "",
+        "environment": {},
+        "environment_id": "e0",
+    },
+    "machine": {
+        "instruction_set": "avx512",
+        "peak_flops_per_s_1thread": PEAK,
+        "median_flops_per_s_1thread": PEAK,
+        "frequency_hz": 3e9,
+        "flops_per_cycle": 64.0,
+        "bandwidth_bytes_per_s": {},
+        "cache_bandwidth_bytes_per_s": {},
+        "capacity": {},
+        "capacity_beside": {},
+        "disturbance": {},
+        "elapsed_s": 1.0,
+    },
+    "machine_model": {"started": 1.0},
+    "plan": {
+        "num_joins": 2,
+        "memory_bytes": {"parameter": 60000, "activation": 9000000},
+        "iteration_stride": 1,
+        "deterministic": True,
+        "num_parameters": 8,
+    },
+    "sample": {**CONDITIONS, **OF_SAMPLE},
+    "profile": {
+        **CONDITIONS,
+        **PROCESS,
+        "phase_wall_s": None,
+        "phase_beside_s": {},
+        "runtime_cost_s": 0.0,
+        "barrier": "none",
+        "iterations": 20,
+        "step_time_s": 0.001,
+    },
+    "gpu_profile": {
+        **CONDITIONS,
+        **PROCESS,
+        "kernels": [],
+        "calls": [],
+        "busy_s": 0.001,
+        "loop_time_s": {},
+        "copies": {},
+        "page_faults": None,
+        "lengths": None,
+        "runtime_cost_s": None,
+        "step_time_s": 0.001,
+        "profiled_step_s": {},
+        "iterations": 20,
+        "gpu": GPU,
+    },
+    "failure": {**CONDITIONS, "measuring": "sample", "sample": None},
+}
+
+
+def completed(row: dict) -> dict:
+    """A row with every field of its kind."""
+    return {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
+
+
+def typed(rows):
+    """Rows of the program, of dictionaries that name some fields."""
+    return [parse_row(json.dumps(completed(row)).encode()) for row in rows]
+
+
+def study_of(rows, partial: str = ""):
+    """The study of such rows."""
+    return study_from_rows(typed(rows), partial)
 
 
 def _id(*parts) -> str:
@@ -56,24 +183,23 @@ def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn", **
                 "num_blocks": count,
                 "flops": flops,
                 "bytes": batch * 2e5,
+                "least_bytes": batch * 2e5,
             }
         )
     tasks = sum(loop["num_blocks"] for loop in loops)
     return {
         "kind": "plan",
         "plan_id": _id(network, batch, images, *sorted(options.items())),
-        "network": network,
-        "batch": batch,
-        "phase": "train",
-        "granularity": f"images={images}",
-        "options": {"weight_gradients": "partial", "memory": "full", **options},
+        "options": {
+            "network": network,
+            **PlanOptions(batch=batch, granularity=f"images={images}").as_dict(),
+            **options,
+        },
         "loops": loops,
         "flops": sum(loop["flops"] for loop in loops),
         "bytes": sum(loop["bytes"] for loop in loops),
         "num_tasks": tasks,
         "num_edges": 3 * tasks,
-        "num_joins": 2,
-        "memory_bytes": {"parameter": 60000, "activation": 9000000},
     }
 
 
@@ -82,7 +208,7 @@ def block_times(plan: dict, inflation: float = 1.0) -> dict[str, list[float]]:
     times = {}
     for loop, (_, _, _, cost) in zip(plan["loops"], LAYERS, strict=True):
         n = loop["num_blocks"]
-        each = (loop["flops"] / (0.85 * PEAK) * max(cost, 1) + plan["batch"] * cost * 4e-7) / n + 2e-6
+        each = (loop["flops"] / (0.85 * PEAK) * max(cost, 1) + plan["options"]["batch"] * cost * 4e-7) / n + 2e-6
         times[loop["name"]] = [inflation * each * (1 + 0.05 * (i % 3 - 1)) for i in range(n)]
     return times
 
@@ -139,7 +265,6 @@ def synthetic_rows(
     noise: float = 0.01,
     data: str = "digits",
     seed: int = 0,
-    graph_bounds: bool = True,
     failures: bool = False,
 ) -> list[dict]:
     """All rows of a run, as dictionaries. Plans lowered with options[i] take slowdowns[i] times as long."""
@@ -155,7 +280,6 @@ def synthetic_rows(
     rows = [
         {
             "kind": "run",
-            "schema_version": 2,
             "run_id": "synthetic",
             "created": "2026-01-01T00:00:00Z",
             "command": "forktask compare",
@@ -186,8 +310,7 @@ def synthetic_rows(
             longest = max(max(b) for b in times.values())
             joined = sum(max(sum(b) / p, max(b)) for b in times.values())
             floors = {"area": work / p, "forkjoin": joined, "forkjoin_static": joined}
-            if graph_bounds:
-                floors |= {"taskgraph": max(work / p, 3.5 * longest), "taskiter": max(work / p, 3 * longest)}
+            floors |= {"taskgraph": max(work / p, 3.5 * longest), "taskiter": max(work / p, 3 * longest)}
             for repetition in range(min(profiles, repeats)):
                 slower = 1 + 0.02 * repetition  # of the whole process
                 row = {
@@ -205,13 +328,12 @@ def synthetic_rows(
                     **_times(slower, phase_times(plan, model, p)),
                     "pass_time_s": slower * step_time(plan, model, p),
                     "floors": {name: slower * floor for name, floor in floors.items()},
-                }
-                if graph_bounds:
-                    row["bounds"] = {
+                    "bounds": {
                         "work_s": slower * work,
                         "span_s": slower * 3.5 * longest,
                         "cycle_mean_s": slower * 3 * longest,
-                    }
+                    },
+                }
                 rows.append(row)
     for repetition in range(repeats):
         disturbed = 1 + 0.03 * abs(rng.standard_normal())  # meets a whole block
@@ -253,7 +375,6 @@ def synthetic_rows(
                     "cpus": list(range(p)),
                     "instruction_set": "avx512",
                     "pid": 1000 + position,
-                    "started": "2026-01-01",
                 }
             )
     if failures:
@@ -269,14 +390,37 @@ def synthetic_rows(
                 "message": "no answer within 60 s",
             }
         )
-    return rows
+    return [completed(row) for row in rows]
+
+
+def trace_row(plan_id: str) -> dict:
+    """The row of a logged run of two threads that are busy for 0.6 of the time."""
+    shares = {"useful": 0.55, "inflation": 0.05, "runtime": 0.1, "imbalance": 0.2, "barrier": 0.0, "dependence": 0.1}
+    factors = {"cpu_availability": 1.0, "scheduling_efficiency": 0.9, "serialization_efficiency": 8 / 9}
+    factors |= {"load_balance": 0.75, "computation_scalability": 11 / 12, "global_efficiency": 0.55}
+    losses = {f"{name}_s": 1e-3 * part for name, part in {**shares, "preemption": 0.0}.items()}
+    about = {"model": "taskiter", "threads": 2}
+    return {
+        "kind": "trace",
+        **about,
+        "plan_id": plan_id,
+        "environment_id": "e0",
+        "check": "shipped",
+        "path": f"traces/{plan_id}/events/taskiter-2.npz",
+        "iterations": 10,
+        "overhead": 0.01,
+        "overheads": [0.01],
+        "lost": 0,
+        "layers": [],
+        "losses": {**about, "step_time_s": 1e-3, **losses, **factors, "against_serial": True},
+    }
 
 
 def write_rows(folder, rows, partial: str = "") -> Path:
     """Write rows as `samples.jsonl`; `partial` is put behind them without a newline."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + partial)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(completed(row)) + "\n" for row in rows) + partial)
     return folder
 
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.simulate.folders import results_folder
+from experiments.synthetic_results import completed, trace_row, typed, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +16,21 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.launch_log import COPY_DTYPE
 from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands.main import main
+from forktask.experiments.diagnosis.case import case_of_study
+from forktask.experiments.diagnosis.diagnose import diagnose
+from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
+from forktask.experiments.report.words import describe_machine
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import KINDS, parse_row
 from forktask.experiments.sampling.event_states import STATE_DTYPE
 from forktask.experiments.sampling.events import About, read_events
-from forktask.experiments.sampling.results import read_results
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
+from forktask.experiments.simulate.predict import error_text, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import RESULT, read_result
 from forktask.experiments.sweep.configuration import (
@@ -177,24 +185,84 @@ def test_changed_files_are_refused_or_read(kind, data, tmp_path):
     assert path.read_bytes() == before
 
 
-ROWS = synthetic_rows(models=("serial", "taskiter"), repeats=2, failures=True)
-ONE_OF_EACH = [*{row["kind"]: number for number, row in reversed([*enumerate(ROWS)])}.values()]
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Rows of a folder that every command can read: one of each kind at least, but for those of a GPU and of metg."""
+    folder, _ = results_folder(tmp_path_factory.mktemp("results"))
+    found = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    plan = next(row for row in found if row["kind"] == "plan")
+    capacity = {"kind": "capacity", "repetition": 0, "capacity": {"2": 1.9}}
+    failure = {"kind": "failure", "model": "joblib", "threads": 2, "plan_id": plan["plan_id"], "config_id": "f"}
+    failure |= {"reason": "timeout", "message": "too long"}
+    return [completed(row) for row in (*found, capacity, failure, trace_row(plan["plan_id"]))]
+
+
+def one_of_each(rows):
+    """The number of the first row of each kind."""
+    return {row["kind"]: number for number, row in reversed([*enumerate(rows)])}
+
+
+def test_every_field_is_required_and_typed(rows):
+    """Check each field of each kind of row: without it, or with a value of another type, the sentence names it."""
+    assert {*one_of_each(rows)} == {*KINDS} - {"gpu_profile", "metg", "metg_failure", "durations"}
+    for row in (rows[number] for number in one_of_each(rows).values()):
+        typed([row])
+        for name in row.keys() - {"interference"}:
+            with pytest.raises(ValueError, match=name):
+                typed_as_written(changed(row, (name,), REMOVED))
+            for wrong in (object_of_another_type(row[name]), "NaN"):
+                with pytest.raises(ValueError, match=name if wrong != "NaN" else "malformed|invalid"):
+                    typed_as_written(changed(row, (name,), wrong))
+
+
+def object_of_another_type(value):
+    """A value that no field takes which takes this one."""
+    return 3 if isinstance(value, dict) else [True] if value is None else {"": 1}
+
+
+def typed_as_written(row):
+    return parse_row(json.dumps(row).replace('"NaN"', "NaN").encode())
+
+
+def use_of_commands(folder):
+    """What report, status, simulate, diagnose, export and overlay do with the rows of a folder, without pictures."""
+    describe_status(read_results(folder))
+    study = load(folder)
+    render_text(build(study))
+    export_folder(folder, ["csv", "extra-p", "talp", "latex"])
+    plan_id = main_plan(study)
+    describe_machine(study.environment, study.machine, 2, study.capacity(2))
+    if study.machine_model and not missing(study, plan_id):
+        error_text(prediction_table(study, plan_id, (1, 2)))
+        diagnose(case_of_study(study, plan_id))
 
 
 @settings(DRAWN, max_examples=40)
 @given(data=st.data())
-def test_changed_rows_are_refused_or_read(data, tmp_path):
-    """Check that a changed key of a row never ends in anything but a report or one sentence."""
-    number = data.draw(st.sampled_from(ONE_OF_EACH))
-    path = data.draw(st.sampled_from(list(places(ROWS[number]))))
-    rows = [*ROWS]
-    rows[number] = changed(rows[number], path, data.draw(CHANGE))
-    write_rows(tmp_path, rows)
+def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
+    """Check that a changed value of a row, as deep as it goes, never ends in anything but an answer or one sentence."""
+    number = one_of_each(rows)[data.draw(st.sampled_from(sorted(one_of_each(rows))))]
+    path = data.draw(st.sampled_from(list(places(rows[number]))))
+    damaged = [*rows[:number], changed(rows[number], path, data.draw(CHANGE)), *rows[number + 1 :]]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in damaged))
     try:
-        describe_status(read_results(tmp_path))
-        render_text(build(load(tmp_path)))
+        use_of_commands(tmp_path)
     except UsageError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "export --csv", "overlay", "status"])
+def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
+    """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
+    number = one_of_each(rows)["sample"]
+    write_rows(tmp_path, [*rows[:number], {**rows[number], "disturbance": "much"}, *rows[number + 1 :]])
+    before = (tmp_path / "samples.jsonl").read_bytes()
+    name, *options = command.split()
+    assert main([name, str(tmp_path), *options, *([str(tmp_path)] if name == "overlay" else [])]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
+    assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said
+    assert (tmp_path / "samples.jsonl").read_bytes() == before
 
 
 @settings(DRAWN, max_examples=150)

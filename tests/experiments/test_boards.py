@@ -4,10 +4,9 @@ import time
 from functools import partial
 
 import pytest
-from experiments.synthetic_results import synthetic_rows
+from experiments.synthetic_results import study_of, synthetic_rows, typed
 from experiments.test_environment import topology_files, write_tree
 
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.machine import energy as energy_module
 from forktask.experiments.machine.disturbance import Disturbance, read_memory
 from forktask.experiments.machine.energy import EnergyMeter, energy_text
@@ -17,7 +16,6 @@ from forktask.experiments.machine.topology import core_kinds, cpu_order, read_to
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.report.words import machine_text
-from forktask.experiments.sampling.rows import check_row
 from forktask.experiments.training import trainer
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.train import train
@@ -250,7 +248,7 @@ def test_reports_tell_energy_heat_and_kinds_of_cores():
 
     from forktask.experiments.report.figures.axes import mark_physical_cores
 
-    study = study_from_rows(board_rows())
+    study = study_of(board_rows())
     report = build(study)
     text = render_text(report)
     assert "4.20 mJ" in text and "energy a step" in text
@@ -272,11 +270,10 @@ def test_rows_without_energy_give_the_reason():
     for row in rows:
         if row["kind"] == "sample":
             row["energy"] = {"joules": None, "joules_per_step": None, "source": "", "error": "no sensor"}
-    assert "Energy not available on this machine: no sensor." in render_text(build(study_from_rows(rows)))
+    assert "Energy not available on this machine: no sensor." in render_text(build(study_of(rows)))
     sample = next(row for row in rows if row["kind"] == "sample")
-    sample["step_time_s"] = float(sample["step_time_s"])
-    assert not check_row(sample)
-    assert "joules" in check_row({**sample, "energy": {**sample["energy"], "joules": -1.0}})
+    with pytest.raises(ValueError, match=r"energy\.joules"):
+        typed([{**sample, "energy": {**sample["energy"], "joules": -1.0}}])
 
 
 def test_training_tells_the_energy_of_each_epoch(tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ import os
 import sys
 
 import pytest
+from experiments.synthetic_results import plan_row, typed
+from msgspec import structs
 
 from forktask.cython_src.lowering.options import PlanOptions, format_value
 from forktask.cython_src.reading import read_toml
@@ -31,14 +33,7 @@ LOWERING = {
 }
 
 
-PLAN_ROW = {
-    "network": "lenet5",
-    "batch": 8,
-    "num_tasks": 1,
-    "num_edges": 0,
-    "flops": 1.0,
-    "memory_bytes": {"parameter": 1 << 20},
-}
+(PLAN_ROW,) = typed([{**plan_row(), "memory_bytes": {"parameter": 1 << 20}}])
 
 
 def parser_of(command):
@@ -134,7 +129,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     """Check that it explains its curve where there is no GPU and one core, and says what is missing."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    monkeypatch.setattr(sweep, "plan_row", lambda plan_id, plan: {**PLAN_ROW, "options": plan})
+    monkeypatch.setattr(sweep, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
     command = "study" if path.parent.name == "studies" else "run"
     assert main([command, path.stem, "--dry-run", "--quick"]) == 0
     said = capsys.readouterr().out

@@ -18,6 +18,8 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import TraceRow
 from forktask.experiments.sampling.event_states import (
     CAUSES,
     STATES,
@@ -28,7 +30,6 @@ from forktask.experiments.sampling.event_states import (
 )
 from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
 from forktask.experiments.sampling.models import built_models
-from forktask.experiments.sampling.results import read_results
 from forktask.experiments.sampling.trace import trace_run
 from forktask.experiments.traces.sweep import traced
 from forktask.forkjoin.executor import SerialExecutor
@@ -315,7 +316,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     ((plan_id, folder, logs),) = traced(out)
     assert [log.about["model"] for log in logs] == ["serial", "taskiter"]
     assert all(log.about["iterations"] == 3 and log.about["plan"]["batch"] == 4 for log in logs)
-    assert {str(out / row["path"]) for row in results.of_kind("trace")} == set(map(str, events_files(folder)))
+    assert {str(out / row.path) for row in results.of(TraceRow)} == set(map(str, events_files(folder)))
     assert f'id="{plan_id}-gantt' in (out / "report.html").read_text() and (folder / "trace.json.gz").exists()
     for words in (["diagnose"], ["simulate"], ["overlay", str(out)], ["status"]):
         assert main([*words, str(out)]) == 0, words

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.synthetic_results import synthetic_rows, trace_row, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
@@ -17,10 +17,8 @@ from forktask.experiments.report.exports import export_folder, latex_text, sampl
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     rows = synthetic_rows(threads=(1, 2), batches=(16, 64), repeats=5)
-    for row in rows:
-        if row["kind"] == "profile":
-            row["worker_busy_s"] = [0.8 * row["pass_time_s"], 0.4 * row["pass_time_s"]][: row["threads"]]
-    return write_rows(tmp_path_factory.mktemp("results"), rows)
+    plan_id = next(row["plan_id"] for row in rows if row["kind"] == "plan")
+    return write_rows(tmp_path_factory.mktemp("results"), [*rows, trace_row(plan_id)])
 
 
 def test_every_sample_is_a_row_of_the_csv(folder, capsys):
@@ -61,7 +59,7 @@ def test_extra_p_has_a_point_for_each_number_of_threads_and_batch(folder):
 
 
 def test_talp_factors_multiply(folder):
-    """Check load balance and scheduling of two workers that are busy for 0.8 and 0.4 of the time."""
+    """Check load balance and scheduling of two workers that are busy for 0.6 of the time."""
     (path,) = export_folder(folder, ["talp"])
     region = next(v for k, v in json.loads(path.read_text())["popMetrics"].items() if "taskiter on 2" in k)
     assert region["ompLoadBalance"] == pytest.approx(0.75)

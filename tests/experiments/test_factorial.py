@@ -8,7 +8,6 @@ import pytest
 from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import factorial
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
 from forktask.experiments.report.render_text import render_text
@@ -27,7 +26,7 @@ def study():
         model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
     }
     rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
-    return study_from_rows(
+    return synthetic_results.study_of(
         [
             {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
             if row["kind"] == "sample"
@@ -87,7 +86,7 @@ def test_cells_that_cannot_exist_are_rows(study, tmp_path):
 
 def test_without_all_cells_there_is_no_factorial():
     """Check other studies: no table, no figure, and the figure asked for says what to run."""
-    study = study_from_rows(synthetic_results.synthetic_rows())
+    study = synthetic_results.study_of(synthetic_results.synthetic_rows())
     assert not len(factorial.factorial_table(study)) and not len(factorial.effect_table(study))
     assert "factorial" not in figures.available_figures(study, study.plan_ids()[0])
     with pytest.raises(UsageError, match="replay_ladder"):

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from experiments.synthetic_results import typed
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.experiments.sampling.files import unfinished, write_atomically
-from forktask.experiments.sampling.results import SAMPLES, ResultsWriter, read_results
+from forktask.experiments.results.files import unfinished, write_atomically
+from forktask.experiments.results.folder import SAMPLES, ResultsWriter, read_results
 from forktask.experiments.traces.collect import collect_traces
 
 pytestmark = pytest.mark.timeout(240)
@@ -25,7 +26,7 @@ import json, os, resource, signal, sys
 import forktask.experiments.report.files, forktask.experiments.metg.figure, forktask.experiments.training.train
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures
-from forktask.experiments.sampling import files
+from forktask.experiments.results import files
 
 open_part, replace = files._part, os.replace
 
@@ -100,8 +101,7 @@ def disk_with_room(room):
 @pytest.mark.parametrize("room", [0, 1, 40])
 def test_a_full_disk_keeps_every_row(room, tmp_path):
     """Check that a row that does not fit leaves the file as it was, and is added once there is room."""
-    run = {"config": {}, "environment": {}, "environment_id": "a", "run_id": "r", "created": "", "command": "c"}
-    row = {"kind": "machine", "capacity": {"1": 1.0}, "disturbance": {}, "elapsed_s": 1.0}
+    run, row = typed([{"kind": "run"}, {"kind": "machine"}])
     with ResultsWriter(tmp_path) as writer:
         writer.start(run)
         before = (tmp_path / SAMPLES).read_bytes()
@@ -187,7 +187,7 @@ def test_what_a_killed_process_left_is_written_anew(number, tmp_path):
     """Check that nothing but the file stays after a later run, and that writers of one file wait for each other."""
     path = tmp_path / "report.html"
     program = (
-        "import os, sys\nfrom forktask.experiments.sampling import files\n"
+        "import os, sys\nfrom forktask.experiments.results import files\n"
         "os.replace = lambda *_: os.kill(os.getpid(), 9)\nfiles.write_atomically(sys.argv[1], 'x' * 100_000)"
     )
     for _ in range(number):

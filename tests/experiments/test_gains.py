@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import block_times, plan_row, step_time, synthetic_rows
+from experiments.synthetic_results import block_times, plan_row, step_time, study_of, synthetic_rows
 from experiments.test_analysis import made_up_machine
 
 from forktask.experiments.analysis.gains import gain_table, promise
 from forktask.experiments.analysis.limits import bound_table, serial_profiles
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.statistics import Estimate
 from forktask.experiments.bounds.bounds import GraphBounds
 from forktask.experiments.report import figures
@@ -21,7 +20,7 @@ ENDS = (("high", "low"), ("low", "high"))
 def test_gains_are_quotients_of_bounds_and_of_times():
     """Check promise and gain of two plans against bounds and formulas, and that one thread promises nothing."""
     rows = synthetic_rows(threads=(1, 4), granularities=(8, 16), noise=0.0)
-    study = study_from_rows(rows)
+    study = study_of(rows)
     table, limits = gain_table(study), bound_table(study)
     assert set(table["threads"]) == {4} and len(table) == 2
     for row, images in zip(table.to_dict("records"), (8, 16), strict=True):
@@ -33,7 +32,7 @@ def test_gains_are_quotients_of_bounds_and_of_times():
         assert row["gained_low"] <= row["gained"] <= row["gained_high"]
     assert "gain" in figures.available_figures(study, study.plan_ids()[0])
     assert any(section.figures == ("gain",) for section in build(study).sections)
-    one = study_from_rows(synthetic_rows())
+    one = study_of(synthetic_rows())
     assert "gain" not in figures.available_figures(one, one.plan_ids()[0])
 
 
@@ -62,7 +61,7 @@ def test_promises_of_made_up_machines_are_in_their_intervals():
     work = sum(map(sum, blocks))
     held, widths = [], []
     for _ in range(40):
-        study = study_from_rows(made_up_machine(rng, 6, models=("serial", "forkjoin", "taskiter")))
+        study = study_of(made_up_machine(rng, 6, models=("serial", "forkjoin", "taskiter")))
         row, limits = gain_table(study).iloc[0], bound_table(study).set_index("threads").loc[2]
         (_, graph), *_ = serial_profiles(study, row["plan_id"])
         truth = sum(max(sum(b) / 1.8, max(b)) for b in blocks) / max(work / 1.8, graph.cycle_mean_s)
@@ -75,13 +74,13 @@ def test_promises_of_made_up_machines_are_in_their_intervals():
 def test_a_point_far_from_all_others_leaves_the_axes_to_them():
     """Check that a plan whose fork-join took 40 times as long is named at the edge, and that limits fit the others."""
     rows = synthetic_rows(threads=(1, 4), granularities=(4, 8, 16), noise=0.0)
-    near = figures.draw(study_from_rows(rows), "gain").axes[0]
+    near = figures.draw(study_of(rows), "gain").axes[0]
     assert not near.texts
     slow = next(row["plan_id"] for row in rows if row["kind"] == "plan")
     for row in rows:
         if row["kind"] == "sample" and row["plan_id"] == slow and row["model"].startswith("forkjoin"):
             row["step_time_s"] *= 40
-    study = study_from_rows(rows)
+    study = study_of(rows)
     axis = figures.draw(study, "gain").axes[0]
     far = gain_table(study).set_index("plan_id").loc[slow]
     assert axis.get_xlim()[1] < 3 and axis.get_ylim() == axis.get_xlim()

@@ -8,7 +8,6 @@ import pytest
 from experiments import synthetic_results
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis import interference
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.style import save
 from forktask.experiments.report.render_text import render_text
@@ -29,14 +28,14 @@ def study():
             "interference": 1,
             "config_id": row["config_id"] + "h",
             "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
-            "conduct": {"cpu_swaps": 60 * ("swap" in row["model"])},
+            "cpu_swaps": 60 * ("swap" in row["model"]),
             "timed_wall_s": 2.0,
         }
         for row in rows
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
-    return study_from_rows([*rows, *beside])
+    return synthetic_results.study_of([*rows, *beside])
 
 
 def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
@@ -67,7 +66,7 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
 
 def test_without_hogs_there_is_no_figure():
     """Check other studies."""
-    study = study_from_rows(synthetic_results.synthetic_rows())
+    study = synthetic_results.study_of(synthetic_results.synthetic_rows())
     assert not len(interference.interference_table(study))
     with pytest.raises(UsageError, match="interference.toml"):
         figures.draw(study, "interference")

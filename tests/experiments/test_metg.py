@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import typed
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
@@ -35,28 +36,45 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
         }
         for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))
     ]
-    return {
-        "kind": "metg",
+    asked = {
         "model": model,
         "threads": threads,
-        "parallel": threads,
         "graph": GRAPH,
         "repetition": repetition,
+        "position": 0,
+        "quick": False,
+        "variables": {},
+        "cpus": [*range(threads)],
+        "interference": 0,
+    }
+    found = {
+        "parallel": threads,
         "disturbance": {"pressure_some_us": 20000},
         "wall_s": 1.0,
-        "interference": 0,
         "unit_s": UNIT_S * (1 + repetition),
         "record_s": 1.6e-5,
         "close_s": None,
         "points": points,
-        "empty": {"work": 0, "num_tasks": 16, "iteration_times_s": iteration_times(0), "prepare_s": prepare_s},
-        **more,
+        "empty": {
+            "work": 0,
+            "mean_work": 0.0,
+            "num_tasks": 16,
+            "iteration_times_s": iteration_times(0),
+            "prepare_s": prepare_s,
+        },
     }
+    if "reason" in more:
+        return {"kind": "metg_failure", **asked, **more}
+    return {"kind": "metg", **asked, **found, **more}
+
+
+def table_of(rows):
+    return summarise(typed(rows))
 
 
 def test_metg_is_twice_the_overhead():
     """Check the definition: with a constant cost a task, half of the rate is reached where the work takes as long."""
-    table = summarise([row(repetition=0), row(repetition=1, overhead_s=30e-9)])
+    table = table_of([row(repetition=0), row(repetition=1, overhead_s=30e-9)])
     assert table["unit_s"] == {"compute": UNIT_S}
     entry = table["results"][0]
     assert entry["metg_s"]["low"] == pytest.approx(40e-9, rel=0.03)
@@ -72,7 +90,7 @@ def test_metg_between_points_and_where_it_is_not_reached():
     assert metg_s([1, 4], [0.25, 0.75], 1.0) == pytest.approx(4.0)
     assert metg_s([2, 4], [0.8, 0.9], 1.0) == pytest.approx(2.5)
     assert metg_s([1, 2, 4], [0.1, 0.2, 0.4], 1.0) is None
-    table = summarise([{**row(), "points": row()["points"][:2]}])
+    table = table_of([{**row(), "points": row()["points"][:2]}])
     assert table["results"][0]["metg_s"] is None
     assert "not reached" in format_table(table)
 
@@ -80,20 +98,20 @@ def test_metg_between_points_and_where_it_is_not_reached():
 def test_disturbed_figures_are_said_to_be():
     """Check the warning, and that the fastest run counts but with hogs the median."""
     quiet, pressed = row(), row(disturbance={"pressure_some_us": 500000})
-    assert "disturbed" not in format_table(summarise([quiet]))
-    assert "up to 50%" in format_table(summarise([pressed]))
+    assert "disturbed" not in format_table(table_of([quiet]))
+    assert "up to 50%" in format_table(table_of([pressed]))
     # METG of disturbed runs and of quick checks is withheld, in every form; hogs were asked for.
     for entry, why in ((pressed, "disturbed"), (row(quick=True), "quick")):
-        table = summarise([entry])
+        table = table_of([entry])
         assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
         (line,) = csv.DictReader(as_csv(table).splitlines())
         assert line["metg_s"] == "" and line["withheld"] == why
         assert f"taskiter on 2: {why}." in caption(table["results"], table["unit_s"])
-    assert summarise([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
+    assert table_of([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
     for interference, expected in ((0, 10e-9), (1, 20e-9)):
         uneven = row(interference=interference)
         uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
-        assert summarise([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
+        assert table_of([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
 
 
 def test_the_figure_draws_the_envelope():
@@ -101,7 +119,7 @@ def test_the_figure_draws_the_envelope():
     rows = [row(repetition=0), row(repetition=1, overhead_s=200e-9)]
     rows[0]["points"][4]["iteration_times_s"] = [1e-6 * 16]  # one slow point
     rows[1]["points"][4]["iteration_times_s"] = [1e-6 * 16]
-    (entry,) = summarise(rows)["results"]
+    (entry,) = table_of(rows)["results"]
     assert any(b["efficiency"] < a["efficiency"] for a, b in itertools.pairwise(entry["curve"]))
     (axis,) = draw([entry]).axes
     _, curve, marks, ends, mark = axis.lines
@@ -115,12 +133,12 @@ def test_the_figure_draws_the_envelope():
 
 def test_break_even_counts_replays_against_eager_tasks():
     """Check (preparation beyond the eager model's) / (gain of an iteration)."""
-    table = summarise(
+    table = table_of(
         [
             row("tasks", overhead_s=120e-9, prepare_s=0.0),
             row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
             row("forkjoin", overhead_s=200e-9),
-            row("tbb", failure="crash", message="lost"),
+            row("tbb", reason="crash", message="lost"),
         ]
     )
     found = {entry["model"]: entry["break_even"] for entry in table["results"]}
@@ -169,26 +187,26 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     serial = table["results"][0]
     assert serial["empty_task_s"]["median"] > 0 and len(serial["curve"]) > 3
     assert {p.name for p in out.iterdir()} == {
-        "metg.jsonl",
+        "samples.jsonl",
         "metg.csv",
         "metg_fft.pdf",
         "metg_fft.txt",
         "metg_trivial.pdf",
         "metg_trivial.txt",
     }
-    kinds = [json.loads(line)["kind"] for line in (out / "metg.jsonl").read_text().splitlines()]
+    kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
     assert kinds == ["run"] + ["metg"] * 4
     assert len(list(csv.DictReader((out / "metg.csv").open()))) == 4
     assert "METG(50 %)" in (out / "metg_fft.txt").read_text()
     # Interrupted: the last row is missing, the one before is half-written. The same command measures those two.
-    lines = (out / "metg.jsonl").read_text().splitlines(keepends=True)
-    (out / "metg.jsonl").write_text("".join(lines[:3]) + lines[3][:100])
+    lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    (out / "samples.jsonl").write_text("".join(lines[:3]) + lines[3][:100])
     assert main(command) == 0
     captured = capsys.readouterr()
     again = json.loads(captured.out)
     assert "2 measurements are there" in captured.err
     assert [(e["model"], e["repeats"]) for e in again["results"]] == [(e["model"], 1) for e in table["results"]]
-    rows = [json.loads(line) for line in (out / "metg.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in rows] == ["run", "metg", "metg", "run", "metg", "metg"]
     assert main(command) == 0  # nothing is missing
     assert json.loads(capsys.readouterr().out) == again

@@ -4,11 +4,11 @@ import math
 import re
 
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.synthetic_results import study_of, synthetic_rows, write_rows
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from forktask.experiments.analysis import factorial
-from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import GRANULARITY, model_label
 from forktask.experiments.analysis.phases import phases_of
 from forktask.experiments.analysis.speeds import PER, best_serial
@@ -191,7 +191,7 @@ def allowed(study, tables, numbers, figure, axis):
     if label in ("time per step (ms)", "step time (ms)"):
         return [1e3 * time for time in numbers.values("step time")]
     if label == "thousand images per second":
-        return [study.plans[p]["batch"] / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
+        return [study.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
     if label.startswith("time / with "):
         return [row["ratio"] for row in tables["axes"]]
     if label == "time after / before":
@@ -315,7 +315,7 @@ SWEEPS = {
 def test_equal_names_have_equal_values(sweep, noise):
     """Check all tables, sentences and figures of synthetic results, also of ones as noisy as a shared machine."""
     settings, wanted = SWEEPS[sweep]
-    study = study_from_rows(synthetic_rows(**settings, repeats=7, noise=noise, seed=3))
+    study = study_of(synthetic_rows(**settings, repeats=7, noise=noise, seed=3))
     tables, numbers = collect(study)
     assert len(times(numbers)) == len(study.points)
     check_sentences(study, tables, numbers)
@@ -333,7 +333,7 @@ def test_beside_other_processes():
     for row in rows:
         if row["kind"] == "machine":
             row["capacity_beside"] = {"1": {"1": 0.5}, "2": {"1": 0.75}}
-    study = study_from_rows([*rows, *beside])
+    study = study_of([*rows, *beside])
     tables, numbers = collect(study)
     assert {row["hogs"] for row in tables["interference"]} == {1}
     for row in tables["interference"]:
@@ -348,7 +348,7 @@ def test_a_measured_capacity_above_the_threads_is_the_threads():
     """Check that sentence and table of a machine on which two threads did more than twice the work say the same."""
     rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
     next(row for row in rows if row["kind"] == "machine")["capacity"]["2"] = 2.06
-    study = study_from_rows(rows)
+    study = study_of(rows)
     tables, numbers = collect(study)
     assert [row["capacity"] for row in tables["bounds"]] == [1.0, 2.0]
     check_sentences(study, tables, numbers)

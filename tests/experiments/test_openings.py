@@ -5,10 +5,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from experiments.synthetic_results import synthetic_rows
+from experiments.synthetic_results import study_of, synthetic_rows
 
 from forktask.experiments.analysis.gains import gain_table
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.names import TASK_MODELS, base_model
 from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
@@ -25,9 +24,7 @@ MODELS = ("serial", "forkjoin", "tasks", "taskiter")
 @pytest.fixture(scope="module")
 def sweep():
     """Batches and granularities on two threads, without profiles."""
-    return study_from_rows(
-        synthetic_rows(models=MODELS, batches=(16, 64), granularities=(4, 16), repeats=6, profiles=0)
-    )
+    return study_of(synthetic_rows(models=MODELS, batches=(16, 64), granularities=(4, 16), repeats=6, profiles=0))
 
 
 def fastest(study, plan_id, models):
@@ -72,7 +69,7 @@ def test_along_an_axis_least_and_most_are_those_of_the_tables(sweep):
 
 def test_promises_are_those_of_the_table():
     """Check the ranges of promised and measured gains where serial runs were profiled."""
-    study = study_from_rows(synthetic_rows(models=MODELS, batches=(16, 64), granularities=(4, 16), repeats=3))
+    study = study_of(synthetic_rows(models=MODELS, batches=(16, 64), granularities=(4, 16), repeats=3))
     table = gain_table(study)
     assert len(table) == 4
     told = " ".join(over_sweep(study))
@@ -82,7 +79,7 @@ def test_promises_are_those_of_the_table():
 
 def test_one_plan_has_no_sweep():
     """Check that a single plan leaves the paragraph out."""
-    study = study_from_rows(synthetic_rows(models=MODELS, repeats=2, profiles=0))
+    study = study_of(synthetic_rows(models=MODELS, repeats=2, profiles=0))
     assert over_sweep(study) == []
     assert len(opening(study)) == 2
 
@@ -98,7 +95,7 @@ def test_beside_other_processes_the_losses_stand_in_the_opening():
             factor = 2.5 if row["model"] == "forkjoin" else 1.5
             beside.append({**row, "interference": 1, "config_id": row["config_id"] + "1"})
             beside[-1]["step_time_s"] *= factor
-    told = over_sweep(study_from_rows(rows + beside))
+    told = over_sweep(study_of(rows + beside))
     assert told == [
         "Beside 1 spinning process, which leaves 75% of the CPU time, a step on 2 threads takes 1.50 (taskiter, stay) "
         "to 2.50 times (forkjoin) as long as without."
@@ -112,7 +109,7 @@ def test_sums_in_any_order_are_not_said_to_agree():
         for row in rows:
             if row["kind"] == "plan":
                 row["deterministic"] = deterministic
-        study = study_from_rows(rows)
+        study = study_of(rows)
         assert ("bit for bit" in opening(study)[0]) == deterministic
         caption = figures.caption(study, "speedup")
         assert ("left bit-identical weights" in caption) == deterministic
@@ -122,13 +119,13 @@ def test_sums_in_any_order_are_not_said_to_agree():
 def test_one_repetition_has_no_spread():
     """Check that the column of quartiles is there for several repetitions and left out for one."""
     for repeats in (1, 3):
-        text = render_text(build(study_from_rows(synthetic_rows(models=MODELS, repeats=repeats))))
+        text = render_text(build(study_of(synthetic_rows(models=MODELS, repeats=repeats))))
         assert bool(re.search(r"median +IQR", text)) == (repeats > 1)
 
 
 def test_an_undecided_effect_is_told_in_one_bracket():
     """Check the sentences about barriers, creation and overlap for few repetitions."""
-    study = study_from_rows(synthetic_rows(models=MODELS, repeats=2))
+    study = study_of(synthetic_rows(models=MODELS, repeats=2))
     said = [line for line in render_text(build(study)).splitlines() if line.startswith("On 2 threads")]
     assert said
     for line in said:

@@ -13,7 +13,8 @@ from forktask.cython_src.networks.own import make_own, own_network, write_networ
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.arguments import texts
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling.results import read_results
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import PlanRow, SampleRow
 
 PROGRAM = """
 import numpy as np
@@ -160,8 +161,8 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
     assert main(["run", "grain.toml", "--out", "swept"]) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
-    rows = read_results(program / "swept").of_kind("plan")
-    assert [(row["network"], row["num_tasks"]) for row in rows] == [
+    rows = read_results(program / "swept").of(PlanRow)
+    assert [(row.network, row.num_tasks) for row in rows] == [
         ("nets.py:graph(grain=16)", 4),
         ("nets.py:graph(grain=32)", 2),
     ]
@@ -210,10 +211,10 @@ def test_compare_takes_a_network(program):
     network = own_network("nets.py:network")
     comparison = ft.compare(network, models="serial", threads=1, out="results/own", quick=True, profile=False)
     results = read_results(comparison.folder)
-    (row,) = results.of_kind("plan")
-    assert {sample["check"] for sample in results.of_kind("sample")} == {"passed"}
-    assert row["network"].startswith("results/small-") and row["network"].endswith(".py:network")
-    assert own_network(row["network"]) == network
+    (row,) = results.of(PlanRow)
+    assert {sample.check for sample in results.of(SampleRow)} == {"passed"}
+    assert row.network.startswith("results/small-") and row.network.endswith(".py:network")
+    assert own_network(row.network) == network
     assert json.loads(json.dumps(row["options"]))["network"] == row["network"]
 
 

@@ -5,14 +5,13 @@ import itertools
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.synthetic_results import study_of, synthetic_rows, write_rows
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.analysis.accounting import OTHER_RUNS, inflation, layer_table
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import phase_table
 from forktask.experiments.analysis.speeds import speed_table
@@ -129,7 +128,7 @@ def test_phases_add_up_in_every_model(model, threads):
 
 @pytest.fixture(scope="module")
 def study():
-    return study_from_rows(synthetic_rows(threads=(1, 2, 4), repeats=5))
+    return study_of(synthetic_rows(threads=(1, 2, 4), repeats=5))
 
 
 def of(study, model, threads):
@@ -184,13 +183,12 @@ def test_part_of_the_update_beside_the_backward_phase(study):
 
 
 def test_profiles_without_walls_have_busy_times():
-    """Check rows of an older version: every model but the serial one is timed by its blocks, overlap is unknown."""
+    """Check that every model but the serial one is timed by its blocks where no barrier stands between phases."""
     rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
     for row in rows:
-        row.pop("phase_wall_s", None), row.pop("phase_beside_s", None)
-    table = phase_table(study_from_rows(rows))
+        row |= {"phase_wall_s": None} if row["kind"] == "profile" else {}
+    table = phase_table(study_of(rows))
     assert dict(zip(table["model"], table["timed"], strict=True)) == {"serial": "wall", "forkjoin": "busy"}
-    assert table["update_beside_backward"].isna().all()
 
 
 def test_phases_of_other_runs_come_with_the_reason():
@@ -199,7 +197,7 @@ def test_phases_of_other_runs_come_with_the_reason():
     for row in rows:
         if row["kind"] == "profile" and (row["model"], row["threads"]) == ("forkjoin", 2):
             row["pass_time_s"] *= 1.5
-    table = phase_table(study_from_rows(rows))
+    table = phase_table(study_of(rows))
     assert table.loc[table["remark"] == OTHER_RUNS, ["model", "threads"]].to_numpy().tolist() == [["forkjoin", 2]]
 
 
@@ -245,6 +243,6 @@ def test_a_figure_of_phases_needs_two_sides(models, words):
     """Check the sentences where there is nothing to compare with, and without profiles."""
     rows = synthetic_rows(models=models, repeats=5)
     with pytest.raises(UsageError, match=words):
-        figures.draw(study_from_rows(rows), "phases")
+        figures.draw(study_of(rows), "phases")
     with pytest.raises(UsageError, match="profile rows, got none"):
-        figures.draw(study_from_rows([r for r in rows if r["kind"] != "profile"]), "phases")
+        figures.draw(study_of([r for r in rows if r["kind"] != "profile"]), "phases")

@@ -14,9 +14,10 @@ from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.own import make_own
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import SampleRow
 from forktask.experiments.sampling import plan_check, plan_check_worker
 from forktask.experiments.sampling.plan_check import check_plans, check_together, plan_key
-from forktask.experiments.sampling.results import read_results
 
 PROGRAM = """
 import os
@@ -253,8 +254,8 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     assert said[-1].startswith("forktask: error: ") and sum("checking mine.py" in line for line in said) == 1
     assert not (program / "out").exists()
     assert main([*command, "--no-check"]) == 0
-    rows = read_results(program / "out").of_kind("sample")
-    assert rows and {row["check"] for row in rows} == {"left out"}
+    rows = read_results(program / "out").of(SampleRow)
+    assert rows and {row.check for row in rows} == {"left out"}
     assert read_results(program / "out").run["config"]["check"] is False
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.synthetic_results import synthetic_rows
+from experiments.synthetic_results import study_of, synthetic_rows
 from matplotlib import colors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.limits import BOUND_NAMES, bound_table, floor_table
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import axis_table, speed_table
 from forktask.experiments.report import figures
@@ -28,13 +27,13 @@ from forktask.experiments.report.words import format_time
 
 @pytest.fixture(scope="module")
 def two():
-    return study_from_rows(synthetic_rows(threads=(1, 2)))
+    return study_of(synthetic_rows(threads=(1, 2)))
 
 
 @pytest.fixture(scope="module")
 def sweep():
     models = ("serial", "forkjoin", "taskiter")
-    return study_from_rows(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
+    return study_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
 
 
 def test_speedup_figure_shows_every_point(two):
@@ -100,7 +99,7 @@ def test_a_model_far_too_slow_is_named_at_the_edge():
     for row in rows:
         if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
             row["step_time_s"] *= 50
-    study = study_from_rows(rows)
+    study = study_of(rows)
     axis = figures.draw(study, "speedup").axes[0]
     table = speed_table(study)
     value = table.loc[(table["model"] == "joblib") & (table["threads"] == 2), "speedup"].item()
@@ -116,7 +115,7 @@ def noisy():
     for row in rows:
         if row["kind"] == "sample":
             row["step_time_s"] *= np.exp(0.8 * abs(rng.normal())) * (0.3 if row["model"] == "serial" else 1)
-    return study_from_rows(rows)
+    return study_of(rows)
 
 
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
@@ -162,7 +161,7 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
 def test_any_number_of_thread_counts_can_be_drawn(threads):
     """Check the default figure with one and with many thread counts, and that the ticks are thread counts."""
     models = ("serial", "forkjoin", "taskiter")
-    s = study_from_rows(synthetic_rows(models=models, threads=threads, batches=(4096,), repeats=5))
+    s = study_of(synthetic_rows(models=models, threads=threads, batches=(4096,), repeats=5))
     figure = figures.draw(s)
     ticks = figure.axes[0].xaxis.get_major_locator()()
     assert set(ticks) <= {1, *threads} and {1, max(threads)} <= set(ticks)
@@ -213,7 +212,7 @@ def test_available_figures_can_all_be_drawn(two, sweep):
 
 def test_speedup_without_serial_is_refused():
     """Check the sentence when the baseline is missing."""
-    s = study_from_rows(synthetic_rows(models=("forkjoin", "taskiter")))
+    s = study_of(synthetic_rows(models=("forkjoin", "taskiter")))
     assert "speedup" not in figures.available_figures(s, s.plan_ids()[0])
     with pytest.raises(UsageError, match="needs serial runs"):
         figures.draw(s)
@@ -293,7 +292,7 @@ def test_ratios_along_options_are_drawn():
     """Check a panel for each swept option, and each ratio of the table as a marker in it."""
     options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
     rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), options=options, slowdowns=(1, 1.1, 1.2, 1.3))
-    study = study_from_rows(rows)
+    study = study_of(rows)
     figure = figures.draw(study, "options")
     table = axis_table(study)
     assert len(figure.axes) == 2
@@ -303,13 +302,13 @@ def test_ratios_along_options_are_drawn():
         assert sorted(drawn) == pytest.approx(sorted(mine["ratio"])) and len(drawn) == 5
         assert name.replace("_", " ") in axis.get_title(loc="left")
     with pytest.raises(UsageError, match="at least two values"):
-        figures.draw(study_from_rows(synthetic_rows()), "options")
+        figures.draw(study_of(synthetic_rows()), "options")
 
 
 @pytest.fixture(scope="module")
 def overlaid():
     models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
-    return study_from_rows(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
+    return study_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
 
 
 def test_granularities_are_overlaid_over_threads(overlaid):
@@ -342,7 +341,7 @@ def test_granularities_are_overlaid_over_threads(overlaid):
 
 def test_batches_are_overlaid_over_their_own_serial_runs():
     """Check that values which are different work start from one, and that a study with one plan is refused."""
-    study = study_from_rows(synthetic_rows(models=("serial", "taskiter"), batches=(16, 64), repeats=5))
+    study = study_of(synthetic_rows(models=("serial", "taskiter"), batches=(16, 64), repeats=5))
     figure = figures.draw(study, "overlay")
     times = {key: study.typical_time(key).value for key in study.points}
     plans = {str(study.records[p]["batch"]): p for p in study.plan_ids()}
@@ -353,8 +352,8 @@ def test_batches_are_overlaid_over_their_own_serial_runs():
     assert figure._suptitle.get_text().startswith("cifar10_cnn, train; along batch\n")
     assert "its own fastest serial run" in figures.caption(study, "overlay")
     with pytest.raises(UsageError, match="at least two values"):
-        figures.draw(study_from_rows(synthetic_rows()), "overlay")
-    without = study_from_rows(synthetic_rows(models=("forkjoin", "taskiter"), granularities=(4, 16)))
+        figures.draw(study_of(synthetic_rows()), "overlay")
+    without = study_of(synthetic_rows(models=("forkjoin", "taskiter"), granularities=(4, 16)))
     with pytest.raises(UsageError, match="needs serial runs"):
         figures.draw(without, "overlay")
 
@@ -372,7 +371,7 @@ def test_networks_of_tokens_take_sequences():
     for row in rows:
         if row["kind"] == "plan":
             row["loops"][0]["kernel"] = "tokens_load"
-    study = study_from_rows(rows)
+    study = study_of(rows)
     throughput = figures.draw(study, "batch").axes[0]
     assert throughput.get_xlabel() == "batch (sequences)" and throughput.get_ylabel() == "thousand tokens per second"
     (line,) = [line for line in throughput.lines if line.get_label() == "serial"]
@@ -387,14 +386,14 @@ def test_networks_of_tokens_take_sequences():
 
 def test_a_figure_without_models_says_so():
     """Check that the panels of speedup and efficiency are not empty where serial runs alone have samples."""
-    figure = figures.draw(study_from_rows(synthetic_rows(models=("serial",), repeats=5)))
+    figure = figures.draw(study_of(synthetic_rows(models=("serial",), repeats=5)))
     assert ["has a valid sample" in axis.texts[0].get_text() for axis in figure.axes[:2]] == [True, True]
 
 
 def test_each_network_has_its_figures_over_batches():
     """Check that a sweep of two networks shows a figure over batches for both, and one over all plans once."""
     networks = ({}, {"network": "lenet5"})
-    study = study_from_rows(synthetic_rows(batches=(16, 64), repeats=5, options=networks, slowdowns=(1.0, 1.0)))
+    study = study_of(synthetic_rows(batches=(16, 64), repeats=5, options=networks, slowdowns=(1.0, 1.0)))
     shown = [(study.records[p]["network"], f) for p in study.plan_ids() for f in figures.available_figures(study, p)]
     for name in ("batch", "overlay"):
         assert [network for network, figure in shown if figure == name] == ["cifar10_cnn", "lenet5"]
@@ -415,7 +414,7 @@ def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
     monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
-    study = study_from_rows(synthetic_rows(repeats=5))
+    study = study_of(synthetic_rows(repeats=5))
     assert figures.available_figures(study, study.plan_ids()[0])[-1] == "novelty"
     assert figures.draw(study, "novelty") and figures.caption(study, "novelty").startswith("News.")
 
@@ -425,10 +424,9 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
-        "from experiments.synthetic_results import synthetic_rows\n"
-        "from forktask.experiments.analysis.load import study_from_rows\n"
+        "from experiments.synthetic_results import study_of, synthetic_rows\n"
         "from forktask.experiments.report import figures\n"
-        "figures.draw(study_from_rows(synthetic_rows(repeats=5)))\n"
+        "figures.draw(study_of(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[1])], check=True, timeout=120)
@@ -438,7 +436,7 @@ def test_lines_end_where_nothing_was_measured():
     """Check that an unfinished sweep's lines over the batch and over threads do not join the neighbours of a gap."""
     models = ("serial", "forkjoin", "taskiter")
     rows = synthetic_rows(models=models, threads=(1, 2, 4), batches=(16, 32, 64), repeats=3)
-    batch = {row["plan_id"]: row["batch"] for row in rows if row["kind"] == "plan"}
+    batch = {row["plan_id"]: row["options"]["batch"] for row in rows if row["kind"] == "plan"}
 
     def lost(row):
         """taskiter at batch 32, and at batch 64 on two threads."""
@@ -446,7 +444,7 @@ def test_lines_end_where_nothing_was_measured():
             return False
         return batch[row["plan_id"]] == 32 or (batch[row["plan_id"]] == 64 and row["threads"] == 2)
 
-    study = study_from_rows([row for row in rows if not lost(row)])
+    study = study_of([row for row in rows if not lost(row)])
     widest = next(p for p in study.plan_ids() if study.records[p]["batch"] == 64)
     for figure, plan_id, gap in (("batch", None, 32), ("speedup", widest, 2)):
         for axis in figures.draw(study, figure, plan_id).axes:
@@ -466,7 +464,7 @@ def test_deep_networks_have_legible_layers(monkeypatch):
     layers = [(f"layers.{i // 3}.conv{i % 3}", "forward", 1e-3 * (1 + i % 7), 1.0) for i in range(60)]
     ends = [("load", "load", 0.0, 0.2)], [("fc", "backward", 1e-5, 0.06), ("sgd", "update", 1e-6, 0.05)]
     monkeypatch.setattr("experiments.synthetic_results.LAYERS", [*ends[0], *layers, *ends[1]])
-    study = study_from_rows(synthetic_rows(models=("serial", "forkjoin"), repeats=3))
+    study = study_of(synthetic_rows(models=("serial", "forkjoin"), repeats=3))
     figure = figures.draw(study, "layers")
     FigureCanvasAgg(figure).draw()
     named = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -486,7 +484,7 @@ def test_plans_without_arithmetic_have_no_empty_panels():
         if row["kind"] == "plan":
             row["num_parameters"] = 0
             row["loops"] = [{**loop, "flops": 0.0} for loop in row["loops"]]
-    study = study_from_rows(rows)
+    study = study_of(rows)
     for name in ("layers", "roofline"):
         assert len(figures.draw(study, name).axes) == 1
         caption = figures.caption(study, name)
@@ -503,7 +501,7 @@ def test_long_headers_stay_on_the_figure(column):
         "weight_gradients": "tree",
         "frozen": "conv1",
     }
-    study = study_from_rows(synthetic_rows(models=("serial", "forkjoin"), options=(options,), repeats=2, profiles=0))
+    study = study_of(synthetic_rows(models=("serial", "forkjoin"), options=(options,), repeats=2, profiles=0))
     figure = figures.draw(study, "speedup", None, column)
     FigureCanvasAgg(figure).draw()
     box = figure._suptitle.get_window_extent()
@@ -518,7 +516,7 @@ def test_of_many_models_far_too_slow_the_fastest_are_named():
     for row in rows:
         if row["kind"] == "sample" and row["model"] in models and row["threads"] == 2:
             row["step_time_s"] *= 10 * (1 + models.index(row["model"]))
-    study = study_from_rows(rows)
+    study = study_of(rows)
     table = speed_table(study)
     slow = table[(table["threads"] == 2) & (table["speedup"] < SLOWEST_SPEEDUP)].sort_values("speedup")
     assert len(slow) == 6

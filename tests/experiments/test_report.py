@@ -5,10 +5,10 @@ import html.parser
 import json
 
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.synthetic_results import study_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
@@ -280,7 +280,7 @@ def test_a_swept_option_is_named_everywhere(tmp_path):
 def test_the_title_names_problems_or_what_many_differ_by(count, title):
     """Check a few problems, and more than a line holds."""
     rows = synthetic_rows(models=("serial",), batches=[8 << k for k in range(count)])
-    assert sections.build(study_from_rows(rows)).title == title
+    assert sections.build(study_of(rows)).title == title
 
 
 def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
@@ -293,7 +293,7 @@ def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
 def test_too_few_repetitions_are_said_as_such():
     """Check that the number of repetitions that a verdict needs cannot be read as a time, for one and for several."""
     for repeats, words in ((1, "1 repetition cannot tell"), (3, "3 repetitions cannot tell")):
-        study = study_from_rows(synthetic_rows(repeats=repeats))
+        study = study_of(synthetic_rows(repeats=repeats))
         sentences = in_short(study, study.plan_ids()[0])
         assert len(sentences) == 3
         assert all(words in s and "a verdict needs at least 5 repetitions)" in s for s in sentences)

@@ -4,20 +4,23 @@ import json
 import os
 
 import pytest
+from experiments.synthetic_results import typed
+from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.sampling.results import SCHEMA_VERSION, ResultsWriter, canonical_json, read_results, short_id
+from forktask.experiments.results.folder import ResultsWriter, canonical_json, read_results, short_id
+from forktask.experiments.results.rows import RunRow, SampleRow
 
-RUN = {"config": {"batch": [8], "repeats": 2}, "environment": {"cpu": "A"}, "environment_id": "a"}
-
-SAMPLE = {"kind": "sample", "model": "serial", "threads": 1, "plan_id": "p", "repetition": 0}
+OF_RUN = {"kind": "run", "environment": {"cpu": {"model": "A"}}, "config": {"batch": [8], "repeats": 2}}
+OF_SAMPLE = {"kind": "sample", "model": "serial", "threads": 1, "plan_id": "p", "config_id": "x"}
+RUN, SAMPLE = typed([OF_RUN, OF_SAMPLE])
 
 
 def begun(folder):
     """A folder with a run and one sample."""
     with ResultsWriter(folder) as writer:
         assert writer.start(RUN) is False
-        writer.append({**SAMPLE, "config_id": "x"})
+        writer.append(SAMPLE)
     return folder / "samples.jsonl"
 
 
@@ -27,7 +30,7 @@ def test_rows_come_back(tmp_path):
     lines = path.read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["run", "sample"]
     results = read_results(path.parent)
-    assert results.run["schema_version"] == SCHEMA_VERSION
+    assert results.rows == [RUN, SAMPLE]
     assert results.finished() == {("sample", "x", 0)}
     assert results.partial == ""
 
@@ -51,32 +54,27 @@ def test_a_half_written_line_is_recognised_and_set_aside(tmp_path):
         with ResultsWriter(path.parent) as writer:
             assert writer.results.partial
             assert writer.start(RUN) is True
+            assert [*map(type, read_results(path.parent).rows)] == [RunRow]
+            writer.append(SAMPLE)
         assert read_results(path.parent).partial == ""
-        assert [row["kind"] for row in read_results(path.parent).rows] == ["run", "run"]
+        assert [*map(type, read_results(path.parent).rows)] == [RunRow, RunRow, SampleRow]
     aside = path.with_name("samples.jsonl.partial").read_text()
     assert aside.splitlines() == [whole[start:cut].decode() for cut in (start + 1, start + 17, len(whole) - 1)]
 
 
 def test_a_folder_whose_first_row_was_cut_begins_anew(tmp_path):
     """Check that a run killed within its first write does not block its folder."""
-    (tmp_path / "samples.jsonl").write_text('{"kind": "ru')
+    (tmp_path / "samples.jsonl").write_text('{"kind":"ru')
     with ResultsWriter(tmp_path) as writer:
         assert writer.start(RUN) is False
 
 
-@pytest.mark.parametrize("line", ["{half", "[]", '{"kind": "other"}', "", '{"kind": "sample"}'])
+@pytest.mark.parametrize("line", ["{half", "[]", '{"kind": "other"}', "", '{"kind": "sample"}', json.dumps(OF_SAMPLE)])
 def test_a_damaged_line_is_named(tmp_path, line):
     """Check that alien lines, also a first one that is no run, are refused with their number."""
     path = tmp_path / "samples.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(UsageError, match="line 1"):
-        read_results(tmp_path)
-
-
-def test_a_newer_schema_is_refused(tmp_path):
-    """Check that a file of a later version is not misread."""
-    (tmp_path / "samples.jsonl").write_text('{"kind": "run", "schema_version": 99}\n')
-    with pytest.raises(UsageError, match="99"):
         read_results(tmp_path)
 
 
@@ -124,11 +122,20 @@ def test_a_run_goes_on_only_where_it_belongs(tmp_path):
     """
     begun(tmp_path)
     with ResultsWriter(tmp_path) as writer:
-        assert writer.start({**RUN, "config": {"batch": [8], "repeats": 5, "budget_s": 60.0}}) is True
+        assert writer.start(structs.replace(RUN, config={"batch": [8], "repeats": 5, "budget_s": 60.0})) is True
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=r"batch was \[8\], is now \[16\]"):
-        writer.start({**RUN, "config": {"batch": [16], "repeats": 5}})
-    with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="cpu was 'A', is now 'B'"):
-        writer.start({**RUN, "environment": {"cpu": "B"}, "environment_id": "b"})
+        writer.start(structs.replace(RUN, config={"batch": [16], "repeats": 5}))
+    with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=r"cpu\.model was 'A', is now 'B'"):
+        writer.start(structs.replace(RUN, environment={"cpu": {"model": "B"}}, environment_id="b"))
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path):
+    """Check that METG's rows do not enter a folder of samples."""
+    path = begun(tmp_path)
+    before = path.read_bytes()
+    with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="holds samples, not metg"):
+        writer.start(structs.replace(RUN, holds="metg"))
+    assert path.read_bytes() == before
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path):
@@ -139,7 +146,7 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
         real, os.write = os.write, lambda fd, data: real(fd, data[:5])
         try:
             with pytest.raises(UsageError, match="space"):
-                writer.append({**SAMPLE, "config_id": "y"})
+                writer.append(SAMPLE)
         finally:
             os.write = real
     assert path.read_bytes() == before
@@ -148,7 +155,7 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
 def test_a_foreign_file_without_a_newline_is_left_byte_for_byte(tmp_path):
     """Check that what cannot be the beginning of a row is refused, in a new file and behind rows of ours."""
     path = tmp_path / "samples.jsonl"
-    for content in (b"my only copy", b'{"kind": "sample", "x": 1', b'{"kinder": 1', b"\x00\xff"):
+    for content in (b"my only copy", b'{"kind":"sample","x":1', b'{"kinder":1', b"\x00\xff"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="follows its last whole line"):
             ResultsWriter(tmp_path)
@@ -164,10 +171,10 @@ def test_a_foreign_file_without_a_newline_is_left_byte_for_byte(tmp_path):
 def test_a_refused_run_leaves_a_half_written_line_where_it_is(tmp_path):
     """Check that a folder is changed only once the run is known to belong there."""
     path = begun(tmp_path)
-    content = path.read_bytes() + b'{"kind": "sam'
+    content = path.read_bytes() + b'{"kind":"sam'
     path.write_bytes(content)
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="batch was"):
-        writer.start({**RUN, "config": {"batch": [16], "repeats": 2}})
+        writer.start(structs.replace(RUN, config={"batch": [16], "repeats": 2}))
     assert path.read_bytes() == content and os.listdir(tmp_path) == ["samples.jsonl"]
 
 

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import PEAK, synthetic_rows
+from experiments.synthetic_results import PEAK, study_of, synthetic_rows
 
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.typed_text import rounded
-from forktask.experiments.analysis.load import study_from_rows
 from forktask.experiments.analysis.roofline import (
     bound_sentences,
     floors_by_phase,
@@ -26,10 +26,6 @@ from forktask.experiments.report.sections import build
 from forktask.experiments.sweep.sweep import plan_row
 
 BANDWIDTH = 18e9  # of the synthetic machine's single thread
-
-
-def study_of(**options):
-    return study_from_rows(synthetic_rows(repeats=4, **options))
 
 
 def test_least_bytes_count_each_region_once():
@@ -68,25 +64,25 @@ def test_every_loop_has_operations_or_bytes(network):
 
 
 def test_rows_of_plans_hold_the_least_bytes():
-    """Check that a sweep's row and the floor agree, and that older rows without them have one too."""
-    row = plan_row("p", {"network": "gpt2_tiny", "batch": 2, "phase": "train", "granularity": "auto"})
+    """Check that a sweep's row has the bytes of each region once, which are fewer than those of its blocks."""
+    row = plan_row("p", {"network": "gpt2_tiny", **PlanOptions(batch=2).as_dict()})
     plan = lower("gpt2_tiny", batch=2)
-    assert [loop["least_bytes"] for loop in row["loops"]] == [plan.least_bytes(loop) for loop in plan.loops]
-    newer = roofline_floor(row["loops"], 1e11, 1e10)
-    older = roofline_floor([{k: v for k, v in loop.items() if k != "least_bytes"} for loop in row["loops"]], 1e11, 1e10)
-    assert 0 < newer < older
+    assert [loop.least_bytes for loop in row.loops] == [plan.least_bytes(loop) for loop in plan.loops]
+    least = roofline_floor([(loop.flops, loop.least_bytes) for loop in row.loops], 1e11, 1e10)
+    each = roofline_floor([(loop.flops, loop.bytes) for loop in row.loops], 1e11, 1e10)
+    assert 0 < least < each
 
 
 def test_kernels_are_sorted_by_what_bounds_them():
     """Check floor, bound and share of each kernel against the formula of the rows."""
-    study = study_of()
+    study = study_of(synthetic_rows(repeats=4))
     plan_id = main_plan(study)
     table = roofline_table(study, plan_id).set_index(["kernel", "phase"])
-    loops = {(loop["kernel"], loop["phase"]): loop for loop in study.plans[plan_id]["loops"]}
+    loops = {(loop.kernel, loop.phase): loop for loop in study.plans[plan_id].loops}
     assert {*table.index} == {*loops}
     for key, loop in loops.items():
         row = table.loc[key]
-        arithmetic, memory = loop["flops"] / PEAK, loop["bytes"] / BANDWIDTH
+        arithmetic, memory = loop.flops / PEAK, loop.least_bytes / BANDWIDTH
         assert row["floor_s"] == pytest.approx(max(arithmetic, memory))
         assert row["bound"] == ("memory" if memory > arithmetic else "arithmetic")
         assert row["roof"] == pytest.approx(row["floor_s"] / row["time_s"])
@@ -97,29 +93,31 @@ def test_kernels_are_sorted_by_what_bounds_them():
 
 def test_floors_by_phase_add_up_to_the_floor():
     """Check that parts bound by arithmetic and by memory make the roofline floor, on one thread and on two."""
-    study = study_of()
+    study = study_of(synthetic_rows(repeats=4))
     plan_id = main_plan(study)
     for threads in (1, 2):
         floors = floors_by_phase(study, plan_id, threads)
-        bandwidth = study.machine["bandwidth_bytes_per_s"][str(threads)]
-        total = roofline_floor(study.plans[plan_id]["loops"], threads * PEAK, bandwidth)
+        bandwidth = study.machine.bandwidth_bytes_per_s[str(threads)]
+        total = roofline_floor(
+            [(loop.flops, loop.least_bytes) for loop in study.plans[plan_id].loops], threads * PEAK, bandwidth
+        )
         assert sum(map(sum, floors.values())) == pytest.approx(total)
     assert floors_by_phase(study, plan_id, 64) == {}
 
 
 def test_threads_that_share_memory_share_the_floor():
     """Check that a loop bound by memory gains nothing from a second thread which brings no bandwidth."""
-    machine = {"peak_flops_per_s_1thread": 1e11, "bandwidth_bytes_per_s": {"1": 6e10, "2": 6e10}}
-    update, product = {"flops": 1e6, "least_bytes": 6e8}, {"flops": 1e10, "least_bytes": 6e7}
-    one, two = (roofline_floor([update, product], *machine_rates(machine, n)) for n in (1, 2))
+    machine = (1e11, {"1": 6e10, "2": 6e10})
+    update, product = (1e6, 6e8), (1e10, 6e7)
+    one, two = (roofline_floor([update, product], *machine_rates(*machine, n)) for n in (1, 2))
     assert one == pytest.approx(0.01 + 0.1) and two == pytest.approx(0.01 + 0.05)
-    assert machine_rates({"bandwidth_bytes_per_s": {"1": 6e10, "2": 5e10}}, 2)[1] == 6e10
-    assert np.isnan(machine_rates(machine, 4)[1]) and np.isnan(machine_rates({}, 1)).all()
+    assert machine_rates(None, {"1": 6e10, "2": 5e10}, 2)[1] == 6e10
+    assert np.isnan(machine_rates(*machine, 4)[1]) and np.isnan(machine_rates(None, {}, 1)).all()
 
 
 def test_the_answer_is_said_in_a_sentence():
     """Check the sentences: a phase for each bound, the floor, and the fastest model's distance from it."""
-    study = study_of()
+    study = study_of(synthetic_rows(repeats=4))
     plan_id = main_plan(study)
     one, two = bound_sentences(study, plan_id)[:2]
     assert one.startswith("Bound on 1 thread: ") and two.startswith("Bound on 2 threads: ")
@@ -148,7 +146,7 @@ def test_kernels_below_their_floors_have_a_reason():
             if row["kind"] == "machine":
                 value = row[field]
                 row[field] = {k: v * scale for k, v in value.items()} if isinstance(value, dict) else value * scale
-        study = study_from_rows(rows)
+        study = study_of(rows)
         plan_id = main_plan(study)
         table = roofline_table(study, plan_id)
         sentences = [text for text in bound_sentences(study, plan_id) if reason in text]
@@ -161,7 +159,7 @@ def test_kernels_below_their_floors_have_a_reason():
 def test_without_peak_nothing_is_said():
     """Check that a machine that was not measured gives no floor, no figure and no sentence."""
     rows = [row for row in synthetic_rows(repeats=4) if row["kind"] != "machine"]
-    study = study_from_rows(rows)
+    study = study_of(rows)
     plan_id = main_plan(study)
     assert not len(roofline_table(study, plan_id)) and bound_sentences(study, plan_id) == []
     assert kernel_sentence(study, plan_id) == ""
@@ -172,22 +170,22 @@ def test_without_peak_nothing_is_said():
 def test_opening_says_which_size_memory_limits():
     """Check the least and the greatest share of memory, along the batch only, and nothing of other axes or one size."""
     rows = synthetic_rows(repeats=4, batches=(16, 64))
-    assert "memory limits 76% in each of these sizes." in opening(study_from_rows(rows))[-1]
+    assert "memory limits 76% in each of these sizes." in opening(study_of(rows))[-1]
     for row in rows:
-        if row["kind"] == "plan" and row["batch"] == 64:
-            row["loops"] = [{**loop, "bytes": 0.01 * loop["bytes"]} for loop in row["loops"]]
-    study = study_from_rows(rows)
+        if row["kind"] == "plan" and row["options"]["batch"] == 64:
+            row["loops"] = [{**loop, "least_bytes": 0.01 * loop["least_bytes"]} for loop in row["loops"]]
+    study = study_of(rows)
     shares = {study.records[each]["batch"]: memory_share(study, each) for each in study.plan_ids()}
     assert f"memory limits {shares[16]:.0%} with batch 16, and {shares[64]:.0%} with batch 64." in opening(study)[-1]
     assert shares[16] > 2 * shares[64]
-    for other in (study_of(), study_of(granularities=(4, 16)), study_of(batches=(16, 64), granularities=(4, 16))):
-        assert not any("memory limits" in text for text in opening(other))
+    for other in ({}, {"granularities": (4, 16)}, {"batches": (16, 64), "granularities": (4, 16)}):
+        assert not any("memory limits" in text for text in opening(study_of(synthetic_rows(repeats=4, **other))))
 
 
 @pytest.mark.parametrize("column", ["single", "double"])
 def test_figures_show_the_table(column):
     """Check bars and marks of both figures against the table, and that captions hold the answers."""
-    study = study_of(batches=(16, 64))
+    study = study_of(synthetic_rows(repeats=4, batches=(16, 64)))
     plan_id = main_plan(study)
     assert {"roofline", "bound"} <= {*figures.available_figures(study, plan_id)}
     table = roofline_table(study, plan_id)

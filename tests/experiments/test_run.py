@@ -14,15 +14,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OTHERS, typed
+from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.topology import core_counts
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import FailureRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import clean_environment, run_sample, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
-from forktask.experiments.sampling.results import read_results
 from forktask.experiments.sweep import sweep as sweep_module
 from forktask.experiments.sweep.configuration import (
     Configuration,
@@ -66,38 +69,29 @@ elif fault == "wrong":
     weights = "wrong"
 elif isinstance(fault, float):
     time.sleep(fault)
-print(json.dumps({"kind": job["kind"], "weights_hash": weights, "losses_hash": "l", "step_time_s": 0.001,
-                  "check_iterations": 20, "instruction_set": "avx2", "pid": os.getpid()}))
+of_gpu = job["kind"] == "profile" and job["model"].startswith("gpu_")
+row = json.load(open(os.path.join(folder, "rows.json")))["gpu_profile" if of_gpu else job["kind"]]
+print(json.dumps(row | ({"weights_hash": weights} if job["kind"] == "sample" else {})))
 """
-ENVIRONMENT = {"environment": {"cpu": "A"}, "environment_id": "a"}
+ENVIRONMENT = {"environment": {"cpu": {"model": "A"}}, "environment_id": "a"}
+OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
+    "block_time_s": {},
+    "loop_time_s": {},
+    "bounds": {"work_s": 1.0, "span_s": 1.0, "cycle_mean_s": 1.0},
+    "floors": dict.fromkeys(("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter"), 1.0),
+    "pass_time_s": 1.0,
+}
+OF_GPU_PROFILE = {name: value for name, value in OTHERS["gpu_profile"].items() if name not in CONDITIONS}
 GRID = Grid(models=("serial", "forkjoin", "joblib"), threads=(1, 2))
 NUM_POINTS = 5  # serial runs on one thread only
 
 
 def fake_plan_row(plan_id, options):
-    return {
-        "kind": "plan",
-        "plan_id": plan_id,
-        "options": dict(options),
-        "loops": [
-            {
-                "name": "loop",
-                "layer": None,
-                "phase": "forward",
-                "kernel": "none",
-                "num_blocks": 10,
-                "flops": 1e6,
-                "bytes": 1e6,
-            }
-        ],
-        "flops": 1e6,
-        "bytes": 1e6,
-        "num_tasks": 10,
-        "num_edges": 20,
-        "num_joins": 0,
-        "deterministic": True,
-        **options,
-    }
+    loop = {"name": "loop", "layer": None, "phase": "forward", "kernel": "none", "num_blocks": 10}
+    loop |= dict.fromkeys(("flops", "bytes", "least_bytes"), 1e6)
+    sizes = {"flops": 1e6, "bytes": 1e6, "num_tasks": 10, "num_edges": 20}
+    (row,) = typed([{"kind": "plan", "plan_id": plan_id, "options": dict(options), "loops": [loop], **sizes}])
+    return row
 
 
 @pytest.fixture
@@ -107,6 +101,9 @@ def sweep(tmp_path):
     folder.mkdir()
     script = folder / "sample.py"
     script.write_text(FAKE_SAMPLE)
+    (folder / "rows.json").write_text(
+        json.dumps({"sample": OF_SAMPLE, "profile": OF_PROFILE, "gpu_profile": OF_GPU_PROFILE})
+    )
 
     def make(measure=None, grid=GRID, **faults):
         (folder / "faults.json").write_text(json.dumps(faults))
@@ -119,7 +116,7 @@ def sweep(tmp_path):
             sample_command=(sys.executable, "-S", str(script), str(folder)),
             plan_row=fake_plan_row,
             environment=ENVIRONMENT,
-            machine_row=lambda: {"kind": "machine", "capacity": {"1": 1.0}},
+            machine_row=lambda: typed([{"kind": "machine"}])[0],
         )
 
     make.jobs = lambda: [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
@@ -127,7 +124,7 @@ def sweep(tmp_path):
 
 
 def counts(results):
-    return Counter(row["kind"] for row in results.rows)
+    return Counter(type(row).__struct_config__.tag for row in results.rows)
 
 
 def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
@@ -135,16 +132,16 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     results = sweep(Measure(repeats=4, oversubscribe=True)).run()
     rows = {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
     assert counts(results) == rows
-    samples = results.of_kind("sample")
+    samples = results.of(SampleRow)
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
-    orders = [[row["config_id"] for row in block] for block in blocks]
+    orders = [[row.config_id for row in block] for block in blocks]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
     assert len({tuple(order) for order in orders}) > 1
-    assert [row["repetition"] for row in samples] == [k for k in range(4) for _ in range(NUM_POINTS)]
-    measured = [row for row in results.rows if row["kind"] in ("sample", "profile")]
-    assert [row["position"] for row in measured] == list(range(len(measured)))
-    assert {row["variables"]["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
-    assert all(len(row["cpus"]) == row["threads"] for row in samples)
+    assert [row.repetition for row in samples] == [k for k in range(4) for _ in range(NUM_POINTS)]
+    measured = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
+    assert [row.position for row in measured] == list(range(len(measured)))
+    assert {row.variables["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
+    assert all(len(row.cpus) == row.threads for row in samples)
 
 
 def test_a_finished_sweep_is_not_measured_again(sweep):
@@ -161,13 +158,7 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
 
     def run_sample(job, *_):
         clock.now += job["plan"]["batch"]
-        return {
-            "kind": "sample",
-            "weights_hash": "w",
-            "losses_hash": "l",
-            "step_time_s": 0.1,
-            "check_iterations": 20,
-        } | {"instruction_set": "avx2"}
+        return OF_SAMPLE
 
     monkeypatch.setattr(sweep_module, "run_sample", run_sample)
     monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -178,8 +169,8 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
         started = sweep(measure, grid)
         started.undecided = lambda samples: None
         results = started.run()
-        batch_of = {row["plan_id"]: row["batch"] for row in results.of_kind("plan")}
-        return Counter(batch_of[row["plan_id"]] for row in results.of_kind("sample")), started.stream.getvalue()
+        batch_of = {row.plan_id: row.batch for row in results.of(PlanRow)}
+        return Counter(batch_of[row.plan_id] for row in results.of(SampleRow)), started.stream.getvalue()
 
     # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
     assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
@@ -204,17 +195,17 @@ def test_a_sweep_goes_on_after_failures(sweep):
     limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=3.0)
     sweep1 = sweep(limit, serial="hang", forkjoin="crash", joblib="memory")
     results = sweep1.run()
-    failures = {(row["model"], row["threads"]): row for row in results.of_kind("failure")}
+    failures = {(row.model, row.threads): row for row in results.of(FailureRow)}
     assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "failure": NUM_POINTS}
-    assert failures["serial", 1]["reason"] == "timeout"
-    assert failures["joblib", 2]["reason"] == "memory"
-    assert failures["forkjoin", 2]["reason"] == "crash"
-    assert "SIGSEGV" in failures["forkjoin", 2]["message"] and "last words" in failures["forkjoin", 2]["message"]
+    assert failures["serial", 1].reason == "timeout"
+    assert failures["joblib", 2].reason == "memory"
+    assert failures["forkjoin", 2].reason == "crash"
+    assert "SIGSEGV" in failures["forkjoin", 2].message and "last words" in failures["forkjoin", 2].message
     lines, trusted = failure_report(results)
     assert len(lines) == NUM_POINTS and trusted
     # A second attempt repeats crashes only.
     results = sweep(limit).run()
-    assert {row["model"] for row in results.of_kind("sample")} == {"forkjoin"}
+    assert {row.model for row in results.of(SampleRow)} == {"forkjoin"}
     lines, trusted = failure_report(results)
     assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
 
@@ -222,24 +213,24 @@ def test_a_sweep_goes_on_after_failures(sweep):
 @pytest.mark.parametrize(("fault", "reason"), [("kill", "crash"), ("silent", "crash")])
 def test_processes_that_end_without_a_sample(sweep, fault, reason):
     """Check a process killed by somebody and one that says nothing: neither is memory, so both are tried again."""
-    rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of_kind("failure")
-    assert [row["reason"] for row in rows] == [reason]
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of(FailureRow)
+    assert [row.reason for row in rows] == [reason]
 
 
 def test_a_killed_process_is_memory_only_with_evidence(sweep, monkeypatch):
     """Check a process that was killed while the system's count of such ends grew."""
     counts = iter(range(100))
     monkeypatch.setattr("forktask.experiments.sampling.child.oom_kills", lambda: next(counts))
-    rows = sweep(grid=replace(GRID, models=("serial",)), serial="kill").run().of_kind("failure")
-    assert [row["reason"] for row in rows] == ["memory"]
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial="kill").run().of(FailureRow)
+    assert [row.reason for row in rows] == ["memory"]
 
 
 def test_wrong_weights_are_found_and_figures_refused(sweep):
     """Check that a model with other weights becomes a failure that keeps the sample, and that nothing is trusted."""
     results = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong").run()
-    rows = results.of_kind("failure")
-    assert len(rows) >= 1 and {row["reason"] for row in rows} == {"mismatch"}
-    assert all("bit for bit" in row["message"] and row["sample"]["weights_hash"] for row in rows)
+    rows = results.of(FailureRow)
+    assert len(rows) >= 1 and {row.reason for row in rows} == {"mismatch"}
+    assert all("bit for bit" in row.message and row.sample["weights_hash"] for row in rows)
     assert failure_report(results)[1] is False
     assert describe_status(results)["weights_agree"] is False
     # It stays so when the command is given again.
@@ -249,15 +240,15 @@ def test_wrong_weights_are_found_and_figures_refused(sweep):
 def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
     """Check that a plan that says it is not deterministic may give different weights."""
     one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
-    one.plan_row = lambda *a: {**fake_plan_row(*a), "deterministic": False}
-    assert one.run().of_kind("failure") == []
+    one.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
+    assert one.run().of(FailureRow) == []
 
 
 DRIVER = """
-import json, sys
+import json, os, sys
 sys.argv = json.loads(sys.argv[1])
-sys.path.insert(0, sys.argv[0])
-from test_run import ENVIRONMENT, GRID, fake_plan_row
+sys.path[:0] = [sys.argv[0], os.path.dirname(sys.argv[0])]
+from test_run import ENVIRONMENT, GRID, fake_plan_row, typed
 from forktask.experiments.sweep.configuration import Configuration, Measure
 from forktask.experiments.sweep.sweep import Sweep
 folder, out = sys.argv[1:]
@@ -265,7 +256,7 @@ try:
     Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
           "forktask compare --out out", plan_row=fake_plan_row, environment=ENVIRONMENT,
           sample_command=(sys.executable, "-S", folder + "/sample.py", folder),
-          machine_row=lambda: {"kind": "machine"}).run()
+          machine_row=lambda: typed([{"kind": "machine"}])[0]).run()
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -281,12 +272,12 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     )
     path = Path(out, "samples.jsonl")
     deadline = time.monotonic() + 60
-    while not path.exists() or path.read_text().count('"kind": "sample"') < 3:
+    while not path.exists() or path.read_text().count('"kind":"sample"') < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(how)
     _, errors = process.communicate(timeout=30)
-    kept = read_results(out).of_kind("sample")
+    kept = read_results(out).of(SampleRow)
     started = len(sweep.jobs())
     assert 3 <= len(kept) < 2 * NUM_POINTS
     assert started - len(kept) <= 1
@@ -295,7 +286,7 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
         assert "To go on: forktask compare --out out" in errors
     results = sweep().run()
     assert counts(results)["sample"] == 2 * NUM_POINTS
-    assert results.of_kind("sample")[: len(kept)] == kept
+    assert results.of(SampleRow)[: len(kept)] == kept
     assert not describe_status(results)["samples_missing"]
 
 
@@ -443,7 +434,7 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
     made.plan_row = plan_row
     results = made.run()
     assert counts(results)["sample"] == len(made.configuration.points())
-    assert len(results.of_kind("plan")) == len(made.configuration.plans())
+    assert len(results.of(PlanRow)) == len(made.configuration.plans())
 
 
 def test_compare_from_the_command_line(tmp_path, capsys):
@@ -466,38 +457,32 @@ def test_compare_from_the_command_line(tmp_path, capsys):
     summary = json.loads(capsys.readouterr().out)
     results = read_results(out)
     assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 3, "profile": 3, "trace": 3}
-    assert len({row["weights_hash"] for row in results.of_kind("sample")}) == 1
+    assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
     assert "taskiter" in json.dumps(summary)
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
-    for row in results.of_kind("profile"):
-        assert row["bounds"]["cycle_mean_s"] <= row["bounds"]["work_s"] * (1 + 1e-9)
+    for row in results.of(ProfileRow):
+        assert row.bounds.cycle_mean_s <= row.bounds.work_s * (1 + 1e-9)
         # No pass is faster than its own blocks allow.
-        assert row["floors"]["area"] <= row["pass_time_s"]
-        assert row["model"] != "forkjoin" or row["floors"]["forkjoin"] <= row["pass_time_s"]
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "samples.md").read_text()
-    for kind in counts(results):
-        (table,) = re.findall(rf"^## `{kind}`$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-        cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
-        documented = {"kind", *re.findall(r"`(\w+)`", cells)}
-        assert all(set(row) == documented for row in results.of_kind(kind)), f"samples.md, rows of kind {kind}"
+        assert row.floors.area <= row.pass_time_s
+        assert row.model != "forkjoin" or row.floors.forkjoin <= row.pass_time_s
 
 
 def test_profiles_are_measured_among_the_samples(sweep):
     """Check that each profile follows a sample of its configuration and repetition, and that status counts them."""
     made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
     results = made.run()
-    rows = [row for row in results.rows if row["kind"] in ("sample", "profile")]
-    profiles = [i for i, row in enumerate(rows) if row["kind"] == "profile"]
+    rows = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
+    profiles = [i for i, row in enumerate(rows) if isinstance(row, ProfileRow)]
     assert len(profiles) == 2 * NUM_POINTS
     for i in profiles:
-        assert all(rows[i][key] == rows[i - 1][key] for key in ("config_id", "repetition"))
-        assert rows[i - 1]["kind"] == "sample"
-    assert {row["repetition"] for row in results.of_kind("profile")} == {0, 1}
+        assert (rows[i].config_id, rows[i].repetition) == (rows[i - 1].config_id, rows[i - 1].repetition)
+        assert isinstance(rows[i - 1], SampleRow)
+    assert {row.repetition for row in results.of(ProfileRow)} == {0, 1}
     status = describe_status(results)
     assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}
     path = Path(made.out_dir, "samples.jsonl")
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if '"kind": "profile"' not in line))
+    path.write_text("".join(line for line in lines if '"kind":"profile"' not in line))
     assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
     assert Measure(repeats=2, profile_repeats=5).profiles == 2
 

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy as package
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.sampling.files import write_atomically
+from forktask.experiments.results.files import write_atomically
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from experiments.synthetic_results import synthetic_rows, write_rows
+from experiments.synthetic_results import GPU, completed, study_of, synthetic_rows, typed, write_rows
 from gpu.fake_gpu import measuring_command
 from gpu.fake_gpu.device import FakeDevice
 
@@ -17,7 +17,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import device_bytes
 from forktask.experiments.analysis.gpu import gpu_table
-from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
@@ -30,6 +30,7 @@ from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import summary_json, summary_text, write_report
 from forktask.experiments.report.opening import opening
 from forktask.experiments.report.sections import build, headline
+from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import (
     DEFAULT_GPU_MODELS,
@@ -178,13 +179,13 @@ def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_pa
         stream=sys.stdout,
         environment={"environment": collect(), "environment_id": "here"},
         sample_command=measuring_command("forktask.experiments.sampling.measure"),
-        machine_row=lambda: {"kind": "machine"},
+        machine_row=lambda: typed([{"kind": "machine"}])[0],
     )
     results = sweep.run()
-    assert sorted(row["model"] for row in results.of_kind("sample")) == ["gpu_stream", "serial", "serial"]
-    (failure,) = results.of_kind("failure")
-    assert failure["reason"] == "memory" and "the GPU (fake device), free are 4 MiB" in failure["message"]
-    assert re.search("batch [0-9]+ would fit", failure["message"])
+    assert sorted(row.model for row in results.of(SampleRow)) == ["gpu_stream", "serial", "serial"]
+    (failure,) = results.of(FailureRow)
+    assert failure.reason == "memory" and "the GPU (fake device), free are 4 MiB" in failure.message
+    assert re.search("batch [0-9]+ would fit", failure.message)
 
 
 def test_the_batch_that_is_said_to_fit_a_gpu_does(fake_gpu):
@@ -312,14 +313,14 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
         stream=sys.stdout,
         environment=environment,
         sample_command=measuring_command("forktask.experiments.sampling.measure"),
-        machine_row=lambda: {"kind": "machine"},
+        machine_row=lambda: typed([{"kind": "machine"}])[0],
     )
     results = sweep.run()
-    assert not results.of_kind("failure")
-    samples = {(row["model"], row["threads"]): row for row in results.of_kind("sample")}
+    assert not results.of(FailureRow)
+    samples = {(row.model, row.threads): row for row in results.of(SampleRow)}
     assert {*samples} == {("serial", 1), ("forkjoin", 1), ("forkjoin", 2), ("gpu_forkjoin", 1), ("gpu_stream", 1)}
-    assert samples["gpu_forkjoin", 1]["weights_hash"] == samples["gpu_stream", 1]["weights_hash"]
-    assert {row["model"] for row in results.of_kind("profile")} == {*models}
+    assert samples["gpu_forkjoin", 1].weights_hash == samples["gpu_stream", 1].weights_hash
+    assert {row.model for kind in (ProfileRow, GpuProfileRow) for row in results.of(kind)} == {*models}
     text = reported(tmp_path)
     assert "GPU: fake device" in text and "gpu_stream is" in text and "The run is not complete" not in text
     found = summary_json(tmp_path)
@@ -347,13 +348,13 @@ def mixed_rows(gpu_answer=(2.3, 2.2, 2.1)):
             own = {"model": model, "config_id": row["config_id"] + model, "instruction_set": "sm_90", "cpus": None}
             time_s = row["step_time_s"] / factor
             other = {"answer": list(gpu_answer), "weights_hash": "w", "losses_hash": "l", "step_time_s": time_s}
-            gpu = {"name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}}
+            gpu = {**GPU, "name": "made up", "costs_s": {"context": 0.25, "compilation": 0.5}}
             rows.append({**row, **own, **other, "gpu": gpu, "first_replay_s": 2 * time_s})
             if row["repetition"] == 0:
                 profile = {key: row[key] for key in ("plan_id", "threads", "repetition", "environment_id")}
                 busy = {"runtime_cost_s": 0.1 * time_s, "busy_s": 0.75 * time_s}
-                rows.append({"kind": "profile", **profile, **own, **busy, "gpu": gpu})
-    return rows
+                rows.append({"kind": "gpu_profile", **profile, **own, **busy, "gpu": gpu})
+    return [completed(row) for row in rows]
 
 
 def test_the_report_of_both_devices(tmp_path):
@@ -399,7 +400,7 @@ def test_host_workers_are_named():
         for threads in (1, 2):
             own = {"model": "gpu_both", "threads": threads, "config_id": f"{row.get('config_id')}both{threads}"}
             rows.append({**row, **own} | ({"prepare_s": float(threads)} if row["kind"] == "sample" else {}))
-    study = study_from_rows(rows)
+    study = study_of(rows)
     said = headline(study, study.plan_ids()[0])
     for threads in ("1 thread", "2 threads"):
         assert any(f"gpu_both with {threads} of the host is faster than gpu_forkjoin (" in text for text in said)
@@ -438,7 +439,7 @@ def test_slow_models_of_a_gpu_keep_two_digits():
     for row in rows:
         if row["kind"] == "sample" and row["model"].startswith("gpu_"):
             row["step_time_s"] *= 20 / 0.00271
-    study = study_from_rows(rows)
+    study = study_of(rows)
     said = headline(study, study.plan_ids()[0])
     assert any(text.startswith("gpu_forkjoin is 0.0027 times as fast") and "[0.0027, 0.0027]" in text for text in said)
     columns = {column.heading: column for column in SPEED}
@@ -447,7 +448,7 @@ def test_slow_models_of_a_gpu_keep_two_digits():
     row = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
     assert columns["speedup"].text(row) == "1.50"
     assert figures.draw(study, "batch").axes[0].get_ylabel() == "images per second"
-    of_cpu = study_from_rows([row for row in rows if not row.get("model", "").startswith("gpu_")])
+    of_cpu = study_of([row for row in rows if not row.get("model", "").startswith("gpu_")])
     assert figures.draw(of_cpu, "batch").axes[0].get_ylabel() == "thousand images per second"
     speedup = figures.draw(study, "speedup")
     assert any("gpu_forkjoin 0.0027" in text.get_text() for text in speedup.axes[0].texts)
@@ -461,7 +462,7 @@ def test_openings_tell_gpu_both_from_a_gpu_and_name_no_fork_join_that_was_not_me
         own = {"model": "gpu_both", "config_id": f"{row['config_id']}both", "step_time_s": row["step_time_s"] / 2}
         rows.append({**row, **own})
     rows = [row for row in rows if row.get("model") != "forkjoin"]
-    first = " ".join(opening(study_from_rows(rows)))
+    first = " ".join(opening(study_of(rows)))
     assert ", 2 on a GPU (made up), and 1 on processor and GPU together, were timed" in first
     assert "On the GPU the fastest way is gpu_stream" in first
     assert "On processor and GPU together the fastest way is gpu_both" in first
@@ -470,9 +471,9 @@ def test_openings_tell_gpu_both_from_a_gpu_and_name_no_fork_join_that_was_not_me
 
 def test_devices_that_disagree_are_refused():
     """Check that no time is shown when CPU and GPU computed something else, and that rounding is allowed."""
-    study_from_rows(mixed_rows((2.3001, 2.2, 2.1)))
+    study_of(mixed_rows((2.3001, 2.2, 2.1)))
     with pytest.raises(UsageError, match=r"devices must agree .* gpu_forkjoin differs in number 1 by 0.043"):
-        study_from_rows(mixed_rows((2.3, 2.3, 2.1)))
+        study_of(mixed_rows((2.3, 2.3, 2.1)))
 
 
 @pytest.mark.cxx

@@ -228,7 +228,7 @@ def test_a_stored_profile_places_tasks(tmp_path):
     """Check the option of a model spec, which names a results folder; the serial model's durations are preferred."""
     run, profile = (next(row for row in synthetic_rows() if row["kind"] == kind) for kind in ("run", "profile"))
     rows = [
-        run,
+        {**run, "config": {}},
         {**profile, "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
         {**profile, "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}},
     ]

@@ -82,7 +82,7 @@ def bound_lines(
         columns = (limits[f"{name}_{kind}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
         line = BoundLine((name,), limits[x].to_numpy(dtype=float), *columns)
         if not np.isfinite(line.value).all():
-            continue  # rows of older versions have no graph
+            continue  # without a serial profile
         same = [i for i, other in enumerate(lines) if np.allclose(line.value, other.value, rtol=ALIKE, atol=0)]
         if same and merged:
             lines[same[0]] = lines[same[0]]._replace(names=(*lines[same[0]].names, name))

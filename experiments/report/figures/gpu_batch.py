@@ -31,7 +31,7 @@ def _lines(study: Study, plan_id: str) -> dict[str, dict[int, tuple[float, float
     """Return seconds of an epoch with their interval by model and batch, on the number of threads that is fastest."""
     lines: dict[str, dict[int, tuple[float, float, float]]] = {}
     for plan in study.siblings(plan_id, "batch"):
-        batch = study.plans[plan]["batch"]
+        batch = study.plans[plan].batch
         for model, threads in study.points_of(plan):
             typical, line = study.typical_time((plan, model, threads)), lines.setdefault(model, {})
             if typical.value < line.get(batch, (math.inf,))[0] * batch / EPOCH_SAMPLES:
@@ -44,7 +44,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     lines = _lines(study, plan_id)
     styles, models = model_styles(study.samples["model"]), sorted(lines, key=model_rank)
     batches = sorted({batch for line in lines.values() for batch in line})
-    asked = sorted({study.plans[plan]["batch"] for plan in study.siblings(plan_id, "batch", asked=True)})
+    asked = sorted({study.plans[plan].batch for plan in study.siblings(plan_id, "batch", asked=True)})
     figure, (axis,) = new_figure(column, 1, 2.6)
     for model in models:
         columns = zip(*(lines[model].get(batch, (math.nan,) * 3) for batch in asked), strict=True)
@@ -56,7 +56,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_ylabel(f"seconds for {EPOCH_SAMPLES:,} {samples_word(study, plan_id)}")
     panel_title(axis, "time of an epoch")
     add_legend(figure, column, model_handles(styles, models))
-    problem = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id]['batch']}, ", "")
+    problem = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id].batch}, ", "")
     header(figure, study, [problem, f"batches {', '.join(map(str, batches))}"], column)
     return figure
 

@@ -13,7 +13,7 @@ RANK, ONE_FOR = 4, "network"
 
 def missing(study: Study, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len({study.plans[p]["num_tasks"] for p in study.siblings(plan_id, GRANULARITY)}) > 1:
+    if len({study.plans[p].num_tasks for p in study.siblings(plan_id, GRANULARITY)}) > 1:
         return ""
     return "a figure over granularity needs two at least, got one; run a sweep with several granularities"
 
@@ -25,7 +25,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         study.siblings(plan_id, GRANULARITY),
         column,
         GRANULARITY,
-        lambda p: p["num_tasks"],
+        lambda p: p.num_tasks,
         "tasks per step",
         lambda p, t: t * 1e3,
         "time per step (ms)",

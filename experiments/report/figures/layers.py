@@ -38,7 +38,7 @@ MARKERS = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13
 
 def missing(study: Study, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if any(row["plan_id"] == plan_id for row in study.profiles):
+    if any(row.plan_id == plan_id for row in study.profiles):
         return ""
     return "a figure of layers needs profile rows, got none; measure with `forktask compare`"
 
@@ -46,8 +46,7 @@ def missing(study: Study, plan_id: str) -> str:
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw busy time per layer and model, and each layer's fraction of one thread's peak."""
     points = sorted(
-        {(r["model"], r["threads"]) for r in study.profiles if r["plan_id"] == plan_id},
-        key=lambda p: (p[1], model_rank(p[0])),
+        {(r.model, r.threads) for r in study.profiles if r.plan_id == plan_id}, key=lambda p: (p[1], model_rank(p[0]))
     )
     widest = max((t for _, t in points), default=0)
     points = [p for p in points if p == ("serial", 1) or p[1] == widest]
@@ -152,7 +151,7 @@ def _draw_rates(rates, study: Study, fractions: pd.DataFrame, layers: Sequence[s
     rates.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
     rates.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
     rates.tick_params(axis="y", length=0)
-    peak = study.machine.get("peak_flops_per_s_1thread")
+    peak = study.machine.peak_flops_per_s_1thread
     rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
     panel_title(rates, f"arithmetic rate, {model}")
 

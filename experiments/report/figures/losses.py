@@ -9,6 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from msgspec import structs
 
 from ...analysis.losses import LOSSES
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
@@ -41,7 +42,7 @@ CLASS_COLORS = {
 
 def missing(study: Study, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if any(row["plan_id"] == plan_id for row in study.traces):
+    if any(row.plan_id == plan_id for row in study.traces):
         return ""
     return "a figure of losses needs event logs, got none; measure with `forktask compare --trace`"
 
@@ -55,8 +56,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
     """Return the losses of a plan's latest logs (rows of `losses.as_rows`), models in their fixed order."""
-    latest = {(row["model"], row["threads"]): row for row in study.traces if row["plan_id"] == plan_id}
-    return [latest[key]["losses"] for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
+    latest = {(row.model, row.threads): row for row in study.traces if row.plan_id == plan_id}
+    return [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
 
 
 def draw_losses(rows: Sequence[Mapping[str, Any]], column: str = "double") -> Figure:

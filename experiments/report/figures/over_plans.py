@@ -95,10 +95,7 @@ def _where(models: Sequence[str], widest: int) -> str:
 
 
 def _bounds(
-    study: Study,
-    plan_ids: Sequence[str],
-    x_of: Callable = lambda p: p["num_tasks"],
-    value_of: Callable = lambda p, t: t,
+    study: Study, plan_ids: Sequence[str], x_of: Callable = lambda p: p.num_tasks, value_of: Callable = lambda p, t: t
 ) -> list[BoundLine]:
     """Return the bounds of the plans on most threads, as the values that are drawn."""
     table = bound_table(study)

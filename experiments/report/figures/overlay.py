@@ -158,7 +158,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             x_axis(panel, counts, "threads")
             panel.set_ylabel(label + common)
             panel_title(panel, model_label(model))
-    tasks = {value: study.plans[plan]["num_tasks"] for value, plan in plans.items()}
+    tasks = {value: study.plans[plan].num_tasks for value, plan in plans.items()}
     handles = [
         Line2D(
             [],

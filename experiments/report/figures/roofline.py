@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ...analysis.roofline import MEMORY, bound_sentences, kernel_sentence, rates, roofline_table
+from ...analysis.roofline import MEMORY, bound_sentences, kernel_sentence, roofline_table
 from ...analysis.study import Study
 from ..words import conditions
 from .heading import plan_header
@@ -74,7 +74,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
     """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time."""
-    flops_per_s, bytes_per_s = rates(study, 1)
+    flops_per_s, bytes_per_s = study.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
     intensities = [row["intensity"] for row in placed] or [ridge]

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 
 from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
-from ...sampling.files import write_atomically, write_figure
+from ...results.files import write_atomically, write_figure
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 

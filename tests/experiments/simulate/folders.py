@@ -1,9 +1,13 @@
 """Results folders of a plan that this version lowers, with samples and durations from formulas."""
 
+from dataclasses import asdict
+
+import msgspec
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
+from forktask.experiments.bounds.bounds import plan_bounds
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
 from forktask.experiments.sweep.sweep import plan_row
 
@@ -29,7 +33,7 @@ def results_folder(
     """Write a folder of `cifar10_cnn`, whose blocks take `block_s(loop, block)` seconds, 20 us by default."""
     asked = {"network": "cifar10_cnn", "batch": batch, "phase": "train", "granularity": "images=4", **options}
     row = plan_row("p0", {**PlanOptions().as_dict(), **asked})
-    plan = lower(**row["options"])
+    plan = lower(**row.options)
     times = {}
     for loop in plan.loops:
         each = [block_s(loop, b) if block_s else 20e-6 for b in range(loop.num_blocks)]
@@ -45,8 +49,9 @@ def results_folder(
             r["step_time_s"] = work / (1 if r["threads"] == 1 else 1.8) * (1 + 0.001 * r["repetition"])
         if r["kind"] == "profile":
             r |= {"block_time_s": times, "loop_time_s": {name: sum(t) for name, t in times.items()}}
-            r.pop("bounds", None)
-    rows.insert(1, row)
+            r |= {"phase_wall_s": None, "bounds": asdict(plan_bounds(plan, times))}
+            r["phase_beside_s"] = {loop.phase: {} for loop in plan.loops}
+    rows.insert(1, msgspec.to_builtins(row))
     if machine is not None:
         rows.insert(2, {"kind": "machine_model", "model": machine.as_row(), "started": 0.0})
     return write_rows(path, rows), plan

@@ -1,17 +1,13 @@
-"""The results folder: samples.jsonl, one JSON object a line, only ever appended to.
+"""The results folder: a file of rows, one JSON object a line, only ever appended to.
 
-A folder holds one run: its first row has kind "run" and says what was asked for and where. Each row is
-written with one system call and forced to disk, so a crash loses at most the row being measured; a last line
-without its newline is such a row, recognised by the reader and moved aside to `samples.jsonl.partial` when
-the run goes on.
-
-Rows by kind: "run" (the configuration and environment; one more each time the run was continued), "plan",
-"machine", "capacity" (of the machine, in each repetition), "machine_model" (for simulations), "sample", "profile",
-"failure".
+The first row is of kind "run": what the folder holds, what was asked for, and where. Each row is written with one
+system call and forced to disk, so a crash loses at most the row being measured; a last line without its newline is such
+a row, recognised by the reader and moved aside to `samples.jsonl.partial` when the run goes on.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,25 +16,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import decode_json, read_regular
+from ...cython_src.reading import read_regular
 from .files import holds_others
-from .older_rows import present_rows
-from .rows import ROWS, check_row
+from .rows import AnyRow, FailureRow, GpuProfileRow, ProfileRow, RunRow, SampleRow, parse_row
 
-# Version 2 writes all options of a plan by name, so ids of plans and configurations differ from version 1.
-SCHEMA_VERSION = 2
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
 MOST_BYTES = 4 << 30
 CHANGEABLE = ("repeats", "budget_s", "check")  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
-ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind": "', b'{"kind": "run"'
-
+ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
+
+T = TypeVar("T")
 
 
 def canonical_json(value: Any) -> str:
@@ -57,58 +53,46 @@ class Results:
 
     Attributes
     ----------
-    rows : list of dict, in file order
+    rows : list of Row, in file order
     partial : str
         Text of a half-written last line; empty if the file is whole.
     """
 
     path: Path
-    rows: list[dict] = field(default_factory=list)
+    rows: list[AnyRow] = field(default_factory=list)
     partial: str = ""
 
-    def of_kind(self, kind: str) -> list[dict]:
+    def of(self, kind: type[T]) -> list[T]:
         """Return all rows of one kind."""
-        return [row for row in self.rows if row["kind"] == kind]
+        return [row for row in self.rows if isinstance(row, kind)]
 
     @property
-    def run(self) -> dict:
+    def run(self) -> RunRow:
         """The latest "run" row, with the last configuration."""
-        return self.of_kind("run")[-1]
-
-    def require_present_version(self) -> None:
-        """Raise `UsageError` unless configurations are identified here as this version identifies them."""
-        found = self.run["schema_version"]
-        if found < SCHEMA_VERSION:
-            raise UsageError(
-                f"{self.path} was begun by an older forktask (schema version {found}, now {SCHEMA_VERSION}): `forktask "
-                f"report` shows it, but what is missing must be measured in another folder; choose one with --out"
-            )
+        return self.of(RunRow)[-1]
 
     def finished(self) -> set[tuple[str, str, int]]:
-        """(kind, config_id, repetition) of all samples and profiles: they need not be measured again."""
-        return {
-            (row["kind"], row["config_id"], row.get("repetition", 0))
-            for row in self.rows
-            if row["kind"] in ("sample", "profile")
-        }
+        """("sample" or "profile", config_id, repetition) of what need not be measured again."""
+        named = {SampleRow: "sample", ProfileRow: "profile", GpuProfileRow: "profile"}
+        return {(named[type(row)], row.config_id, row.repetition) for row in self.rows if type(row) in named}
 
     def settled(self) -> set[str]:
         """Config ids that failed in a way a second attempt would only repeat."""
-        return {row["config_id"] for row in self.of_kind("failure") if row["reason"] in LASTING_FAILURES}
+        return {row.config_id for row in self.of(FailureRow) if row.reason in LASTING_FAILURES}
 
 
-def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
-    """Read a results folder, the rows of one file in it, without changing it; older rows get their present form.
+def read_results(out_dir: str | os.PathLike) -> Results:
+    """Read the rows of a results folder, without changing it.
 
     Raises
     ------
     UsageError
-        No results there, a line in the middle that is no row, or a newer schema.
+        No results there, or a line in the middle that is no row: says which line, field, and what was expected.
     """
-    path = Path(out_dir) / samples
+    path = Path(out_dir) / SAMPLES
     if not os.path.lexists(path):
         raise UsageError(
-            f"a results folder must hold {samples}, got {str(out_dir)!r}; "
+            f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
             f"name the --out of a `forktask compare` or `forktask run`"
         )
     data = read_regular(path, "file of rows that forktask wrote", MOST_BYTES)
@@ -116,19 +100,14 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
     results = Results(path, partial=tail.decode(errors="replace"))
     for number, line in enumerate(whole.split(b"\n") if newline else (), 1):
         try:
-            row = decode_json(line)
-            if isinstance(row, dict) and row.get("kind") == "run":
-                _require_known_version(path, row)
-            wrong = check_row(row) or "the first row must be of kind 'run'" * (number == 1 and row["kind"] != "run")
-        except UsageError:
-            raise
+            row = parse_row(line)
+            if number == 1 and not isinstance(row, RunRow):
+                raise ValueError("the first row must be of kind 'run'")
         except ValueError as error:
-            wrong = str(error)
-        if wrong:
             raise UsageError(
-                f"every line of {path} must be a row written by forktask, line {number} is not ({wrong}); "
+                f"every line of {path} must be a row written by forktask, line {number} is not ({error}); "
                 f"restore the file or choose another folder"
-            )
+            ) from None
         results.rows.append(row)
     begin = ROW_BEGIN if results.rows else FIRST_ROW_BEGIN
     if not tail.startswith(begin[: len(tail)]):
@@ -136,17 +115,7 @@ def read_results(out_dir: str | os.PathLike, samples: str = SAMPLES) -> Results:
             f"{path} must hold rows written by forktask, but what follows its last whole line is none; restore the "
             f"file or choose another folder"
         )
-    results.rows = list(present_rows(results.rows))
     return results
-
-
-def _require_known_version(path: Path, run: Mapping[str, Any]) -> None:
-    version = run.get("schema_version")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} must have schema version {SCHEMA_VERSION} or older, got {version!r}; "
-            f"read it with the forktask that wrote it or a newer one"
-        )
 
 
 class ResultsWriter:
@@ -157,8 +126,6 @@ class ResultsWriter:
     out_dir : path
         Made if it does not exist. It must be empty or hold a run of the same configuration and environment,
         which is then continued (see `start`).
-    samples : str
-        Name of the file of rows.
 
     Attributes
     ----------
@@ -171,13 +138,13 @@ class ResultsWriter:
         The folder cannot be written, holds files of another program, or another process writes to it.
     """
 
-    def __init__(self, out_dir: str | os.PathLike, samples: str = SAMPLES):
+    def __init__(self, out_dir: str | os.PathLike):
         self.out_dir = Path(out_dir)
-        self.samples = samples
-        path = self.out_dir / samples
+        self._continued: RunRow | None = None  # written before the next row
+        path = self.out_dir / SAMPLES
         try:
             self.out_dir.mkdir(parents=True, exist_ok=True)
-            foreign = holds_others(self.out_dir, samples)
+            foreign = holds_others(self.out_dir, SAMPLES)
             if not foreign:
                 self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -196,7 +163,7 @@ class ResultsWriter:
                 f"folder with --out"
             )
         try:
-            self.results = read_results(self.out_dir, samples)
+            self.results = read_results(self.out_dir)
         except BaseException:
             self.close()
             raise
@@ -205,19 +172,14 @@ class ResultsWriter:
         if not self.results.partial:
             return
         tail = self.results.partial
-        with open(self.out_dir / (self.samples + ".partial"), "a") as aside:
+        with open(self.out_dir / (SAMPLES + ".partial"), "a") as aside:
             aside.write(tail + "\n")
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         os.ftruncate(self._fd, data.rfind(b"\n") + 1)
         os.fsync(self._fd)
 
-    def start(self, run: Mapping[str, Any]) -> bool:
-        """Begin the run, or go on with the one that is there.
-
-        Parameters
-        ----------
-        run : mapping
-            The "run" row, with "config", "environment" and "environment_id".
+    def start(self, run: RunRow) -> bool:
+        """Begin the run, or go on with the one that is there, whose folder stays as it is until the next row.
 
         Returns
         -------
@@ -227,16 +189,17 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `CHANGEABLE` may differ), of another
-            environment, or of an older version: measurements that cannot be compared do not share a folder.
+            The folder holds a run of another configuration (only `CHANGEABLE` may differ) or of another environment:
+            measurements that cannot be compared do not share a folder.
         """
         if not self.results.rows:
             self._set_partial_aside()
-            self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
+            self.append(run)
             return False
-        self.results.require_present_version()
         before = self.results.run
-        asked, found = json.loads(canonical_json(run["config"])), before["config"]
+        if run.holds != before.holds:
+            raise UsageError(f"{str(self.out_dir)!r} holds {before.holds}, not {run.holds}; choose another with --out")
+        asked, found = json.loads(canonical_json(run.config)), before.config
         keys = sorted({*asked, *found} - {*CHANGEABLE})
         differing = [key for key in keys if asked.get(key) != found.get(key)]
         if differing:
@@ -245,17 +208,17 @@ class ResultsWriter:
                 f"{str(self.out_dir)!r} holds a run of another configuration: {', '.join(differing)} differ "
                 f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); choose another folder with --out"
             )
-        if run["environment_id"] != before["environment_id"]:
-            changed = _differences(before["environment"], run["environment"])
+        if run.environment_id != before.environment_id:
+            changed = _differences(before.environment, run.environment)
             raise UsageError(
                 f"{str(self.out_dir)!r} was measured in another environment ({changed}); "
                 f"choose another folder with --out"
             )
         self._set_partial_aside()
-        self.append({"kind": "run", "schema_version": SCHEMA_VERSION, **run})
+        self._continued = run
         return True
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: AnyRow) -> None:
         """Write one row: one system call, then forced to disk.
 
         Raises
@@ -263,21 +226,23 @@ class ResultsWriter:
         UsageError
             The row could not be written as a whole (a full disk); no part of it stays in the file.
         """
-        assert row["kind"] in ROWS
-        data = (json.dumps(row, allow_nan=False) + "\n").encode()
+        if (run := self._continued) is not None:
+            self._continued = None
+            self.append(run)
+        data = msgspec.json.encode(row)
+        self.results.rows.append(parse_row(data))  # what is written can be read
         size = os.fstat(self._fd).st_size
         try:
-            written = os.write(self._fd, data)
-            if written < len(data):
+            if os.write(self._fd, data + b"\n") <= len(data):
                 os.ftruncate(self._fd, size)
-                raise OSError(28, "No space left on device")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._fd)
         except OSError as error:
+            self.results.rows.pop()
             raise UsageError(
-                f"rows must fit into {self.out_dir / self.samples}, got: {error.strerror}; make room and give the same "
+                f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}; make room and give the same "
                 f"command again"
             ) from None
-        self.results.rows.append(dict(row))
 
     def close(self) -> None:
         """Release the folder for another writer."""

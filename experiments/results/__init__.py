@@ -1,0 +1,1 @@
+"""Results folders: their rows, and files that are written as a whole."""

@@ -1,0 +1,526 @@
+"""Rows of results folders: records of what was measured, made where it is measured and read back by the same class.
+
+Every field is written in every row, null where there is nothing; docs/reference/samples.md is made from these classes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from ...cython_src.binding.executor_contract import Conduct
+from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
+from ...cython_src.records import fields
+from ..bounds.bounds import GraphBounds
+
+Times = dict[str, Amount]
+ByThreads = dict[Digits, Positive]
+Holds = Literal["samples", "metg"]
+
+
+def says(text: str) -> Meta:
+    """Annotation of a field: its meaning."""
+    return Meta(description=text)
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of rows and of their parts."""
+
+
+class Row(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """Base of rows: a JSON object whose `kind` says which."""
+
+
+# Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
+_AskedFor = msgspec.defstruct(
+    "_AskedFor",
+    [
+        *((field.name, list[field.kind], []) for field in fields(PlanOptions)),
+        ("title", Text, ""),
+        ("data", Text, ""),
+        ("network", list[Name], []),
+        ("models", list[Name], []),
+        ("threads", list[Number], []),
+        ("interference", list[Count], []),
+        ("inject", list[Name], []),
+        ("repeats", Number, 1),
+        ("budget_s", Amount, 0.0),
+        ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
+    ],
+)
+
+
+class _Processor(msgspec.Struct, frozen=True):
+    model: Text | None = None
+
+
+class _Topology(msgspec.Struct, frozen=True):
+    cores: Number | None = None
+
+
+class _CoreKind(msgspec.Struct):
+    text: Text
+    cpus: list[Count]
+
+
+class _Place(msgspec.Struct):
+    """Keys of an environment that are read."""
+
+    cpu: _Processor = _Processor()
+    topology: _Topology = _Topology()
+    core_kinds: list[_CoreKind] = []
+    gpus: list[Any] = []
+    forktask: Text = ""
+
+
+class RunRow(Row, frozen=True, kw_only=True, tag="run"):
+    """First row, and one more where a run was continued and more was measured."""
+
+    holds: Annotated[Holds, says("what the folder holds")]
+    run_id: Annotated[Name, says("random name")]
+    created: Annotated[Text, says("time, UTC")]
+    command: Annotated[Text, says("the user's command")]
+    config: Annotated[dict[str, Any], says("the whole configuration")]
+    how_to_read: Annotated[Text, says("comment at the head of the file that was swept")]
+    environment: Annotated[dict[str, Any], says("hardware, limits, settings, software, build")]
+    environment_id: Annotated[Name, says("short hash of its stable part")]
+
+    def __post_init__(self) -> None:
+        for name, kind in (("config", _AskedFor if self.holds == "samples" else dict), ("environment", _Place)):
+            try:
+                checked(getattr(self, name), kind)
+            except ValueError as error:
+                raise ValueError(str(error).replace("`$", f"`$.{name}")) from None
+
+
+class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
+    """Limits, measured before the first sample ([how](measuring.md#what-bounds-a-speedup))."""
+
+    instruction_set: Annotated[Text, says("generic, avx2 or avx512")]
+    peak_flops_per_s_1thread: Annotated[Positive | None, says("best window; null: not measured")]
+    median_flops_per_s_1thread: Annotated[Positive | None, says("median window")]
+    frequency_hz: Annotated[Amount | None, says("clock under load")]
+    flops_per_cycle: Annotated[Amount | None, says("peak over clock")]
+    bandwidth_bytes_per_s: Annotated[ByThreads, says("by number of threads")]
+    cache_bandwidth_bytes_per_s: Annotated[ByThreads, says("of one thread, by level")]
+    capacity: Annotated[ByThreads, says("how many single threads' work so many do together, by number of threads")]
+    capacity_beside: Annotated[
+        dict[Digits, dict[Digits, Amount]], says("part of the CPUs left beside hogs: by threads, then by hogs")
+    ]
+    disturbance: Annotated[dict[str, Amount | None], says("as in a sample, while this was measured")]
+    elapsed_s: Annotated[Amount, says("duration of that")]
+
+
+NOT_MEASURED = MachineRow(
+    instruction_set="",
+    peak_flops_per_s_1thread=None,
+    median_flops_per_s_1thread=None,
+    frequency_hz=None,
+    flops_per_cycle=None,
+    bandwidth_bytes_per_s={},
+    cache_bandwidth_bytes_per_s={},
+    capacity={},
+    capacity_beside={},
+    disturbance={},
+    elapsed_s=0.0,
+)
+
+
+class CapacityRow(Row, frozen=True, kw_only=True, tag="capacity"):
+    """The capacity again, at the beginning of each repetition: its spread is part of the intervals of bounds."""
+
+    repetition: Annotated[Count, says("which one")]
+    capacity: Annotated[ByThreads, says("by number of threads")]
+
+
+class MachineModelRow(Row, frozen=True, kw_only=True, tag="machine_model"):
+    """What [`forktask simulate`](../guide/simulate.md) needs to know of the machine; written by its first call."""
+
+    model: Annotated[dict[str, Any], says("the keys of a machine file")]
+    started: Annotated[Amount, says("Unix time")]
+
+
+class Loop(Part, frozen=True, kw_only=True):
+    """A loop of a plan."""
+
+    name: Name
+    layer: Text | None
+    phase: Text
+    kernel: Text
+    num_blocks: Number
+    flops: Amount
+    bytes: Amount
+    least_bytes: Amount
+
+
+class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
+    """A plan: its options, its loops with their costs, and the size of its closed graph."""
+
+    plan_id: Annotated[Name, says("short hash of `options`")]
+    options: Annotated[dict[str, Any], says("the arguments of `lower`: `network` and [the options](plan_options.md)")]
+    loops: Annotated[
+        list[Loop],
+        Meta(min_length=1),
+        says(
+            "of each: name, layer, phase, kernel, number of blocks, flops, bytes of its blocks, and `least_bytes`, "
+            "where a region counts once"
+        ),
+    ]
+    flops: Annotated[Amount, says("of an iteration")]
+    bytes: Annotated[Amount, says("of all blocks")]
+    num_tasks: Annotated[Number, says("blocks of a pass")]
+    num_edges: Annotated[Count, says("dependences of the closed graph")]
+    num_joins: Annotated[Count, says("its nodes that are no tasks")]
+    memory_bytes: Annotated[dict[str, Count], says("by purpose")]
+    iteration_stride: Annotated[Number, says("iterations of one pass")]
+    deterministic: Annotated[bool, says("whether results are compared bit by bit")]
+    num_parameters: Annotated[Count, says("number of parameter arrays")]
+    interference: Annotated[Count, says("0; tables give samples beside hogs a plan of their own")] = 0
+
+    def __post_init__(self) -> None:
+        known = {"network", *(field.name for field in fields(PlanOptions))}
+        if self.options.keys() != known or not isinstance(self.network, str):
+            raise ValueError(f"options must have the keys {', '.join(sorted(known))}, got {', '.join(self.options)}")
+        plan_options(self.options)
+
+    @property
+    def network(self) -> str:
+        """Name or call of what is computed."""
+        return self.options["network"]
+
+    @property
+    def batch(self) -> int:
+        """Samples of an iteration."""
+        return self.options["batch"]
+
+    @property
+    def phase(self) -> str:
+        """One of `lower`'s phases."""
+        return self.options["phase"]
+
+    @property
+    def granularity(self) -> str:
+        """How loops are cut into blocks."""
+        return self.options["granularity"]
+
+
+class Measured(Row, frozen=True, kw_only=True):
+    """What all rows of a measurement have: the conditions under which it was made."""
+
+    config_id: Annotated[Name, says("short hash of model, threads, plan and hogs")]
+    model: Annotated[Name, says("with its options")]
+    threads: Annotated[Number, says("that execute blocks")]
+    plan_id: Annotated[Name, says("which plan")]
+    interference: Annotated[Count, says("number of hogs")]
+    check: Annotated[
+        Text,
+        says(
+            "what [the check](../guide/own_network.md#your-network-in-the-commands) of the plan has found: `shipped` "
+            "(none is made), `passed`, `in part` (time was up before all was checked), `impossible` (the plan could not "
+            "be run in another process), `left out` (`--no-check`)"
+        ),
+    ]
+    repetition: Annotated[Count, says("which one")]
+    position: Annotated[Count, says("in the shuffled order")]
+    environment_id: Annotated[Name, says("that of the run")]
+    cpus: Annotated[list[Count] | None, says("CPU of each thread; null: not pinned")]
+    variables: Annotated[dict[str, Text], says("environment variables of the process")]
+
+
+class Process(Measured, frozen=True, kw_only=True):
+    """What all measuring processes say of themselves."""
+
+    instruction_set: Annotated[Text, says("kernels used")]
+    pid: Annotated[Count, says("process")]
+    started: Annotated[Amount, says("Unix time")]
+
+
+class Energy(Part, frozen=True, kw_only=True):
+    """Energy that the machine took in the timed runs, or why none was measured."""
+
+    joules: Amount | None
+    joules_per_step: Amount | None
+    source: Text
+    error: Text | None
+
+
+class Counters(Part, frozen=True, kw_only=True):
+    """Hardware counters of all threads, or why there are none."""
+
+    cycles: Amount | None
+    instructions: Amount | None
+    llc_misses: Amount | None
+    error: Text | None
+
+
+class Gpu(Part, frozen=True, kw_only=True):
+    """A GPU, what it cost once, and what was copied so far: [number, bytes] each way."""
+
+    name: Text
+    architecture: Text
+    peak_flops_per_s: Amount | None
+    costs_s: dict[str, Amount]
+    copies: dict[Literal["to_host", "to_device"], list[Amount]]
+
+
+class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
+    """A process that was timed."""
+
+    step_time_s: Annotated[Real, says("slope of run time over run length")]
+    fill_time_s: Annotated[Real, says("its intercept")]
+    run_lengths: Annotated[list[Count], Meta(min_length=1), says("of the timed runs, in iterations")]
+    run_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long they took")]
+    warmup_lengths: Annotated[list[Count], says("of the runs before")]
+    warmup_times_s: Annotated[list[Amount], says("how long they took")]
+    stationary: Annotated[bool, says("false: time was up before the trend of the warm-up ended")]
+    prepare_s: Annotated[Amount, says("preparing the executor, once")]
+    record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
+    close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
+    first_replay_s: Annotated[Amount, says("the first pass")]
+    check_iterations: Annotated[Count, says("iterations after which hashes and answer were taken")]
+    weights_hash: Annotated[Name, says("of all parameters")]
+    losses_hash: Annotated[Name, says("of the losses so far")]
+    answer: Annotated[list[Real], says("losses, or probabilities, for peers and other devices")]
+    deterministic: Annotated[bool, says("whether the hashes must agree")]
+    conduct: Annotated[
+        Conduct | None, says("[what the executor does besides running blocks](what_differs.md); null on a GPU")
+    ]
+    cpu_swaps: Annotated[Count, says("swaps of CPUs in the timed runs")]
+    disturbance: Annotated[
+        dict[str, Amount | None],
+        says(
+            "during the timed runs: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
+            "`thermal_throttles` (times that heat or low voltage slowed a CPU); null where the machine hides one"
+        ),
+    ]
+    counters: Annotated[
+        Counters,
+        says(
+            "hardware counters during the timed runs, all threads: `cycles`, `instructions`, `llc_misses`; null where "
+            "the machine has none, and the reason in `error`"
+        ),
+    ]
+    temperature_c: Annotated[
+        Real | None, says("the processor's hottest sensor, right after the timed runs; null where the machine hides it")
+    ]
+    energy: Annotated[
+        Energy,
+        says(
+            "of the whole machine in the timed runs: `joules`, `joules_per_step`, `source`; null, and the reason in "
+            "`error`, where nothing measures it ([what is read](measuring.md#energy-heat-and-kinds-of-cores))"
+        ),
+    ]
+    timed_wall_s: Annotated[Positive, says("of the timed runs")]
+    timed_cpu_s: Annotated[Amount, says("of the timed runs, all threads")]
+    page_faults: Annotated[Count, says("of the timed runs")]
+    max_resident_bytes: Annotated[
+        Count,
+        says(
+            "most memory that was resident in the process; the page of the report splits it into the next two, the "
+            "plan's buffers by kind, and the rest"
+        ),
+    ]
+    libraries_bytes: Annotated[Count, says("what was resident before the plan was made: Python and libraries")]
+    graph_bytes: Annotated[Count, says("about what plan and task graph take")]
+    frequency_hz: Annotated[Amount | None, says("clock right after the timed runs")]
+    libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
+    gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
+
+
+class Floors(Part, frozen=True, kw_only=True):
+    """Floors from the mean durations of a run's own blocks, in seconds."""
+
+    area: Positive
+    forkjoin: Positive
+    forkjoin_static: Positive
+    taskgraph: Positive
+    taskiter: Positive
+
+
+class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
+    """A process with the event log on, `profile_repeats` times for each configuration, each right after a sample. Its
+    times are no step times: the log costs time."""
+
+    block_time_s: Annotated[dict[str, list[Amount]], says("by loop: seconds of each block, median over passes")]
+    loop_time_s: Annotated[Times, says("by loop: busy seconds, mean over passes")]
+    phase_wall_s: Annotated[
+        Times | None,
+        says(
+            "by phase: from the end of the one before it to its own, mean over passes; null where the model has no "
+            "barrier between phases"
+        ),
+    ]
+    phase_beside_s: Annotated[
+        dict[str, Times],
+        says("by phase, then by another one: busy seconds of the first while a block of the other ran; mean of passes"),
+    ]
+    runtime_cost_s: Annotated[
+        Amount | None, says("a pass through the same graph with empty kernels; null where a pass is several iterations")
+    ]
+    bounds: Annotated[GraphBounds, says("work, span, maximum cycle mean with these durations")]
+    floors: Annotated[Floors, says("from the mean durations of this run's own blocks")]
+    pass_time_s: Annotated[Positive, says("mean time of a pass")]
+    barrier: Annotated[Text, says("the model's")]
+    iterations: Annotated[Number, says("logged")]
+    step_time_s: Annotated[Positive, says("their mean time")]
+
+
+class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
+    """The same of a model of a GPU."""
+
+    kernels: Annotated[list[dict[str, Any]], says("of a step: name, time, share, calls")]
+    calls: Annotated[list[dict[str, Any]], says("of the driver, likewise")]
+    busy_s: Annotated[Amount, says("kernels of a step, one after the other")]
+    loop_time_s: Annotated[Times, says("by loop: seconds of a step")]
+    copies: Annotated[dict[Literal["to_host", "to_device"], list[Amount]], says("[number, bytes] of a step, each way")]
+    page_faults: Annotated[dict[str, Any] | None, says("of a step, on managed memory")]
+    lengths: Annotated[list[dict[str, Any]] | None, says("performance models of a model that has them")]
+    runtime_cost_s: Annotated[Amount | None, says("a step of empty kernels; null for a model that moves data")]
+    step_time_s: Annotated[Amount, says("without profiling")]
+    profiled_step_s: Annotated[dict[str, Amount], says("while kernels, and calls, are timed")]
+    iterations: Annotated[Number, says("logged")]
+    gpu: Annotated[Gpu, says("as in a sample")]
+
+
+class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
+    """A sample or profile that failed."""
+
+    measuring: Annotated[Literal["sample", "profile"], says("which of both")]
+    reason: Annotated[Literal["crash", "memory", "timeout", "mismatch"], says("why")]
+    message: Annotated[Text, Meta(min_length=1), says("what it said")]
+    sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
+
+
+class Points(Part, frozen=True, kw_only=True):
+    """A Task Bench graph at one amount of work."""
+
+    work: Count
+    mean_work: Amount
+    num_tasks: Number
+    iteration_times_s: Annotated[list[Positive], Meta(min_length=1)]
+    prepare_s: Amount
+
+
+class OfGraph(Row, frozen=True, kw_only=True):
+    """What all rows of `forktask metg` have."""
+
+    model: Annotated[Name, says("with its options")]
+    threads: Annotated[Number, says("that execute blocks")]
+    graph: Annotated[dict[str, Any], says("pattern, sizes and kernel, or network and options")]
+    repetition: Annotated[Count, says("which one")]
+    position: Annotated[Count, says("in the shuffled order")]
+    interference: Annotated[Count, says("number of hogs")]
+    quick: Annotated[bool, says("a check that it works")]
+    variables: Annotated[dict[str, Text], says("environment variables of the process")]
+    cpus: Annotated[list[Count], says("CPU of each thread")]
+
+
+class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
+    """A model on a Task Bench graph, at all amounts of work."""
+
+    parallel: Annotated[Number, says("threads, or tasks that a GPU runs at once")]
+    unit_s: Annotated[Positive, says("a unit of work without a runtime")]
+    empty: Annotated[Points, says("the graph whose tasks do nothing")]
+    points: Annotated[list[Points], Meta(min_length=1), says("with more and more work")]
+    record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
+    close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
+    disturbance: Annotated[dict[str, Amount | None], says("as in a sample")]
+    wall_s: Annotated[Positive, says("duration of all of it")]
+
+
+class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):
+    """A model that could not be measured on a graph."""
+
+    reason: Annotated[Name, says("crash, memory or timeout")]
+    message: Annotated[Text, Meta(min_length=1), says("what it said")]
+
+
+class DurationsRow(Row, frozen=True, kw_only=True, tag="durations"):
+    """Durations of a network's blocks, measured once, so that all models get the same graph."""
+
+    durations_s: Annotated[list[Amount], Meta(min_length=1), says("of each block, in seconds")]
+
+
+class LossesOfRun(Part, frozen=True, kw_only=True):
+    """Where the time of an iteration went, in seconds of wall time, and the factors of the efficiency."""
+
+    model: Name
+    threads: Number
+    step_time_s: Positive
+    useful_s: Amount
+    inflation_s: Real
+    runtime_s: Amount
+    imbalance_s: Amount
+    barrier_s: Amount
+    dependence_s: Amount
+    preemption_s: Amount
+    cpu_availability: Real
+    scheduling_efficiency: Real
+    serialization_efficiency: Real
+    load_balance: Real
+    computation_scalability: Real
+    global_efficiency: Real
+    against_serial: bool
+
+
+class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
+    """What the threads did in a logged run: `compare --trace`, `run --trace`."""
+
+    plan_id: Annotated[Name, says("which plan")]
+    model: Annotated[Name, says("with its options")]
+    threads: Annotated[Number, says("that execute blocks")]
+    environment_id: Annotated[Name, says("that of the run")]
+    check: Annotated[Text, says("as in a sample")]
+    path: Annotated[Name, says("[event log](event_log.md), relative to the folder")]
+    iterations: Annotated[Number, says("length of the run")]
+    overhead: Annotated[Real, says("by which part logging made runs longer")]
+    overheads: Annotated[list[Real], Meta(min_length=1), says("the same in each pair of runs")]
+    lost: Annotated[Count, says("spells past the log's capacity")]
+    losses: Annotated[
+        LossesOfRun, says("[losses](event_log.md#losses): wall time of an iteration by class, and the factors")
+    ]
+    layers: Annotated[list[dict[str, Any]], says("the same by phase and layer, in ns over the run and all threads")]
+
+
+AnyRow = (
+    RunRow
+    | MachineRow
+    | CapacityRow
+    | MachineModelRow
+    | PlanRow
+    | SampleRow
+    | ProfileRow
+    | GpuProfileRow
+    | FailureRow
+    | TraceRow
+    | MetgRow
+    | MetgFailureRow
+    | DurationsRow
+)
+KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}
+T = TypeVar("T")
+
+
+def parse_row(line: bytes) -> AnyRow:
+    """Return the row that a line holds.
+
+    Raises
+    ------
+    ValueError
+        It is none: says which field, and what was expected.
+    """
+    return decode_json(line, AnyRow)
+
+
+def make_row(kind: type[T], *parts: Any) -> T:
+    """Return the row of a kind that mappings make up together, as they come from a measuring process.
+
+    Raises
+    ------
+    ValueError
+        As in `parse_row`.
+    """
+    return checked({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
