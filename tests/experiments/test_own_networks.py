@@ -215,7 +215,7 @@ def test_compare_takes_a_network(program):
     assert {sample.check for sample in results.of(SampleRow)} == {"passed"}
     assert row.network.startswith("results/small-") and row.network.endswith(".py:network")
     assert own_network(row.network) == network
-    assert json.loads(json.dumps(row["options"]))["network"] == row["network"]
+    assert json.loads(json.dumps(row.options)) == row.options
 
 
 @pytest.mark.parametrize("name", network_names())
