@@ -467,7 +467,7 @@ class LossesOfRun(Part, frozen=True, kw_only=True):
 
 
 class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
-    """What the threads did in a logged run: `compare --trace`, `run --trace`."""
+    """What the threads did in a logged run: `trace`, `compare --trace`, `run --trace`."""
 
     plan_id: Annotated[Name, says("which plan")]
     model: Annotated[Name, says("with its options")]
