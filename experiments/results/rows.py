@@ -219,8 +219,8 @@ class Measured(Row, frozen=True, kw_only=True):
         Text,
         says(
             "what [the check](../guide/own_network.md#your-network-in-the-commands) of the plan has found: `shipped` "
-            "(none is made), `passed`, `in part` (time was up before all was checked), `impossible` (the plan could not "
-            "be run in another process), `left out` (`--no-check`)"
+            "(none is made), `passed`, `in part` (time was up before all was checked), `impossible` (the plan could "
+            "not be run in another process), `left out` (`--no-check`)"
         ),
     ]
     repetition: Annotated[Count, says("which one")]
