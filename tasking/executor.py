@@ -18,12 +18,9 @@ from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
 
 PLACEMENTS = ("stealing", "partitioned")
 PRIORITIES = ("none", "path")
-MIXES = ("none", "bandwidth")
 
 # Rough rates of one core, for plans that were not measured.
 FLOPS_PER_NS, BYTES_PER_NS = 100, 10
-# A block of fewer bytes finds them in its core's cache, where the block before has left them: a quarter of 1 MiB.
-LEAST_STREAMED_BYTES = 1 << 18
 MOST_WINDOW = 1 << 24
 MOST_SPIN_NS = 10**12
 
@@ -74,24 +71,11 @@ def measured_cost_ns(plan, durations_s):
     )
 
 
-def _rough_times_ns(plan):
-    """Return the rough times of each task for its arithmetic and for its bytes, float64, shape (num_tasks,) both."""
-    flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    return flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS
-
-
 def expected_cost_ns(plan):
     """Return the rough duration of each task, float64, shape (num_tasks,); only ratios matter."""
-    return np.maximum(*_rough_times_ns(plan)) + 10
-
-
-def bound_by_memory(plan):
-    """Return which tasks take longer for their bytes than for their arithmetic, bool, shape (num_tasks,); those of less
-    than `LEAST_STREAMED_BYTES` are left out.
-    """
-    arithmetic_ns, bytes_ns = _rough_times_ns(plan)
-    return (bytes_ns > arithmetic_ns) & (bytes_ns >= LEAST_STREAMED_BYTES / BYTES_PER_NS)
+    flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    return np.maximum(flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS) + 10
 
 
 class _TaskingExecutor(BaseExecutor):
@@ -208,9 +192,6 @@ class _ReplayExecutor(_TaskingExecutor):
     priority : {"none", "path"}
         Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the
         end of the iteration.
-    mix : {"none", "bandwidth"}
-        "bandwidth": programs in which half of the threads at most run blocks that memory bounds (`bound_by_memory`)
-        while others have arithmetic to do.
     durations_s : sequence of mapping of str to sequence of float, optional
         Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates
         from the plan's flops and bytes.
@@ -219,17 +200,14 @@ class _ReplayExecutor(_TaskingExecutor):
     barrier = "none"
 
     def __init__(
-        self, num_threads, *, placement="partitioned", priority="none", mix="none", durations_s=None, **options
+        self, num_threads, *, placement="partitioned", priority="none", durations_s=None, **options
     ):
-        choices = (("placement", placement, PLACEMENTS), ("priority", priority, PRIORITIES), ("mix", mix, MIXES))
+        choices = (("placement", placement, PLACEMENTS), ("priority", priority, PRIORITIES))
         for name, value, known in choices:
             check_choice(name, value, known)
-        if mix != "none" and placement != "partitioned":
-            raise UsageError(f"mix={mix} needs compiled programs, got placement={placement}; use placement=partitioned")
         super().__init__(num_threads, **options)
         self.placement = placement
         self.priority = priority
-        self.mix = mix
         self.durations_s = durations_s
 
     def _naps(self):
@@ -253,8 +231,7 @@ class _ReplayExecutor(_TaskingExecutor):
             graph = by_priority(graph, priority)
         if self.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
-        by_memory = bound_by_memory(bound.plan) if self.mix == "bandwidth" else None
-        return ProgramRuntime(self._team, bound, graph, cost, *options, priority, by_memory)
+        return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
 
     def _cost(self, plan):
         """Return the duration of each task in ns."""
@@ -270,7 +247,7 @@ class TaskGraphExecutor(_ReplayExecutor):
     ----------
     barrier : {"iteration", "phase", "loop"}
         Where all tasks wait for all: between iterations only, or also after each change of phase or each loop.
-    placement, priority, mix, durations_s
+    placement, priority, durations_s
         See `_ReplayExecutor`.
     """
 
@@ -291,7 +268,7 @@ class TaskIterExecutor(_ReplayExecutor):
 
     Parameters
     ----------
-    placement, priority, mix, durations_s
+    placement, priority, durations_s
         See `_ReplayExecutor`.
     unroll : int
         Iterations that the recorded graph holds. Iterations of a run that are left over run from a graph of one.

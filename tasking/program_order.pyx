@@ -1,6 +1,6 @@
 """Homes and order of a graph's tasks in the programs that `partitioned` replay compiles, without running any."""
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -10,7 +10,7 @@ from .headers cimport COMPILE_CYCLE, RecordedGraph, TaskHints, programs_order
 import numpy as np
 
 
-def program_order(plan, graph, cost, int num_workers, priority=None, bound_by_memory=None):
+def program_order(plan, graph, cost, int num_workers, priority=None):
     """Return the tasks of each worker in the order of its program: list of int32 arrays, one for each worker.
 
     The same as `ProgramRuntime.programs`, for any number of workers: no threads are started.
@@ -25,8 +25,6 @@ def program_order(plan, graph, cost, int num_workers, priority=None, bound_by_me
     num_workers : int
     priority : float64, shape (num_nodes,), optional
         Of tasks; the ready task with the highest goes first.
-    bound_by_memory : bool, shape (num_tasks,), optional
-        Tasks that half of the workers at most run while others are ready.
     """
     cdef RecordedGraph g
     cdef TaskHints hints
@@ -41,7 +39,6 @@ def program_order(plan, graph, cost, int num_workers, priority=None, bound_by_me
     cdef const double[::1] costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
     cdef const double[::1] priorities
     cdef const int32_t[::1] affinities
-    cdef const uint8_t[::1] by_memory
     home, order = np.zeros(n + 1, np.int32), np.zeros(n + 1, np.int32)
     cdef int32_t[::1] home_view = home, order_view = order
     cdef LoopRecord *loops = <LoopRecord *> calloc(len(plan.loops) + 1, sizeof(LoopRecord))
@@ -58,10 +55,6 @@ def program_order(plan, graph, cost, int num_workers, priority=None, bound_by_me
         if plan.affinity is not None:
             affinities = plan.affinity
             hints.affinity = &affinities[0]
-        if bound_by_memory is not None:
-            by_memory = np.append(bound_by_memory, False).view(np.uint8)
-            hints.bound_by_memory = &by_memory[0]
-            hints.most_bound_by_memory = max(1, num_workers // 2)
         g.num_tasks, g.num_nodes, g.num_loops = n, graph.num_nodes, len(plan.loops)
         g.loops, g.task_loop = loops, &task_loop[0]
         g.successor_offsets, g.successor_split, g.successors = &offsets[0], &split[0], &successors[0]

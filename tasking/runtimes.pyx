@@ -11,7 +11,7 @@ from .headers cimport (
     COMPILE_CYCLE, RUN_STOPPED, ClaimWord, Eager, EagerTable, ProgramEntry, ProgramWorker, Programs, RecordedGraph,
     Replay, ReplayNode, Scheduler, TaskHints, TeamJob, deque_size_hint, eager_close, eager_open, eager_reset,
     eager_work, load_i32, load_i64, load_u32, programs_close, programs_open, programs_reset, programs_work,
-    replay_close, replay_open, replay_reset, replay_set_affinity, replay_work,
+    replay_close, replay_open, replay_reset, replay_work,
 )
 from .team cimport Team
 
@@ -23,14 +23,11 @@ from ..cython_src.errors import UsageError
 
 cdef _dump_workers(Scheduler *s):
     cdef int w
-    cdef int32_t newest
     lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
     for w in range(s.num_workers):
-        newest = load_i32(&s.workers[w].inbox)
         lines.append(
             f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
             f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
-            f"{'nothing' if newest < 0 else f'task {newest} first'} in its inbox, "
             f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
     return lines
 
@@ -159,30 +156,16 @@ cdef class ReplayRuntime(_GraphRuntime):
         if error:
             raise MemoryError
         self._set_job(replay_work, &self.replay, &self.replay.scheduler)
-        if bound.plan.affinity is not None:
-            self._set_affinity(bound.plan.affinity)
         if priority is not None:
             self._sort_roots(np.asarray(priority))
 
     def memory_bytes(self):
-        """Bytes of the nodes, edges, deques and, where tasks ask for workers, affinities and inboxes."""
+        """Bytes of the nodes, edges and deques."""
         cdef int64_t n = self.replay.num_nodes, deques = 0
         cdef int w
         for w in range(self.team.num_threads):
             deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
-        return (n * (sizeof(ReplayNode) + (4 if self.replay.affinity == NULL else 12)) + 8 * self.replay.num_tasks
-                + 4 * self.replay.num_edges + deques)
-
-    def root_workers(self):
-        """The worker that each task which is ready at the start is given to: {task: worker}."""
-        cdef int i
-        return {self.replay.roots[i]: self.replay.root_workers[i] for i in range(self.replay.num_roots)}
-
-    cdef _set_affinity(self, affinity):
-        """Send ready tasks to the workers they ask for."""
-        cdef const int32_t[::1] workers = np.where(affinity >= 0, affinity % self.team.num_threads, -1).astype(np.int32)
-        if replay_set_affinity(&self.replay, &workers[0]):
-            raise MemoryError
+        return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
 
     cdef _sort_roots(self, priority):
         """Sort the roots so that a worker takes the one with the highest priority first."""
@@ -231,19 +214,16 @@ cdef class ProgramRuntime(_GraphRuntime):
     watchdog_s : float
     workers, priority
         As for ReplayRuntime.
-    bound_by_memory : bool, shape (num_tasks,), optional
-        Tasks that half of the workers at most run while others are ready.
     """
 
     cdef Programs compiled
 
     def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None, priority=None, bound_by_memory=None):
+                  Workers workers=None, priority=None):
         cdef int error
         cdef double[::1] costs
         cdef const double[::1] priorities
         cdef const int32_t[::1] affinities
-        cdef const uint8_t[::1] by_memory
         cdef TaskHints hints
         memset(&hints, 0, sizeof(hints))
         memset(&self.compiled, 0, sizeof(self.compiled))
@@ -260,10 +240,6 @@ cdef class ProgramRuntime(_GraphRuntime):
         if bound.plan.affinity is not None:
             affinities = bound.plan.affinity
             hints.affinity = &affinities[0]
-        if bound_by_memory is not None:
-            by_memory = np.append(bound_by_memory, False).view(np.uint8)
-            hints.bound_by_memory = &by_memory[0]
-            hints.most_bound_by_memory = max(1, team.num_threads // 2)
         hints.cost = &costs[0]
         with nogil:
             error = programs_open(

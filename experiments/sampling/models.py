@@ -113,7 +113,6 @@ _PREEMPTION = {"preemption": Option("stay", ("stay", "swap"))}
 _REPLAY_OPTIONS = {
     "placement": Option("partitioned", PLACEMENTS),
     "priority": Option("none", ("none", "path")),
-    "mix": Option("none", ("none", "bandwidth")),
     "profile": Option("", what="FOLDER"),  # tasks are placed by the durations in this results folder
     **_PREEMPTION,
 }
@@ -397,8 +396,6 @@ def parse_model(text: str) -> ModelSpec:
         if option in given:
             raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
         given[option] = model.all_options[option].parse(name, option, value)
-    if given.get("mix", "none") != "none" and given.get("placement") == "stealing":
-        raise UsageError(f"mix={given['mix']} needs compiled programs, got {text!r}; leave placement=stealing out")
     slots, unroll = (given.get(name, 1) for name in ("slots", "unroll"))
     if slots > unroll:
         raise UsageError(f"slots must not exceed unroll, which is {unroll} in {text!r}; add unroll={slots}")

@@ -13,7 +13,7 @@ from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_pat
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
 from ...tasking.barriers import barrier_after, record_with_barriers
-from ...tasking.executor import bound_by_memory, expected_cost_ns
+from ...tasking.executor import expected_cost_ns
 from ...tasking.program_order import program_order
 from ..sampling.models import ModelSpec, parse_model
 from . import event_loop
@@ -230,8 +230,7 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
         roots, root_workers = _roots(graph, threads, priority)
         policy |= {"kind": STEALING, "roots": roots, "root_workers": root_workers}
         return graph, policy, none + cost.replay_task_s, none, waits
-    by_memory = bound_by_memory(plan) if options.get("mix") == "bandwidth" else None
-    programs = program_order(plan, graph, cost_ns, threads, priority, by_memory)
+    programs = program_order(plan, graph, cost_ns, threads, priority)
     policy |= {
         "kind": PROGRAMS,
         "program": np.concatenate(programs),
