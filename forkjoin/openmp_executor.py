@@ -7,25 +7,12 @@ anything else.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
-from ..cython_src.plan.model import Plan
+from ..cython_src.plan.barriers import barrier_after
 from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
 from .models import OPENMP_TASKS
 from .openmp_task_run import OpenMPTaskTeam
-
-
-def waits_after_loops(plan: Plan, taskwait: str) -> list[bool]:
-    """Return for each loop whether the creating thread waits for all tasks after it."""
-    phases = [loop.phase for loop in plan.loops]
-    return {
-        "none": [False] * len(phases),
-        "iteration": [False] * (len(phases) - 1) + [True],
-        "phase": [a != b for a, b in pairwise(phases)] + [True],
-        "loop": [True] * len(phases),
-    }[taskwait]
 
 
 class OpenMPTasksExecutor(LoopExecutor):
@@ -49,7 +36,7 @@ class OpenMPTasksExecutor(LoopExecutor):
                 f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
             )
         super()._prepare(bound)
-        wait_after = waits_after_loops(bound.plan, self.options.taskwait)
+        wait_after = barrier_after(bound.plan, self.options.taskwait)
         self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)
 
     def conduct(self) -> Conduct:

@@ -6,9 +6,9 @@ import os
 
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError
+from ..cython_src.plan.barriers import barrier_after
 from .executor import ForkGuard, LoopExecutor
 from .models import STARPU
-from .openmp_executor import waits_after_loops
 from .starpu_task_run import StarpuSession
 
 _STARPU = ForkGuard("StarPU's")
@@ -39,7 +39,7 @@ class StarPUExecutor(LoopExecutor):
                     "CPUs, scheduler); close that one first"
                 )
         super()._prepare(bound)
-        wait_after = waits_after_loops(bound.plan, self.options.taskwait)
+        wait_after = barrier_after(bound.plan, self.options.taskwait)
         # StarPU reads these variables once. Its own messages would stand among those of the measurement.
         os.environ.setdefault("STARPU_SILENT", "1")
         # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.

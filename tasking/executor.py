@@ -10,9 +10,9 @@ import numpy as np
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import UsageError
+from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
-from .barriers import barrier_after, record_with_barriers
 from .models import TASKGRAPH, TASKITER, TASKS
 from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
 from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
@@ -42,30 +42,6 @@ def default_spin_ns(num_threads, num_cpus):
     if policy == "active":
         return SPIN_NS_ACTIVE
     return SPIN_NS_OVERSUBSCRIBED if policy == "passive" or num_threads > num_cpus else SPIN_NS
-
-
-def measured_cost_ns(plan, durations_s):
-    """Return the duration of each task, float64, shape (num_tasks,), from measured blocks.
-
-    Parameters
-    ----------
-    plan : Plan
-    durations_s : sequence of mapping of str to sequence of float
-        Seconds of each block by loop, as profile rows hold them (`block_time_s`); the last that fits the plan is taken.
-
-    Raises
-    ------
-    UsageError
-        None fits.
-    """
-    for one in reversed(durations_s):
-        if all(len(one.get(loop.name, ())) == loop.num_blocks for loop in plan.loops):
-            cost = np.array([seconds for loop in plan.loops for seconds in one[loop.name]], np.float64) * 1e9
-            return np.maximum(cost, 1.0)
-    raise UsageError(
-        f"a profile must hold the durations of all {len(plan.loops)} loops of plan {plan.name!r}, block by block, but "
-        f"none of {len(durations_s)} does; measure one at the same batch and granularity"
-    )
 
 
 def expected_cost_ns(plan):
@@ -100,8 +76,7 @@ class _TaskingExecutor(BaseExecutor):
 
     def _run(self, bound, first_replay, num_replays):
         bound.check_unchanged()
-        stride = bound.iteration_stride
-        self._runtime.run(num_replays * stride, first_replay * stride)
+        self._runtime.run(num_replays, first_replay)
 
     def conduct(self):
         """Return what this executor does besides running blocks."""
@@ -152,22 +127,9 @@ class TasksExecutor(_TaskingExecutor):
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    """Base of the replaying executors: recording, placement, priorities and measured durations.
-
-    Parameters
-    ----------
-    num_threads, **settings
-        As for the other task executors.
-    durations_s : sequence of mapping of str to sequence of float, optional
-        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed; those of the folder
-        that option `profile` names. Default: estimates from the plan's flops and bytes.
-    """
+    """Base of the replaying executors: recording, placement and priorities."""
 
     barrier = "none"
-
-    def __init__(self, num_threads, *, durations_s=None, **settings):
-        super().__init__(num_threads, **settings)
-        self.durations_s = durations_s
 
     def _naps(self):
         return self.options.placement == "partitioned" or super()._naps()
@@ -183,7 +145,7 @@ class _ReplayExecutor(_TaskingExecutor):
     def _compile(self, bound, graph, workers=None):
         """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
-        cost = self._cost(bound.plan)
+        cost = expected_cost_ns(bound.plan)
         priority = None
         if self.options.priority == "path" and bound.num_tasks == graph.num_tasks:
             priority = remaining_path(graph, cost)
@@ -191,12 +153,6 @@ class _ReplayExecutor(_TaskingExecutor):
         if self.options.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
         return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
-
-    def _cost(self, plan):
-        """Return the duration of each task in ns."""
-        if self.durations_s is None:
-            return expected_cost_ns(plan)
-        return measured_cost_ns(plan, self.durations_s)
 
 
 class TaskGraphExecutor(_ReplayExecutor):
@@ -237,19 +193,12 @@ class TaskIterExecutor(_ReplayExecutor):
             super()._run(bound, first_replay, num_replays)
             return
         bound.check_unchanged()
-        num_iterations, first_iteration = (n * bound.iteration_stride for n in (num_replays, first_replay))
-        stride = self._runtime.bound.iteration_stride
-        left_over = num_iterations % stride
-        if num_iterations >= stride:
-            shift = first_iteration % stride
-            self._runtime.bound.shift_iterations(shift)
-            self._runtime.run(num_iterations - left_over, first_iteration - shift)
-        self._rest.run(left_over, first_iteration + num_iterations - left_over)
-
-    def _cost(self, plan):
-        own = self.bound.plan  # `plan` is this one or its unrolled form
-        times = len(plan.loops) // len(own.loops) if plan.loops else 1
-        return np.tile(super()._cost(own), times)
+        times = self.options.unroll
+        left_over = num_replays % times
+        if num_replays >= times:
+            self._runtime.bound.shift_iterations(first_replay % times * bound.iteration_stride)
+            self._runtime.run(num_replays // times, first_replay // times)
+        self._rest.run(left_over, first_replay + num_replays - left_over)
 
     def _forget(self):
         self._rest = None

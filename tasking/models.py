@@ -29,13 +29,6 @@ _Priority = Annotated[
         choices=("none", "path"),
     ),
 ]
-_Profile = Annotated[
-    str,
-    about(
-        "a results folder, whose measured durations place the tasks in place of estimates from flops and bytes; `path` "
-        "uses them too"
-    ),
-]
 _Preemption = Annotated[
     str,
     about(
@@ -76,7 +69,6 @@ class TaskGraphOptions(Record):
     ] = "iteration"
     placement: _Placement = "partitioned"
     priority: _Priority = "none"
-    profile: _Profile = ""
     preemption: _Preemption = "stay"
 
 
@@ -85,7 +77,6 @@ class TaskIterOptions(Record):
 
     placement: _Placement = "partitioned"
     priority: _Priority = "none"
-    profile: _Profile = ""
     preemption: _Preemption = "stay"
     unroll: Annotated[
         int,

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...cython_src.binding.bind import SPELL_KINDS
 from ...cython_src.binding.execution_model import ExecutionModel
+from ...cython_src.plan.barriers import barrier_after
 from ...cython_src.plan.dependences import TaskGraph
-from ...tasking.barriers import barrier_after
 
 STATES = (
     "running",

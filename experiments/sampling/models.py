@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
+from ...cython_src.plan.barriers import BARRIERS
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
-from ...tasking.barriers import BARRIERS
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
@@ -288,29 +288,8 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
     """
     spec = parse_model(spec) if isinstance(spec, str) else spec
     check_counts([spec], [num_threads])
-    settings = {"cpus": cpus, "event_capacity": event_capacity, **spec.options.differences()}
-    if spec.option("profile"):
-        settings["durations_s"] = measured_durations(spec.option("profile"))
-    return spec.model.executor_class()(num_threads, **settings)
-
-
-def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
-    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last; those of a
-    GPU's models have none.
-
-    Raises
-    ------
-    UsageError
-        No such folder, or no profile in it.
-    """
-    from .results import read_results
-
-    profiles = [row for row in read_results(folder).of_kind("profile") if "block_time_s" in row]
-    if not profiles:
-        raise UsageError(
-            f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile"
-        )
-    return [row["block_time_s"] for row in sorted(profiles, key=lambda row: row["model"] == "serial")]
+    options = spec.options.differences()
+    return spec.model.executor_class()(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
 
 
 def describe_gpu_convolutions(conv: str) -> str:

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.plan.barriers import barrier_after, record_with_barriers
 from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
-from ...tasking.barriers import barrier_after, record_with_barriers
 from ...tasking.executor import expected_cost_ns
-from ...tasking.program_order import program_order
+from ...tasking.runtimes import program_order
 from ..sampling.models import MODELS, ModelSpec, parse_model
 from . import event_loop
 from .machine_model import MAX_CORES, MachineModel, extrapolated
@@ -220,8 +220,7 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
         waits = np.array(barrier_after(plan, spec.barrier), np.uint8)
         return subject.graph("none"), policy, none + cost.eager_task_s, creation, waits
     graph = subject.graph(spec.barrier)
-    # Programs are compiled from the same numbers as in the executor, which guesses unless it is given a profile.
-    cost_ns = np.maximum(seconds * 1e9, 1.0) if spec.option("profile") else expected_cost_ns(plan)
+    cost_ns = expected_cost_ns(plan)  # programs are compiled from the same numbers as in the executor
     priority = None
     if spec.option("priority") == "path":
         priority = remaining_path(graph, cost_ns)

@@ -1,22 +1,17 @@
-"""Priorities, affinity and measured durations: they move tasks, never results."""
-
-import json
+"""Priorities and affinity: they move tasks, never results."""
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import synthetic_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tasking.random_plans import hinted, kinds_plan, random_plan
 from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.sampling.models import make_executor
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
@@ -25,17 +20,15 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 @pytest.mark.parametrize("placement", ["stealing", "partitioned"])
 @pytest.mark.parametrize("executor", [TaskGraphExecutor, TaskIterExecutor])
 def test_hints_change_no_result(executor, placement):
-    """Check random plans with priorities, hints and durations of all lengths, in serial order's bits."""
+    """Check random plans with priorities and hints, in serial order's bits."""
 
     @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6), iterations=st.integers(1, 8))
     def check(seed, num_threads, iterations):
         plan = (random_plan, kinds_plan)[seed % 2](seed)
-        rng = np.random.default_rng(seed)
-        durations = {loop.name: rng.exponential(1e-5, loop.num_blocks).tolist() for loop in plan.loops}
         bound = bind(hinted(plan, seed))
         priority = "path" if seed % 3 else "none"
-        with executor(num_threads, durations_s=[{}, durations], placement=placement, priority=priority) as made:
+        with executor(num_threads, placement=placement, priority=priority) as made:
             made.prepare(bound)
             made.run(iterations)
         assert_same(content(bound), serial_content(plan, [(iterations,)]))
@@ -126,35 +119,6 @@ def test_tasks_have_the_home_they_ask_for():
     assert programs(columns([1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
     assert programs(columns([1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
     assert columns([1, 1]).affinity is None
-
-
-def test_measured_durations_share_out_the_work():
-    """Check that a loop is cut by what was measured, not by its flops; the latest profile that fits counts."""
-    plan = columns([1e6] * 6)
-    assert programs(plan, 2) == [[0, 1, 2], [3, 4, 5]]
-    fits = {"step0": [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]}
-    assert programs(plan, 2, durations_s=[{"step0": [1.0] * 6}, fits, {"other": [1.0]}]) == [[0], [1, 2, 3, 4, 5]]
-    with TaskIterExecutor(2, durations_s=[{"step0": [1.0]}]) as executor, pytest.raises(UsageError, match="none of 1"):
-        executor.prepare(bind(plan))
-
-
-def test_a_stored_profile_places_tasks(tmp_path):
-    """Check the option of a model spec, which names a results folder; the serial model's durations are preferred."""
-    run, profile = (next(row for row in synthetic_rows() if row["kind"] == kind) for kind in ("run", "profile"))
-    rows = [
-        run,
-        {**profile, "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
-        {**profile, "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}},
-    ]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with make_executor(f"taskiter:profile={tmp_path}", 2) as executor:
-        executor.prepare(bind(columns([1e6] * 3)))
-        assert [p.tolist() for p in executor._runtime.programs()] == [[0], [1, 2]]
-    (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    with pytest.raises(UsageError, match="must hold at least one"):
-        make_executor(f"taskgraph:profile={tmp_path}", 1)
-    with pytest.raises(UsageError, match="priority must be one of"):
-        TaskIterExecutor(1, priority="high")
 
 
 @pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])
