@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from ..cython_src.binding.execution_model import ExecutionModel
@@ -78,6 +79,9 @@ class OffloadOptions(Record):
     ] = "conv"
 
 
+_reference = partial(ExecutionModel, runs_tasks=True, is_reference=True)
+_gpu = partial(ExecutionModel, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
+
 SERIAL = ExecutionModel(
     "serial",
     ".forkjoin.executor:SerialExecutor",
@@ -105,85 +109,33 @@ JOBLIB = ExecutionModel(
     colors=("0.55",),
     markers="XP",
 )
-OPENMP_TASKS = ExecutionModel(
-    "openmp_tasks",
-    ".forkjoin.openmp_executor:OpenMPTasksExecutor",
-    OpenMPTasksOptions,
-    runs_tasks=True,
-    is_reference=True,
-    colors=("brown",),
-    markers="*",
+OPENMP_TASKS = _reference(
+    "openmp_tasks", ".forkjoin.openmp_executor:OpenMPTasksExecutor", OpenMPTasksOptions, colors=("brown",), markers="*"
 )
-TBB = ExecutionModel(
-    "tbb",
-    ".forkjoin.tbb_executor:TBBExecutor",
-    runs_tasks=True,
-    barrier="iteration",
-    records=True,
-    is_reference=True,
-    colors=("purple",),
-    markers="P",
+TBB = _reference(
+    "tbb", ".forkjoin.tbb_executor:TBBExecutor", barrier="iteration", records=True, colors=("purple",), markers="P"
 )
-TASKFLOW = ExecutionModel(
-    "taskflow",
-    ".forkjoin.taskflow_executor:TaskflowExecutor",
-    runs_tasks=True,
-    barrier="iteration",
-    records=True,
-    is_reference=True,
-    colors=("yellow",),
-    markers="p",
+TASKFLOW = _reference(
+    "taskflow", ".forkjoin.taskflow_executor:TaskflowExecutor", barrier="iteration", records=True, markers="p"
 )
-STARPU = ExecutionModel(
-    "starpu",
-    ".forkjoin.starpu_executor:StarPUExecutor",
-    StarPUOptions,
-    runs_tasks=True,
-    is_reference=True,
-    colors=("pink",),
-    markers="X",
-)
-# What a model of a GPU and its twin on the CPU have in common in figures stands with the twin.
-GPU_FORKJOIN = ExecutionModel(
-    "gpu_forkjoin",
-    ".forkjoin.gpu_executor:GpuForkJoinExecutor",
-    binding=GpuOptions,
-    barrier="loop",
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
-)
-GPU_STREAM = ExecutionModel(
-    "gpu_stream",
-    ".forkjoin.gpu_executor:GpuStreamExecutor",
-    binding=GpuOptions,
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
-    colors=("grey",),
-    markers="<",
-)
-GPU_HOSTLOAD = ExecutionModel(
+STARPU = _reference("starpu", ".forkjoin.starpu_executor:StarPUExecutor", StarPUOptions, colors=("pink",), markers="X")
+# A model of a GPU looks like its twin on the CPU, if it has one.
+GPU_FORKJOIN = _gpu("gpu_forkjoin", ".forkjoin.gpu_executor:GpuForkJoinExecutor", barrier="loop")
+GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("grey",), markers="<")
+GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
     ".forkjoin.gpu_transfers:GpuHostLoadExecutor",
     HostLoadOptions,
-    CopiedGpuOptions,
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
+    binding=CopiedGpuOptions,
     moves_data=True,
     colors=("brown",),
     markers="Pp",
 )
-GPU_OFFLOAD = ExecutionModel(
+GPU_OFFLOAD = _gpu(
     "gpu_offload",
     ".forkjoin.gpu_transfers:GpuOffloadExecutor",
     OffloadOptions,
-    GpuOptions,
     barrier="loop",
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
     moves_data=True,
     mixes_devices=True,
     colors=("0.7",),

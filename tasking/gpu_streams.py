@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.errors import UsageError, check_choice
+from ..cython_src.errors import check_choice
 from ..cython_src.plan.dependences import record_graph
 from ..cython_src.plan.model import Plan
 
@@ -173,13 +173,7 @@ def map_to_streams(graph: LaunchGraph, max_streams: int = 8) -> StreamProgram:
     ----------
     max_streams : int
         At least 1.
-
-    Raises
-    ------
-    UsageError
     """
-    if max_streams < 1:
-        raise UsageError(f"the number of streams must be at least 1, got {max_streams}")
     order = _issue_order(graph)
     stream_of = _assign_streams(graph, order, max_streams)
     num_streams = max(stream_of, default=0) + 1

@@ -35,7 +35,6 @@ cdef extern from "tasking/team.h" nogil:
     int ft_register_membarrier()
 
 cdef extern from "tasking/scheduler.h" nogil:
-    const int RUN_DONE
     const int RUN_STOPPED
     ctypedef struct SchedulerDeque "Deque":
         int64_t mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from ..cython_src.binding.execution_model import ExecutionModel
@@ -143,80 +144,48 @@ class GpuBothOptions(Record):
     ] = ""
 
 
-TASKS = ExecutionModel(
+_own = partial(ExecutionModel, runs_tasks=True, logs_waiting=True)
+_gpu = partial(ExecutionModel, runs_tasks=True, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
+
+TASKS = _own(
     "tasks",
     ".tasking.executor:TasksExecutor",
     TasksOptions,
     says="a piece starts once the pieces whose results it reads are done; each step lists them anew",
-    runs_tasks=True,
-    logs_waiting=True,
     first_creates=True,
     colors=("orange",),
     markers="^>H",
 )
-TASKGRAPH = ExecutionModel(
+TASKGRAPH = _own(
     "taskgraph",
     ".tasking.executor:TaskGraphExecutor",
     TaskGraphOptions,
     says="a piece starts once the pieces whose results it reads are done; their order is recorded once",
-    runs_tasks=True,
     records=True,
-    logs_waiting=True,
     colors=("green",),
     markers="Dd",
 )
-TASKITER = ExecutionModel(
+TASKITER = _own(
     "taskiter",
     ".tasking.executor:TaskIterExecutor",
     TaskIterOptions,
     says="the order is recorded once, and pieces of the next step start before this one has ended",
-    runs_tasks=True,
     records=True,
     closes=True,
-    logs_waiting=True,
     colors=("red",),
     markers="v<h",
 )
-# What a model of a GPU and its twin on the CPU have in common in figures stands with the twin.
-GPU_TASKS = ExecutionModel(
-    "gpu_tasks",
-    ".tasking.gpu_executor:GpuTasksExecutor",
-    GpuTasksOptions,
-    GpuOptions,
-    runs_tasks=True,
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
+# A model of a GPU looks like its twin on the CPU, if it has one.
+GPU_TASKS = _gpu("gpu_tasks", ".tasking.gpu_executor:GpuTasksExecutor", GpuTasksOptions)
+GPU_TASKGRAPH = _gpu(
+    "gpu_taskgraph", ".tasking.gpu_executor:GpuTaskGraphExecutor", GpuTaskGraphOptions, barrier="iteration"
 )
-GPU_TASKGRAPH = ExecutionModel(
-    "gpu_taskgraph",
-    ".tasking.gpu_executor:GpuTaskGraphExecutor",
-    GpuTaskGraphOptions,
-    GpuOptions,
-    runs_tasks=True,
-    barrier="iteration",
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
-)
-GPU_TASKITER = ExecutionModel(
-    "gpu_taskiter",
-    ".tasking.gpu_executor:GpuTaskIterExecutor",
-    GpuTaskIterOptions,
-    GpuOptions,
-    runs_tasks=True,
-    max_threads=1,
-    first_creates=True,
-    device="gpu",
-)
-GPU_BOTH = ExecutionModel(
+GPU_TASKITER = _gpu("gpu_taskiter", ".tasking.gpu_executor:GpuTaskIterExecutor", GpuTaskIterOptions)
+GPU_BOTH = _gpu(
     "gpu_both",
     ".tasking.gpu_both:GpuBothExecutor",
     GpuBothOptions,
-    GpuOptions,
-    runs_tasks=True,
-    first_creates=True,
-    device="gpu",
+    max_threads=None,
     moves_data=True,
     mixes_devices=True,
     reproducible=False,
