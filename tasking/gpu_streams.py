@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.errors import check_choice
 from ..cython_src.plan.dependences import record_graph
 from ..cython_src.plan.model import Plan
-
-UNITS = ("loop", "block")
 
 
 @dataclass(frozen=True)
@@ -79,14 +76,8 @@ class StreamProgram:
 
 
 def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
-    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks.
-
-    Raises
-    ------
-    UsageError
-        Unknown unit.
-    """
-    check_choice("unit of a launch", unit, UNITS)
+    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks; `unit` is "loop"
+    or "block"."""
     loops = enumerate(plan.loops)
     if unit == "loop":
         return [(k, 0, loop.num_blocks) for k, loop in loops]
