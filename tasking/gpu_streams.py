@@ -76,8 +76,7 @@ class StreamProgram:
 
 
 def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
-    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks; `unit` is "loop"
-    or "block"."""
+    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks."""
     loops = enumerate(plan.loops)
     if unit == "loop":
         return [(k, 0, loop.num_blocks) for k, loop in loops]
