@@ -20,7 +20,7 @@ import forktask as ft
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.results.rows import KINDS
-from forktask.experiments.sampling.models import MODELS, Option
+from forktask.experiments.sampling.models import MODELS
 from forktask.experiments.sweep.configuration import Measure
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -98,35 +98,23 @@ def networks() -> str:
     )
 
 
-def option_values(option: Option) -> str:
-    """Which values an option of a model takes, the default first."""
-    if not option.values:
-        return (
-            f"{option.default}; whole numbers from {option.minimum} on"
-            if option.what == "N"
-            else f"none; {option.what}"
-        )
-    return ", ".join(f"`{value}`" for value in sorted(option.values, key=lambda value: value != option.default))
-
-
-def model_options(device: str) -> Callable[[], str]:
-    """Return the function that writes the options of all models of a device."""
-
-    def table() -> str:
-        models: dict[tuple[str, str], list[str]] = {}
-        for name, model in MODELS.items():
-            for option, known in model.all_options.items() if model.device == device else ():
-                models.setdefault((option, option_values(known)), []).append(f"`{name}`")
-        every = sum(model.device == device for model in MODELS.values())
-        return rows(
-            "| option | models | values, default first |",
-            (
-                (f"`{option}`", "all" if len(names) == every else ", ".join(names), values)
-                for (option, values), names in models.items()
-            ),
-        )
-
-    return table
+def model_options(device: str) -> str:
+    """The options of all models of a device."""
+    of_device = [model for model in MODELS.values() if model.device == device]
+    models: dict[tuple[str, str, str], list[str]] = {}
+    for model in of_device:
+        for f in model.fields.values():
+            values = ", ".join(f"`{choice}`" for choice in sorted(f.choices, key=lambda choice: choice != f.default))
+            if not values:
+                values = f"{f.default}; {values_of(f)}" if f.kind is int else "none; a path"
+            models.setdefault((f.name, values, f.text), []).append(f"`{model.name}`")
+    return rows(
+        "| option | models | values, default first | meaning |",
+        (
+            (f"`{name}`", "all" if len(names) == len(of_device) else ", ".join(names), values, text)
+            for (name, values, text), names in models.items()
+        ),
+    )
 
 
 # Page -> mark -> what stands there.
@@ -134,9 +122,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "plan_options.md": {"plan options": partial(options_of, ft.PlanOptions)},
     "measuring.md": {"options of measuring": partial(options_of, Measure)},
     "layers.md": {"layers": layer_signatures, "networks": networks},
-    "models.md": {"options of models": model_options("cpu")},
+    "models.md": {"options of models": partial(model_options, "cpu")},
     "samples.md": {"rows": rows_of_files},
-    "gpu.md": {"options of models": model_options("gpu")},
+    "gpu.md": {"options of models": partial(model_options, "gpu")},
 }
 
 

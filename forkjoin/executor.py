@@ -9,17 +9,16 @@ import threading
 import time
 from abc import abstractmethod
 from contextlib import suppress
+from typing import Any
 
 from ..cython_src.binding.bind import BoundPlan, Workers
-from ..cython_src.binding.executor import BaseExecutor, check_whole
+from ..cython_src.binding.executor import BaseExecutor
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import MachineError, UsageError, check_choice
+from ..cython_src.errors import MachineError, UsageError
+from .models import FORKJOIN, JOBLIB, SERIAL
 from .prange_loops import ForkJoinTeam, dynamic_teams
 from .serial_loops import EnteredThread, run_serial, touch_scratch
 
-SCHEDULES = ("static", "dynamic", "guided")
-REGIONS = ("loop", "persistent")
-MOST_CHUNK = 2**31 - 1
 JOBLIB_WAKES_NS = 10_000_000  # how often joblib looks for results
 BLOCK_WAIT_S = 0.0005
 STOPPED = 1  # status of a block that was left out
@@ -164,22 +163,9 @@ class LoopExecutor(BaseExecutor):
 
 
 class SerialExecutor(LoopExecutor):
-    """Blocks in plan order on the calling thread, without any runtime: the baseline of every speedup.
+    """Blocks in plan order on the calling thread, without any runtime: the baseline of every speedup."""
 
-    Parameters
-    ----------
-    num_threads : int
-        Must be 1.
-    cpus, event_capacity
-        As for `LoopExecutor`.
-    """
-
-    model = "serial"
-
-    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if num_threads != 1:
-            raise UsageError(f"model serial runs on 1 thread, got num_threads={num_threads}; choose another model")
+    about = SERIAL
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         cpu = -1 if self.cpus is None else self.cpus[0]
@@ -189,43 +175,18 @@ class SerialExecutor(LoopExecutor):
 class ForkJoinExecutor(LoopExecutor):
     """A parallel loop and a barrier for each block loop, with OpenMP.
 
-    Parameters
-    ----------
-    num_threads, cpus, event_capacity
-        As for `LoopExecutor`. Each thread of the team pins itself and flushes denormals, for the time of the run.
-    schedule : {"static", "dynamic", "guided"}
-        OpenMP's schedule of a loop.
-    chunk_size : int
-        Blocks handed out at once; 0: the schedule's default (static: one range for each thread; else 1).
-    region : {"loop", "persistent"}
-        `loop`: Cython's `prange`, a parallel region for each loop. `persistent`: one region for the run, with one
-        barrier after each loop.
-
     Notes
     -----
-    How long idle threads spin before they sleep is libgomp's: it reads OMP_WAIT_POLICY and GOMP_SPINCOUNT when it is
-    loaded. Whoever measures sets them in the environment of the measured process.
+    Each thread of the team pins itself and flushes denormals, for the time of the run. How long idle threads spin
+    before they sleep is libgomp's: it reads OMP_WAIT_POLICY and GOMP_SPINCOUNT when it is loaded. Whoever measures sets
+    them in the environment of the measured process.
     """
 
-    model = "forkjoin"
+    about = FORKJOIN
 
-    def __init__(
-        self,
-        num_threads: int,
-        *,
-        cpus: list[int] | None = None,
-        event_capacity: int = 0,
-        schedule: str = "static",
-        chunk_size: int = 0,
-        region: str = "loop",
-    ):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        check_choice("schedule", schedule, SCHEDULES)
-        check_choice("region", region, REGIONS)
-        self.schedule = schedule
-        self.chunk_size = check_whole("chunk_size", chunk_size, 0, MOST_CHUNK)
-        self.region = region
-        self._team = ForkJoinTeam(self.num_threads, self.cpus, schedule, self.chunk_size)
+    def __init__(self, num_threads: int, **settings: Any):
+        super().__init__(num_threads, **settings)
+        self._team = ForkJoinTeam(self.num_threads, self.cpus, self.options.schedule, self.options.chunk_size)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -233,7 +194,7 @@ class ForkJoinExecutor(LoopExecutor):
 
     def _run_loops(self, bound, first_replay, num_replays, poll_signals):
         enter_openmp()
-        run = self._team.run_persistent if self.region == "persistent" else self._team.run_loops
+        run = self._team.run_persistent if self.options.region == "persistent" else self._team.run_loops
         errno, errors = run(bound, self._workers, first_replay, num_replays, poll_signals)
         check_team(self._team.team_size, self.num_threads)
         return errno, errors
@@ -246,7 +207,7 @@ class JoblibExecutor(LoopExecutor):
     results every 10 ms only, so a loop takes about that long at least, however short its blocks are.
     """
 
-    model = "joblib"
+    about = JOBLIB
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

@@ -22,9 +22,7 @@ class FlowExecutor(LoopExecutor):
     library_name: ClassVar[str]
     guard: ClassVar[ForkGuard]
 
-    def __init__(self, num_threads: int = 1, *, cpus: list[int] | None = None, event_capacity: int = 0):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        self._graph: FlowGraph | None = None
+    _graph: FlowGraph | None = None
 
     def _prepare(self, bound) -> None:
         self.guard.enter()

@@ -62,8 +62,6 @@ cdef class FlowGraph:
 
     def __init__(self, BoundPlan bound, graph, Workers workers, cpus, uintptr_t library, str name):
         cdef uintptr_t address
-        if graph.closed:
-            raise ValueError("a flow graph ends with its iteration: record without closing")
         threads = np.zeros(workers.num_workers * sizeof(ThreadState), dtype=np.uint8)
         pins = None if cpus is None else np.array(cpus, dtype=np.intc)
         self.keep = [bound, graph, workers, threads, pins]

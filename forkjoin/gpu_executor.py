@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..cython_src.gpu.executor import GpuExecutor
+from .models import GPU_FORKJOIN, GPU_STREAM
 
 
 class GpuStreamExecutor(GpuExecutor):
     """All launches on one stream, one wait at the end: the device keeps plan order by itself. The fair baseline."""
 
-    model = "stream"
+    about = GPU_STREAM
     waits_after_loop = False
 
     def _record(self, bound):
@@ -25,5 +26,5 @@ class GpuStreamExecutor(GpuExecutor):
 class GpuForkJoinExecutor(GpuStreamExecutor):
     """Launch a loop, wait for the device, launch the next: what a first port does, and the barrier of fork-join."""
 
-    model = "forkjoin"
+    about = GPU_FORKJOIN
     waits_after_loop = True

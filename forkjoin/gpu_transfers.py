@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.launch_log import CALLER
+from .models import GPU_HOSTLOAD, GPU_OFFLOAD
 
 
 class GpuOffloadExecutor(GpuExecutor):
     """Loops of some kernels on the device, the rest on the host, one after the other: a first port's "offload".
 
     Data follow by themselves: before a loop runs, what is out of date where it runs is copied (`Coherence`).
-
-    Parameters
-    ----------
-    kernels : str
-        What runs on the device, as the names of kernels begin, whatever the layout: "conv" offloads the convolutions;
-        "pool" means all poolings.
     """
 
-    model = "offload"
-
-    def __init__(self, num_threads: int = 1, *, kernels: str = "conv", **options):
-        super().__init__(num_threads, **options)
-        self.kernels = kernels
+    about = GPU_OFFLOAD
 
     def _record(self, bound):
         self._on_device = [self._offloads(loop.kernel.removeprefix("channels_")) for loop in bound.plan.loops]
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
-            raise UsageError(f"no kernel of this plan begins with {self.kernels!r}; its kernels are {known}")
+            raise UsageError(f"no kernel of this plan begins with {self.options.kernels!r}; its kernels are {known}")
         self._stream = bound.device.stream()
         self._host_worker = Workers(1, bound.scratch_bytes)
 
     def _offloads(self, kernel: str) -> bool:
         pooling = kernel.startswith(("max_pool", "average_pool", "global_pool"))
-        return kernel.startswith(self.kernels) or (self.kernels == "pool" and pooling)
+        return kernel.startswith(self.options.kernels) or (self.options.kernels == "pool" and pooling)
 
     def _bring(self, bound):
         """Copy nothing in advance: every loop asks for the data it uses."""
@@ -59,20 +51,14 @@ class GpuOffloadExecutor(GpuExecutor):
 class GpuHostLoadExecutor(GpuExecutor):
     """The host puts each step's images together and copies them; the device does the rest on one stream.
 
-    Parameters
-    ----------
-    copies : {"synchronous", "prefetch"}
-        The host waits for the copy and the step; or it loads and copies the next step's input on a stream of its own
-        while the device computes. The device has two slots for the input, which take turns.
+    To prefetch, the device has two slots for the input, which take turns, and a stream of its own for copies.
     """
 
-    model = "hostload"
+    about = GPU_HOSTLOAD
 
-    def __init__(self, num_threads: int = 1, *, copies: str = "prefetch", **options):
-        super().__init__(num_threads, **options)
-        if copies not in ("synchronous", "prefetch"):
-            raise UsageError(f"copies must be 'synchronous' or 'prefetch', got {copies!r}")
-        self.prefetch = copies == "prefetch"
+    def __init__(self, num_threads: int = 1, **settings: Any):
+        super().__init__(num_threads, **settings)
+        self.prefetch = self.options.copies == "prefetch"
         self._extra = {}  # addresses of the second slot
 
     def _record(self, bound):

@@ -7,74 +7,37 @@ anything else.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError, check_choice
-from ..cython_src.plan.model import Plan
+from ..cython_src.errors import UsageError
+from ..cython_src.plan.barriers import barrier_after
 from .executor import LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
+from .models import OPENMP_TASKS
 from .openmp_task_run import OpenMPTaskTeam
-
-TASKWAITS = ("none", "iteration", "phase", "loop")
-RUNTIMES = ("libgomp", "libomp")
-
-
-def waits_after_loops(plan: Plan, taskwait: str) -> list[bool]:
-    """Return for each loop whether the creating thread waits for all tasks after it; `taskwait` is one of TASKWAITS."""
-    phases = [loop.phase for loop in plan.loops]
-    return {
-        "none": [False] * len(phases),
-        "iteration": [False] * (len(phases) - 1) + [True],
-        "phase": [a != b for a, b in pairwise(phases)] + [True],
-        "loop": [True] * len(phases),
-    }[taskwait]
 
 
 class OpenMPTasksExecutor(LoopExecutor):
     """`#pragma omp task depend(...)` for each block, over the plan's cells, created anew in each iteration.
 
-    Parameters
-    ----------
-    num_threads, cpus, event_capacity
-        As for `LoopExecutor`.
-    taskwait : {"none", "iteration", "phase", "loop"}
-        Where the creating thread waits for all tasks; "none": only at the end of the run, iterations overlap as far as
-        their dependences let them.
-    runtime : {"libgomp", "libomp"}
-        The OpenMP runtime that this process must have loaded.
-
     Notes
     -----
-    `prepare` refuses a plan where this process has loaded another OpenMP runtime than the one asked for.
-    The calling thread looks for signals, when it creates or runs a task.
+    With `taskwait=none` iterations overlap as far as their dependences let them. `prepare` refuses a plan where this
+    process has loaded another OpenMP runtime than the one asked for. The calling thread looks for signals, when it
+    creates or runs a task.
     """
 
-    model = "openmp_tasks"
-
-    def __init__(
-        self,
-        num_threads: int,
-        *,
-        cpus: list[int] | None = None,
-        event_capacity: int = 0,
-        taskwait: str = "none",
-        runtime: str = "libgomp",
-    ):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        check_choice("taskwait", taskwait, TASKWAITS)
-        check_choice("runtime", runtime, RUNTIMES)
-        self.taskwait = taskwait
-        self.runtime = runtime
-        self._team: OpenMPTaskTeam | None = None
+    about = OPENMP_TASKS
+    _team: OpenMPTaskTeam | None = None
 
     def _prepare(self, bound) -> None:
-        if self.runtime != loaded_runtime():
+        runtime = self.options.runtime
+        if runtime != loaded_runtime():
             raise UsageError(
-                f"runtime={self.runtime} must be the OpenMP runtime that this process has loaded, which is "
+                f"runtime={runtime} must be the OpenMP runtime that this process has loaded, which is "
                 f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
             )
         super()._prepare(bound)
-        self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, waits_after_loops(bound.plan, self.taskwait))
+        wait_after = barrier_after(bound.plan, self.options.taskwait)
+        self._team = OpenMPTaskTeam(bound, self.num_threads, self.cpus, wait_after)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import MachineError, check_choice
+from ..cython_src.errors import MachineError
+from ..cython_src.plan.barriers import barrier_after
 from .executor import ForkGuard, LoopExecutor
-from .openmp_executor import TASKWAITS, waits_after_loops
+from .models import STARPU
 from .starpu_task_run import StarpuSession
-
-SCHEDULERS = ("lws", "eager", "ws", "prio", "dmda", "dmdas")
 
 _STARPU = ForkGuard("StarPU's")
 # StarPU starts once in a process, with these settings, for executors that have the same.
@@ -20,41 +19,16 @@ _open: set[StarPUExecutor] = set()
 class StarPUExecutor(LoopExecutor):
     """A StarPU task for each block, created anew in each iteration, with a data handle for each of the plan's cells.
 
-    Parameters
-    ----------
-    num_threads, cpus, event_capacity
-        As for `LoopExecutor`, but that the calling thread executes no block: it creates tasks.
-    scheduler : {"lws", "eager", "ws", "prio", "dmda", "dmdas"}
-        StarPU's scheduling policy. The last two ask how long a loop's blocks took so far, which StarPU keeps below
-        STARPU_HOME.
-    taskwait : {"none", "iteration", "phase", "loop"}
-        Where the creating thread waits for all tasks; "none": only at the end of the run. It creates at most one
-        iteration ahead.
-
     Notes
     -----
-    StarPU is started by the first executor of a process that is prepared, and ended when the last one is closed. In the
-    meantime `prepare` refuses executors with another number of threads, other CPUs or another scheduler. The calling
-    thread looks for signals between loops.
+    The calling thread executes no block: it creates tasks, at most one iteration ahead. StarPU is started by the first
+    executor of a process that is prepared, and ended when the last one is closed. In the meantime `prepare` refuses
+    executors with another number of threads, other CPUs or another scheduler. The calling thread looks for signals
+    between loops.
     """
 
-    model = "starpu"
-
-    def __init__(
-        self,
-        num_threads: int = 1,
-        *,
-        cpus: list[int] | None = None,
-        event_capacity: int = 0,
-        scheduler: str = "lws",
-        taskwait: str = "none",
-    ):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        check_choice("scheduler", scheduler, SCHEDULERS)
-        check_choice("taskwait", taskwait, TASKWAITS)
-        self.scheduler = scheduler
-        self.taskwait = taskwait
-        self._session: StarpuSession | None = None
+    about = STARPU
+    _session: StarpuSession | None = None
 
     def _prepare(self, bound) -> None:
         _STARPU.enter()
@@ -65,16 +39,16 @@ class StarPUExecutor(LoopExecutor):
                     "CPUs, scheduler); close that one first"
                 )
         super()._prepare(bound)
-        wait_after = waits_after_loops(bound.plan, self.taskwait)
+        wait_after = barrier_after(bound.plan, self.options.taskwait)
         # StarPU reads these variables once. Its own messages would stand among those of the measurement.
         os.environ.setdefault("STARPU_SILENT", "1")
         # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.
         os.environ["STARPU_WORKERS_NOBIND"] = "1"
-        self._session = StarpuSession(bound, self._workers, self.cpus, self.scheduler, wait_after)
+        self._session = StarpuSession(bound, self._workers, self.cpus, self.options.scheduler, wait_after)
         _open.add(self)
 
     def _settings(self):
-        return self.num_threads, self.cpus, self.scheduler
+        return self.num_threads, self.cpus, self.options.scheduler
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

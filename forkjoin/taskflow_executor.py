@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..cython_src.binding.executor_contract import Conduct
 from .executor import ForkGuard
 from .flow_executor import FlowExecutor
+from .models import TASKFLOW
 from .taskflow_flow_run import LIBRARY
 
 LOOKS_FOR_SIGNALS_NS = 20_000_000
@@ -18,7 +19,7 @@ class TaskflowExecutor(FlowExecutor):
     The calling thread executes no block: it waits, and looks for signals every 20 ms.
     """
 
-    model = "taskflow"
+    about = TASKFLOW
     library = LIBRARY
     library_name = "Taskflow"
     guard = ForkGuard("Taskflow's")

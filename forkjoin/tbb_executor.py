@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..cython_src.binding.executor_contract import Conduct
 from .executor import ForkGuard
 from .flow_executor import FlowExecutor
+from .models import TBB
 from .tbb_flow_run import LIBRARY
 
 
@@ -16,7 +17,7 @@ class TBBExecutor(FlowExecutor):
     The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
     """
 
-    model = "tbb"
+    about = TBB
     library = LIBRARY
     library_name = "oneTBB"
     guard = ForkGuard("oneTBB's")

@@ -9,22 +9,16 @@ import numpy as np
 
 from ..cython_src.binding.executor import BaseExecutor, check_whole
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError, check_choice
+from ..cython_src.errors import UsageError
+from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
-from .barriers import BARRIERS, barrier_after, record_with_barriers
+from .models import TASKGRAPH, TASKITER, TASKS
 from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
 from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
 
-PLACEMENTS = ("stealing", "partitioned")
-PRIORITIES = ("none", "path")
-MIXES = ("none", "bandwidth")
-
 # Rough rates of one core, for plans that were not measured.
 FLOPS_PER_NS, BYTES_PER_NS = 100, 10
-# A block of fewer bytes finds them in its core's cache, where the block before has left them: a quarter of 1 MiB.
-LEAST_STREAMED_BYTES = 1 << 18
-MOST_WINDOW = 1 << 24
 MOST_SPIN_NS = 10**12
 
 # Idle threads look for work this long before they sleep: longer than a futex wake-up takes, short enough that a
@@ -50,48 +44,11 @@ def default_spin_ns(num_threads, num_cpus):
     return SPIN_NS_OVERSUBSCRIBED if policy == "passive" or num_threads > num_cpus else SPIN_NS
 
 
-def measured_cost_ns(plan, durations_s):
-    """Return the duration of each task, float64, shape (num_tasks,), from measured blocks.
-
-    Parameters
-    ----------
-    plan : Plan
-    durations_s : sequence of mapping of str to sequence of float
-        Seconds of each block by loop, as profile rows hold them (`block_time_s`); the last that fits the plan is taken.
-
-    Raises
-    ------
-    UsageError
-        None fits.
-    """
-    for one in reversed(durations_s):
-        if all(len(one.get(loop.name, ())) == loop.num_blocks for loop in plan.loops):
-            cost = np.array([seconds for loop in plan.loops for seconds in one[loop.name]], np.float64) * 1e9
-            return np.maximum(cost, 1.0)
-    raise UsageError(
-        f"a profile must hold the durations of all {len(plan.loops)} loops of plan {plan.name!r}, block by block, but "
-        f"none of {len(durations_s)} does; measure one at the same batch and granularity"
-    )
-
-
-def _rough_times_ns(plan):
-    """Return the rough times of each task for its arithmetic and for its bytes, float64, shape (num_tasks,) both."""
-    flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
-    return flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS
-
-
 def expected_cost_ns(plan):
     """Return the rough duration of each task, float64, shape (num_tasks,); only ratios matter."""
-    return np.maximum(*_rough_times_ns(plan)) + 10
-
-
-def bound_by_memory(plan):
-    """Return which tasks take longer for their bytes than for their arithmetic, bool, shape (num_tasks,); those of less
-    than `LEAST_STREAMED_BYTES` are left out.
-    """
-    arithmetic_ns, bytes_ns = _rough_times_ns(plan)
-    return (bytes_ns > arithmetic_ns) & (bytes_ns >= LEAST_STREAMED_BYTES / BYTES_PER_NS)
+    flops = np.fromiter((block.flops for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    num_bytes = np.fromiter((block.bytes for loop in plan.loops for block in loop.blocks), np.float64, plan.num_tasks)
+    return np.maximum(flops / FLOPS_PER_NS, num_bytes / BYTES_PER_NS) + 10
 
 
 class _TaskingExecutor(BaseExecutor):
@@ -99,42 +56,27 @@ class _TaskingExecutor(BaseExecutor):
 
     Parameters
     ----------
-    num_threads : int
-        Threads that execute blocks. The thread that calls `run` is not one of them: it sleeps, and polls for signals.
-    cpus : sequence of int, optional
-        Logical CPU of each thread; default: not pinned.
-    event_capacity : int
-        Events kept for each worker; 0: no event log.
+    num_threads, **settings
+        As for `BaseExecutor`. The thread that calls `run` executes no block: it sleeps, and polls for signals.
     watchdog_s : float
         Seconds without any progress after which a run is stopped with an error; 0: never.
     spin_ns : int, optional
         How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
-    preemption : {"stay", "swap"}
-        What a waiting thread does when another process has pushed a working one off its CPU: nothing, as in all other
-        models; or exchange CPUs with it, which needs `cpus` that differ and blocks without Python's lock.
-
-    Raises
-    ------
-    UsageError
-        Impossible number of threads, CPUs or options.
     """
 
-    model = ""
-
-    def __init__(self, num_threads, *, cpus=None, event_capacity=0, watchdog_s=60.0, spin_ns=None, preemption="stay"):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        num_cpus = len(os.sched_getaffinity(0)) if cpus is None else len(set(cpus))
+    def __init__(self, num_threads, *, watchdog_s=60.0, spin_ns=None, **settings):
+        super().__init__(num_threads, **settings)
+        num_cpus = len(os.sched_getaffinity(0)) if self.cpus is None else len(set(self.cpus))
         if spin_ns is None:
-            spin_ns = default_spin_ns(num_threads, num_cpus)
+            spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
         spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
-        self._team = Team(num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=preemption)
+        self._team = Team(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
         self._runtime = None
 
     def _run(self, bound, first_replay, num_replays):
         bound.check_unchanged()
-        stride = bound.iteration_stride
-        self._runtime.run(num_replays * stride, first_replay * stride)
+        self._runtime.run(num_replays, first_replay)
 
     def conduct(self):
         """Return what this executor does besides running blocks."""
@@ -168,30 +110,16 @@ class _TaskingExecutor(BaseExecutor):
 
 
 class TasksExecutor(_TaskingExecutor):
-    """Tasks created anew each iteration by one of the threads, dependences found at run time.
+    """Tasks created anew each iteration by one of the threads, dependences found at run time."""
 
-    Parameters
-    ----------
-    taskwait : {"iteration", "loop", "phase", "none"}
-        Where the creator waits for all tasks: after each iteration, loop, change of phase, or only at the end.
-    window : int
-        Tasks alive at once; when there are as many, the creator helps to execute.
-    """
-
-    model = "tasks"
-
-    def __init__(self, num_threads, *, taskwait="iteration", window=1024, **options):
-        check_choice("taskwait", taskwait, BARRIERS)
-        super().__init__(num_threads, **options)
-        self.taskwait = taskwait
-        self.window = check_whole("window", window, 1, MOST_WINDOW)
+    about = TASKS
 
     def _prepare(self, bound):
         self._runtime = EagerRuntime(
             self._team,
             bound,
-            barrier_after(bound.plan, self.taskwait),
-            self.window,
+            barrier_after(bound.plan, self.options.taskwait),
+            self.options.window,
             self.event_capacity,
             self.watchdog_s,
         )
@@ -199,41 +127,12 @@ class TasksExecutor(_TaskingExecutor):
 
 
 class _ReplayExecutor(_TaskingExecutor):
-    """Base of the replaying executors: recording, placement, priorities and measured durations.
-
-    Parameters
-    ----------
-    placement : {"partitioned", "stealing"}
-        One compiled program for each thread, from which idle threads may claim tasks; or work-stealing deques.
-    priority : {"none", "path"}
-        Which ready task goes first: the newest, whose data are in the cache; or the one with the longest path to the
-        end of the iteration.
-    mix : {"none", "bandwidth"}
-        "bandwidth": programs in which half of the threads at most run blocks that memory bounds (`bound_by_memory`)
-        while others have arithmetic to do.
-    durations_s : sequence of mapping of str to sequence of float, optional
-        Measured durations (`measured_cost_ns`), by which work is shared out and paths are weighed. Default: estimates
-        from the plan's flops and bytes.
-    """
+    """Base of the replaying executors: recording, placement and priorities."""
 
     barrier = "none"
 
-    def __init__(
-        self, num_threads, *, placement="partitioned", priority="none", mix="none", durations_s=None, **options
-    ):
-        choices = (("placement", placement, PLACEMENTS), ("priority", priority, PRIORITIES), ("mix", mix, MIXES))
-        for name, value, known in choices:
-            check_choice(name, value, known)
-        if mix != "none" and placement != "partitioned":
-            raise UsageError(f"mix={mix} needs compiled programs, got placement={placement}; use placement=partitioned")
-        super().__init__(num_threads, **options)
-        self.placement = placement
-        self.priority = priority
-        self.mix = mix
-        self.durations_s = durations_s
-
     def _naps(self):
-        return self.placement == "partitioned" or super()._naps()
+        return self.options.placement == "partitioned" or super()._naps()
 
     def record(self, bound):
         """Find the plan's dependences: the TaskGraph that `prepare` takes, so that each step can be timed apart."""
@@ -246,83 +145,42 @@ class _ReplayExecutor(_TaskingExecutor):
     def _compile(self, bound, graph, workers=None):
         """Make the runtime for a graph; `workers`: those of another runtime, to share."""
         options = (self.event_capacity, self.watchdog_s, workers)
-        cost = self._cost(bound.plan)
+        cost = expected_cost_ns(bound.plan)
         priority = None
-        if self.priority == "path" and bound.num_tasks == graph.num_tasks:
+        if self.options.priority == "path" and bound.num_tasks == graph.num_tasks:
             priority = remaining_path(graph, cost)
             graph = by_priority(graph, priority)
-        if self.placement == "stealing":
+        if self.options.placement == "stealing":
             return ReplayRuntime(self._team, bound, graph, *options, priority)
-        by_memory = bound_by_memory(bound.plan) if self.mix == "bandwidth" else None
-        return ProgramRuntime(self._team, bound, graph, cost, *options, priority, by_memory)
-
-    def _cost(self, plan):
-        """Return the duration of each task in ns."""
-        if self.durations_s is None:
-            return expected_cost_ns(plan)
-        return measured_cost_ns(plan, self.durations_s)
+        return ProgramRuntime(self._team, bound, graph, cost, *options, priority)
 
 
 class TaskGraphExecutor(_ReplayExecutor):
-    """A graph recorded once and replayed, with a barrier between iterations (OpenMP 6.0 `taskgraph`).
+    """A graph recorded once and replayed, with a barrier between iterations (OpenMP 6.0 `taskgraph`)."""
 
-    Parameters
-    ----------
-    barrier : {"iteration", "phase", "loop"}
-        Where all tasks wait for all: between iterations only, or also after each change of phase or each loop.
-    placement, priority, mix, durations_s
-        See `_ReplayExecutor`.
-    """
+    about = TASKGRAPH
 
-    model = "taskgraph"
-
-    def __init__(self, num_threads, *, barrier="iteration", **options):
-        if barrier not in BARRIERS or barrier == "none":
-            raise UsageError(
-                f"barrier of model 'taskgraph' must be one of {', '.join(BARRIERS[:-1])}; got {barrier!r}; the model "
-                f"without barriers is 'taskiter'"
-            )
-        super().__init__(num_threads, **options)
-        self.barrier = barrier
+    @property
+    def barrier(self):
+        return self.options.barrier
 
 
 class TaskIterExecutor(_ReplayExecutor):
-    """A graph recorded once, closed cyclically and replayed without barrier: iteration k + 1 overlaps iteration k.
+    """A graph recorded once, closed cyclically and replayed without barrier: iteration k + 1 overlaps iteration k."""
 
-    Parameters
-    ----------
-    placement, priority, mix, durations_s
-        See `_ReplayExecutor`.
-    unroll : int
-        Iterations that the recorded graph holds. Iterations of a run that are left over run from a graph of one.
-    slots : int
-        Copies of each buffer with the role "input", which the iterations of an unrolled graph use in turn, so that
-        loading runs ahead.
-    """
-
-    model = "taskiter"
-
-    def __init__(self, num_threads, *, unroll=1, slots=1, **options):
-        unroll, slots = check_whole("unroll", unroll, 1, 1024), check_whole("slots", slots, 1, 1024)
-        if slots > unroll:
-            raise UsageError(f"slots must not exceed unroll = {unroll}, got {slots}; raise unroll")
-        super().__init__(num_threads, **options)
-        self.unroll = unroll
-        self.slots = slots
-        self._rest = None  # runs what is left over
+    about = TASKITER
+    _rest = None  # runs what is left over of an unrolled graph
 
     def _unrolled(self, plan):
-        inputs = {
-            b.name: self.slots for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of
-        }
-        return unroll(plan, self.unroll, inputs)
+        inputs = [b.name for b in plan.buffers.values() if b.role == "input" and b.name not in plan.arena_of]
+        return unroll(plan, self.options.unroll, dict.fromkeys(inputs, self.options.slots))
 
     def record(self, bound):
         """Find the dependences of `unroll` iterations in a row: the TaskGraph that `prepare` takes."""
         return record_with_barriers(self._unrolled(bound.plan), self.barrier)
 
     def _prepare(self, bound, graph=None):
-        if self.unroll == 1:
+        if self.options.unroll == 1:
             super()._prepare(bound, graph)
             return
         self._runtime = self._compile(bound.again(self._unrolled(bound.plan)), graph or self.record(bound))
@@ -335,19 +193,12 @@ class TaskIterExecutor(_ReplayExecutor):
             super()._run(bound, first_replay, num_replays)
             return
         bound.check_unchanged()
-        num_iterations, first_iteration = (n * bound.iteration_stride for n in (num_replays, first_replay))
-        stride = self._runtime.bound.iteration_stride
-        left_over = num_iterations % stride
-        if num_iterations >= stride:
-            shift = first_iteration % stride
-            self._runtime.bound.shift_iterations(shift)
-            self._runtime.run(num_iterations - left_over, first_iteration - shift)
-        self._rest.run(left_over, first_iteration + num_iterations - left_over)
-
-    def _cost(self, plan):
-        own = self.bound.plan  # `plan` is this one or its unrolled form
-        times = len(plan.loops) // len(own.loops) if plan.loops else 1
-        return np.tile(super()._cost(own), times)
+        times = self.options.unroll
+        left_over = num_replays % times
+        if num_replays >= times:
+            self._runtime.bound.shift_iterations(first_replay % times * bound.iteration_stride)
+            self._runtime.run(num_replays // times, first_replay // times)
+        self._rest.run(left_over, first_replay + num_replays - left_over)
 
     def _forget(self):
         self._rest = None

@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.binding.executor_contract import Conduct
-from ..cython_src.errors import UsageError
 from ..cython_src.gpu.coherence import DEVICE, HOST, PLACES
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.launch_log import CREATING, WAITING
 from .host_workers import HostTask, HostWorkers
+from .models import GPU_BOTH
 from .performance_models import PerformanceModels
 
 UNREAD_REPLAYS = 4  # of which the device's lengths wait to be read; then the calling thread waits for the stream
@@ -117,16 +118,7 @@ class GpuBothExecutor(GpuExecutor):
 
     Iterations overlap: a task of the next one starts as soon as the data that it uses are there.
 
-    Parameters
-    ----------
-    num_threads : int
-        Threads of the host that run tasks; the calling thread places them, and launches those of the device.
-    policy : {"dmda", "cpu", "gpu"}
-        Where tasks run: where they are expected to end first, or all in one place.
-    split : int
-        Tasks of a loop, at most; 1: loops are not divided.
-    models : str
-        File of performance models: read if it is there, written when the executor is closed. Default: none.
+    The calling thread places tasks, and launches those of the device; `num_threads` of the host run the others.
 
     Attributes
     ----------
@@ -147,17 +139,13 @@ class GpuBothExecutor(GpuExecutor):
     a copy at any time until the stream gets there, so a task that writes such a buffer waits for the stream.
     """
 
-    model = "both"
-    computes_on_host = True
+    about = GPU_BOTH
 
-    def __init__(self, num_threads: int = 1, *, policy: str = "dmda", split: int = 4, models: str = "", **options):
-        super().__init__(num_threads, **options)
-        if policy not in ("dmda", "cpu", "gpu"):
-            raise UsageError(f"policy must be dmda, cpu or gpu; got {policy!r}")
-        if split < 1:
-            raise UsageError(f"split must be at least 1, got {split}")
-        self.policy, self.split = policy, split if policy == "dmda" else 1
-        self._file = Path(models) if models else None
+    def __init__(self, num_threads: int = 1, **settings: Any):
+        super().__init__(num_threads, **settings)
+        self.policy = self.options.policy
+        self.split = self.options.split if self.policy == "dmda" else 1
+        self._file = Path(self.options.models) if self.options.models else None
         self.models = PerformanceModels.load(self._file) if self._file and self._file.exists() else PerformanceModels()
         self.clock = time.perf_counter
         self.placed = dict.fromkeys(PLACES, 0)

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from ..cython_src.errors import UsageError
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.typed_text import format_bytes
 from .gpu_streams import launch_graph, map_to_streams, parts_of
+from .models import GPU_TASKGRAPH, GPU_TASKITER, GPU_TASKS
 
 
 class _StreamExecutor(GpuExecutor):
-    """Base of the GPU's task models: launches on several streams, see `gpu_streams`.
-
-    Parameters
-    ----------
-    unit : {"loop", "block"}
-        What one launch runs.
-    streams : int
-        At most so many.
-    """
-
-    def __init__(self, num_threads: int = 1, *, unit: str = "loop", streams: int = 8, **options):
-        super().__init__(num_threads, **options)
-        self.unit, self.max_streams = unit, streams
+    """Base of the GPU's task models: launches on several streams, see `gpu_streams`."""
 
     def _record(self, bound):
-        self.graph = launch_graph(bound.plan, parts_of(bound.plan, self.unit))
-        self.program = map_to_streams(self.graph, self.max_streams)
+        self.graph = launch_graph(bound.plan, parts_of(bound.plan, self.options.unit))
+        self.program = map_to_streams(self.graph, self.options.streams)
         self._streams = [bound.device.stream() for _ in range(self.program.num_streams)]
 
     def logged_parts(self):
@@ -64,19 +52,10 @@ class _StreamExecutor(GpuExecutor):
 class GpuTasksExecutor(_StreamExecutor):
     """Every iteration's launches and events are issued anew by the host.
 
-    Parameters
-    ----------
-    taskwait : {"iteration", "none"}
-        Whether the host waits after each iteration; without, the next one follows as its dependences allow.
+    Where the host does not wait after each iteration, the next one follows as its dependences allow.
     """
 
-    model = "tasks"
-
-    def __init__(self, num_threads: int = 1, *, taskwait: str = "iteration", **options):
-        super().__init__(num_threads, **options)
-        if taskwait not in ("iteration", "none"):
-            raise UsageError(f"taskwait must be 'iteration' or 'none' on a GPU, got {taskwait!r}")
-        self.taskwait = taskwait
+    about = GPU_TASKS
 
     def _record(self, bound):
         super()._record(bound)
@@ -88,18 +67,22 @@ class GpuTasksExecutor(_StreamExecutor):
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):
-            wait = self.taskwait == "none" and replay > first_replay
+            wait = self.options.taskwait == "none" and replay > first_replay
             sets = self._event_sets
             self._issue(replay, sets[replay % 2], sets[(replay - 1) % 2] if wait else None, captured=False)
-            if self.taskwait == "iteration":
+            if self.options.taskwait == "iteration":
                 bound.device.synchronize()
 
 
 class GpuTaskGraphExecutor(_StreamExecutor):
     """One iteration, captured as a CUDA graph with its parallel branches, relaunched: iterations follow one another."""
 
-    model = "taskgraph"
-    unroll = 1
+    about = GPU_TASKGRAPH
+
+    @property
+    def unroll(self) -> int:
+        """Replays in a captured graph; what is left of a run is launched one by one."""
+        return 1
 
     def logged_parts(self):
         return []  # no event can be timed inside of a captured graph
@@ -137,7 +120,8 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             return device.end_capture(origin)
         except MemoryError:
             launches = replays * sum(launch is not None for launch in self.graph.launches)
-            smaller = ["unroll=1"] * (replays > 1) + ["unit=loop"] * (self.unit == "block") + ["a smaller batch"]
+            smaller = ["unroll=1"] * (replays > 1) + ["unit=loop"] * (self.options.unit == "block")
+            smaller.append("a smaller batch")
             raise MemoryError(
                 f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
                 f"{format_bytes(free)} that are free; use {', '.join(smaller)}, or gpu_tasks, which captures none"
@@ -155,17 +139,11 @@ class GpuTaskIterExecutor(GpuTaskGraphExecutor):
     """Several iterations captured as one graph, so that they overlap as the closed graph allows.
 
     CUDA orders two launches of a graph as a whole: there is a barrier after every `unroll` iterations, and none within.
-
-    Parameters
-    ----------
-    unroll : int
-        Replays in a graph; what is left of a run is launched one by one.
     """
 
-    model = "taskiter"
+    about = GPU_TASKITER
 
-    def __init__(self, num_threads: int = 1, *, unroll: int = 4, **options):
-        super().__init__(num_threads, **options)
-        if unroll < 1:
-            raise UsageError(f"unroll must be at least 1, got {unroll}")
-        self.unroll = unroll
+    @property
+    def unroll(self) -> int:
+        """Replays in a captured graph."""
+        return int(self.options.unroll)

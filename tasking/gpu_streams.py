@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cython_src.errors import UsageError, check_choice
 from ..cython_src.plan.dependences import record_graph
 from ..cython_src.plan.model import Plan
-
-UNITS = ("loop", "block")
 
 
 @dataclass(frozen=True)
@@ -79,14 +76,7 @@ class StreamProgram:
 
 
 def parts_of(plan: Plan, unit: str = "loop") -> list[tuple[int, int, int]]:
-    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks.
-
-    Raises
-    ------
-    UsageError
-        Unknown unit.
-    """
-    check_choice("unit of a launch", unit, UNITS)
+    """Return the parts of a plan that launches run, in plan order: loop, first block, number of blocks."""
     loops = enumerate(plan.loops)
     if unit == "loop":
         return [(k, 0, loop.num_blocks) for k, loop in loops]
@@ -173,13 +163,7 @@ def map_to_streams(graph: LaunchGraph, max_streams: int = 8) -> StreamProgram:
     ----------
     max_streams : int
         At least 1.
-
-    Raises
-    ------
-    UsageError
     """
-    if max_streams < 1:
-        raise UsageError(f"the number of streams must be at least 1, got {max_streams}")
     order = _issue_order(graph)
     stream_of = _assign_streams(graph, order, max_streams)
     num_streams = max(stream_of, default=0) + 1

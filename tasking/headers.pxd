@@ -35,7 +35,6 @@ cdef extern from "tasking/team.h" nogil:
     int ft_register_membarrier()
 
 cdef extern from "tasking/scheduler.h" nogil:
-    const int RUN_DONE
     const int RUN_STOPPED
     ctypedef struct SchedulerDeque "Deque":
         int64_t mask
@@ -43,7 +42,7 @@ cdef extern from "tasking/scheduler.h" nogil:
         SchedulerDeque deque
         WorkerState *state
         atomic_i64 num_executed
-        atomic_i32 current, inbox
+        atomic_i32 current
     ctypedef struct IdleWorker:
         atomic_u32 word
     ctypedef struct Idle:
@@ -81,10 +80,8 @@ cdef extern from "tasking/replay.h" nogil:
         int32_t num_tasks, num_nodes, num_edges
         int32_t *roots
         int32_t *root_workers
-        int32_t *affinity
         int32_t num_roots
     int replay_open(Replay *r, const RecordedGraph *g, int32_t num_workers, WorkerState *states, int64_t spin_ns)
-    int replay_set_affinity(Replay *r, const int32_t *affinity)
     void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations)
     void replay_close(Replay *r)
     void replay_work(void *argument, int32_t worker) noexcept
@@ -95,8 +92,6 @@ cdef extern from "tasking/programs/compiler.h" nogil:
         const double *cost
         const double *priority
         const int32_t *affinity
-        const uint8_t *bound_by_memory
-        int32_t most_bound_by_memory
     ctypedef struct ProgramEntry:
         int32_t task, loop, is_awaited, wait_begin
     ctypedef struct ClaimWord:

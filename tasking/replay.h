@@ -2,7 +2,7 @@
  *
  * Every node of the graph is stored once and runs once an iteration. States of a node:
  *
- *     WAITING (pending > 0) --last predecessor--> READY (in a deque or inbox, or next) --> RUNNING --> WAITING ...
+ *     WAITING (pending > 0) --last predecessor--> READY (in a deque, or next) --> RUNNING --> WAITING ...
  *
  * `pending` starts at the number of predecessors in the same iteration (nothing comes before the first). The worker
  * that brings it to zero sets it to rearm = same-iteration + former-iteration predecessors before the node can run,
@@ -51,7 +51,6 @@ typedef struct Replay {
     ReplayNode *nodes;
     int32_t *successors;
     int32_t *num_intra; /* shape (num_nodes,): predecessors in the same iteration that are counted */
-    int32_t *affinity;  /* shape (num_nodes,): the worker a task asks for, -1: any; NULL: no task asks */
     int32_t num_tasks;
     int32_t num_nodes;
     int32_t num_edges;     /* that are counted */
@@ -91,9 +90,6 @@ static void replay_release(Replay *r, SchedulerWorker *me, int32_t number, int32
         ft_store(&successor->pending, successor->rearm, relaxed);
         if (successor->loop < 0) {
             replay_release(r, me, s, next); /* joins lead to tasks only: one level, two at the barrier */
-        } else if (ft_unlikely(r->affinity != NULL) && r->affinity[s] >= 0 &&
-                   &r->scheduler.workers[r->affinity[s]] != me) {
-            scheduler_send(&r->scheduler, r->affinity[s], s);
         } else {
             if (*next >= 0) {
                 deque_push(&me->deque, *next);
@@ -112,9 +108,7 @@ static void replay_work(void *argument, int32_t worker)
     SchedulerWorker *me = &s->workers[worker];
     const ptrdiff_t ahead = r->num_nodes < REPLAY_AHEAD_FROM ? 0 : REPLAY_AHEAD;
     for (;;) {
-        int32_t number = scheduler_receive(s, me, worker);
-        if (number < 0)
-            number = deque_take(&me->deque);
+        int32_t number = deque_take(&me->deque);
         if (number < 0) {
             number = scheduler_find_work(s, worker);
             if (number < 0)
@@ -174,22 +168,6 @@ static void replay_reset(Replay *r, int64_t first_replay, int32_t num_iterations
     }
 }
 
-/* Once, while the workers rest: affinity[v] is the worker that task v asks for, -1: any. Returns 0 or -1 (out of
- * memory). */
-static int replay_set_affinity(Replay *r, const int32_t *affinity)
-{
-    r->affinity = malloc((size_t)r->num_nodes * sizeof(int32_t));
-    r->scheduler.links = malloc((size_t)r->num_nodes * sizeof(atomic_i32));
-    if (r->affinity == NULL || r->scheduler.links == NULL)
-        return -1;
-    for (int32_t v = 0; v < r->num_nodes; v++)
-        r->affinity[v] = v < r->num_tasks ? affinity[v] : -1;
-    for (int32_t i = 0; i < r->num_roots; i++)
-        if (r->affinity[r->roots[i]] >= 0)
-            r->root_workers[i] = r->affinity[r->roots[i]];
-    return 0;
-}
-
 /* Once: find the roots and give neighbouring ones to one worker; it takes the lowest first, thieves take from the far
  * end. */
 static void replay_find_roots(Replay *r)
@@ -211,11 +189,8 @@ static void replay_close(Replay *r)
     free(r->num_intra);
     free(r->roots);
     free(r->root_workers);
-    free(r->affinity);
-    free(r->scheduler.links);
     r->nodes = NULL;
-    r->successors = r->num_intra = r->roots = r->root_workers = r->affinity = NULL;
-    r->scheduler.links = NULL;
+    r->successors = r->num_intra = r->roots = r->root_workers = NULL;
 }
 
 /* Copy the nodes and the edges that no other edge implies. implied: by edge index, see graph_list_predecessors(). */

@@ -4,33 +4,31 @@ The C headers beside this file hold the algorithms; here they meet plans and Pyt
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from ..cython_src.binding.bind cimport BoundPlan, Workers
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord
 from .headers cimport (
     COMPILE_CYCLE, RUN_STOPPED, ClaimWord, Eager, EagerTable, ProgramEntry, ProgramWorker, Programs, RecordedGraph,
     Replay, ReplayNode, Scheduler, TaskHints, TeamJob, deque_size_hint, eager_close, eager_open, eager_reset,
-    eager_work, load_i32, load_i64, load_u32, programs_close, programs_open, programs_reset, programs_work,
-    replay_close, replay_open, replay_reset, replay_set_affinity, replay_work,
+    eager_work, load_i32, load_i64, load_u32, programs_close, programs_open, programs_order, programs_reset,
+    programs_work, replay_close, replay_open, replay_reset, replay_work,
 )
 from .team cimport Team
 
 import numpy as np
 
-from ..cython_src.binding.executor_contract import check_run
 from ..cython_src.errors import UsageError
 
 
 cdef _dump_workers(Scheduler *s):
     cdef int w
-    cdef int32_t newest
     lines = [f"ending {load_i32(&s.ending)}, {load_i32(&s.idle.num_announced)} workers announced as idle"]
     for w in range(s.num_workers):
-        newest = load_i32(&s.workers[w].inbox)
         lines.append(
             f"worker {w}: {load_i64(&s.workers[w].num_executed)} blocks finished, runs "
             f"{load_i32(&s.workers[w].current)}, {deque_size_hint(&s.workers[w].deque)} in its deque, "
-            f"{'nothing' if newest < 0 else f'task {newest} first'} in its inbox, "
             f"{'asleep' if load_u32(&s.idle.workers[w].word) else 'awake'}")
     return lines
 
@@ -46,7 +44,7 @@ cdef class _Runtime:
     cdef void *state
     cdef Scheduler *scheduler
 
-    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers=None):
+    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers):
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
@@ -73,11 +71,8 @@ cdef class _Runtime:
         """State of the workers and of what they work on, as text."""
         return "\n".join(_dump_workers(self.scheduler))
 
-    def run(self, num_iterations, first_iteration=0):
-        """Run whole passes of the plan; see the executors."""
-        cdef int64_t first
-        cdef int32_t count
-        count, first = check_run(num_iterations, first_iteration, self.bound.iteration_stride)
+    def run(self, int32_t count, int64_t first):
+        """Run `count` passes of the plan, number `first` and those after it."""
         if count == 0 or self.bound.num_tasks == 0:
             return
         with nogil:
@@ -93,42 +88,99 @@ cdef class _Runtime:
             self.bound.raise_failure(self.workers)
 
 
-cdef class _GraphRuntime(_Runtime):
-    """Base of the replaying runtimes: checks a recorded graph and keeps it until its form for replay has been made."""
+cdef class _Recorded:
+    """A plan's recorded graph as the C headers take it, but for its loops; keeps the arrays."""
 
-    cdef object graph
-    cdef RecordedGraph record
-    # Never empty, so that each has an address.
-    cdef const int32_t[::1] offsets, split, successors, intra, cross
+    cdef RecordedGraph graph
+    cdef const int32_t[::1] task_loop, offsets, split, successors, intra, cross
 
-    cdef _set_graph(self, graph):
-        if graph.num_tasks != self.bound.num_tasks:
+    def __cinit__(self, plan, graph):
+        if graph.num_tasks != plan.num_tasks:
             raise UsageError(
-                f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan "
-                f"{self.bound.plan.name!r} has {self.bound.num_tasks}; record it again")
+                f"the graph must be the plan's own, but it has {graph.num_tasks} tasks and plan {plan.name!r} has "
+                f"{plan.num_tasks}; record it again")
         if not graph.closed:
             raise UsageError("a graph must be closed for replay, got an open one; use the executor's record()")
-        self.graph = graph
         self.offsets = graph.successor_offsets
-        self.split, self.successors, self.intra, self.cross = (
-            array if len(array) else np.zeros(1, np.int32)
-            for array in (graph.successor_split, graph.successors, graph.num_intra, graph.num_cross))
-        self.record.num_tasks = self.bound.num_tasks
-        self.record.num_nodes = graph.num_nodes
-        self.record.num_loops = self.bound.num_loops
-        self.record.loops = self.bound.loops
-        self.record.task_loop = self.bound.task_loop
-        self.record.successor_offsets = &self.offsets[0]
-        self.record.successor_split = &self.split[0]
-        self.record.successors = &self.successors[0]
-        self.record.num_intra = &self.intra[0]
-        self.record.num_cross = &self.cross[0]
-
-    cdef _drop_graph(self):
-        self.graph = self.offsets = self.split = self.successors = self.intra = self.cross = None
+        # Never empty, so that each has an address.
+        self.task_loop, self.split, self.successors, self.intra, self.cross = (
+            np.append(array, np.int32(0)) for array in (
+                plan.task_loop, graph.successor_split, graph.successors, graph.num_intra, graph.num_cross))
+        self.graph.num_tasks, self.graph.num_nodes, self.graph.num_loops = (
+            plan.num_tasks, graph.num_nodes, len(plan.loops))
+        self.graph.task_loop = &self.task_loop[0]
+        self.graph.successor_offsets = &self.offsets[0]
+        self.graph.successor_split = &self.split[0]
+        self.graph.successors = &self.successors[0]
+        self.graph.num_intra = &self.intra[0]
+        self.graph.num_cross = &self.cross[0]
 
 
-cdef class ReplayRuntime(_GraphRuntime):
+cdef class _Hints:
+    """What the compiler of programs may know of a plan's tasks; keeps the arrays."""
+
+    cdef TaskHints hints
+    cdef const double[::1] costs, priorities
+    cdef const int32_t[::1] affinities
+
+    def __cinit__(self, plan, cost, priority):
+        memset(&self.hints, 0, sizeof(self.hints))
+        self.costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
+        self.hints.cost = &self.costs[0]
+        if priority is not None and len(priority):
+            self.priorities = np.ascontiguousarray(priority, dtype=np.float64)
+            self.hints.priority = &self.priorities[0]
+        if plan.affinity is not None:
+            self.affinities = plan.affinity
+            self.hints.affinity = &self.affinities[0]
+
+
+cdef _check_compiled(int status):
+    if status == COMPILE_CYCLE:
+        raise AssertionError("a graph with a cycle in one iteration")
+    if status:
+        raise MemoryError
+
+
+def program_order(plan, graph, cost, int num_workers, priority=None):
+    """Return the tasks of each worker in the order of its program: list of int32 arrays, one for each worker.
+
+    The same as `ProgramRuntime.programs`, for any number of workers: no threads are started.
+
+    Parameters
+    ----------
+    plan : Plan
+    graph : TaskGraph
+        Of the same plan, closed.
+    cost : float64, shape (num_tasks,)
+        Expected duration of each task, positive, in ns.
+    num_workers : int
+    priority : float64, shape (num_nodes,), optional
+        Of tasks; the ready task with the highest goes first.
+    """
+    cdef _Recorded recorded = _Recorded(plan, graph)
+    cdef _Hints of_tasks = _Hints(plan, cost, priority)
+    cdef int status
+    cdef Py_ssize_t i
+    home, order = np.zeros((2, plan.num_tasks + 1), np.int32)
+    cdef int32_t[::1] home_view = home, order_view = order
+    cdef LoopRecord *loops = <LoopRecord *> calloc(len(plan.loops) + 1, sizeof(LoopRecord))
+    if loops == NULL:
+        raise MemoryError
+    try:
+        for i, loop in enumerate(plan.loops):
+            loops[i].first_task, loops[i].num_blocks = loop.first_task, loop.num_blocks
+        recorded.graph.loops = loops
+        with nogil:
+            status = programs_order(&recorded.graph, &of_tasks.hints, num_workers, &home_view[0], &order_view[0])
+    finally:
+        free(loops)
+    _check_compiled(status)
+    order = order[:-1]
+    return [order[home[order] == w] for w in range(num_workers)]
+
+
+cdef class ReplayRuntime(_Runtime):
     """Replay of a recorded graph with work-stealing deques.
 
     Parameters
@@ -140,49 +192,33 @@ cdef class ReplayRuntime(_GraphRuntime):
     event_capacity : int
     watchdog_s : float
         Seconds without any progress after which the run is stopped; 0: never.
-    workers : Workers, optional
+    workers : Workers or None
         Of a runtime for the same plan, to share.
-    priority : float64, shape (num_nodes,), optional
+    priority : float64, shape (num_nodes,), or None
         By which the graph's successors are ordered (`by_priority`): the highest goes first.
     """
 
     cdef Replay replay
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None, priority=None):
-        cdef int error
+    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s, Workers workers,
+                  priority):
+        cdef _Recorded recorded = _Recorded(bound.plan, graph)
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
-        self._set_graph(graph)
-        error = replay_open(&self.replay, &self.record, team.num_threads, self.workers.states, team.spin_ns)
-        self._drop_graph()
-        if error:
+        recorded.graph.loops = bound.loops
+        if replay_open(&self.replay, &recorded.graph, team.num_threads, self.workers.states, team.spin_ns):
             raise MemoryError
         self._set_job(replay_work, &self.replay, &self.replay.scheduler)
-        if bound.plan.affinity is not None:
-            self._set_affinity(bound.plan.affinity)
         if priority is not None:
             self._sort_roots(np.asarray(priority))
 
     def memory_bytes(self):
-        """Bytes of the nodes, edges, deques and, where tasks ask for workers, affinities and inboxes."""
+        """Bytes of the nodes, edges and deques."""
         cdef int64_t n = self.replay.num_nodes, deques = 0
         cdef int w
         for w in range(self.team.num_threads):
             deques += 4 * (self.replay.scheduler.workers[w].deque.mask + 1)
-        return (n * (sizeof(ReplayNode) + (4 if self.replay.affinity == NULL else 12)) + 8 * self.replay.num_tasks
-                + 4 * self.replay.num_edges + deques)
-
-    def root_workers(self):
-        """The worker that each task which is ready at the start is given to: {task: worker}."""
-        cdef int i
-        return {self.replay.roots[i]: self.replay.root_workers[i] for i in range(self.replay.num_roots)}
-
-    cdef _set_affinity(self, affinity):
-        """Send ready tasks to the workers they ask for."""
-        cdef const int32_t[::1] workers = np.where(affinity >= 0, affinity % self.team.num_threads, -1).astype(np.int32)
-        if replay_set_affinity(&self.replay, &workers[0]):
-            raise MemoryError
+        return n * (sizeof(ReplayNode) + 4) + 8 * self.replay.num_tasks + 4 * self.replay.num_edges + deques
 
     cdef _sort_roots(self, priority):
         """Sort the roots so that a worker takes the one with the highest priority first."""
@@ -216,7 +252,7 @@ cdef class ReplayRuntime(_GraphRuntime):
         return "\n".join(lines)
 
 
-cdef class ProgramRuntime(_GraphRuntime):
+cdef class ProgramRuntime(_Runtime):
     """Replay of a recorded graph compiled into one program per worker.
 
     Parameters
@@ -231,48 +267,22 @@ cdef class ProgramRuntime(_GraphRuntime):
     watchdog_s : float
     workers, priority
         As for ReplayRuntime.
-    bound_by_memory : bool, shape (num_tasks,), optional
-        Tasks that half of the workers at most run while others are ready.
     """
 
     cdef Programs compiled
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity=0, double watchdog_s=60.0,
-                  Workers workers=None, priority=None, bound_by_memory=None):
+    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
+                  Workers workers, priority):
+        cdef _Recorded recorded = _Recorded(bound.plan, graph)
+        cdef _Hints of_tasks = _Hints(bound.plan, cost, priority)
         cdef int error
-        cdef double[::1] costs
-        cdef const double[::1] priorities
-        cdef const int32_t[::1] affinities
-        cdef const uint8_t[::1] by_memory
-        cdef TaskHints hints
-        memset(&hints, 0, sizeof(hints))
         memset(&self.compiled, 0, sizeof(self.compiled))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
-        self._set_graph(graph)
-        costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
-        if len(costs) != bound.num_tasks + 1 or not (np.asarray(costs) > 0).all():
-            raise UsageError(
-                f"cost must hold a positive number for each of {bound.num_tasks} tasks, got {len(costs) - 1}; "
-                f"leave it out for the plan's own")
-        if priority is not None and len(priority):
-            priorities = np.ascontiguousarray(priority, dtype=np.float64)
-            hints.priority = &priorities[0]
-        if bound.plan.affinity is not None:
-            affinities = bound.plan.affinity
-            hints.affinity = &affinities[0]
-        if bound_by_memory is not None:
-            by_memory = np.append(bound_by_memory, False).view(np.uint8)
-            hints.bound_by_memory = &by_memory[0]
-            hints.most_bound_by_memory = max(1, team.num_threads // 2)
-        hints.cost = &costs[0]
+        recorded.graph.loops = bound.loops
         with nogil:
             error = programs_open(
-                &self.compiled, &self.record, &hints, team.num_threads, self.workers.states, team.spin_ns)
-        self._drop_graph()
-        if error == COMPILE_CYCLE:
-            raise AssertionError("a graph with a cycle in one iteration")
-        if error:
-            raise MemoryError
+                &self.compiled, &recorded.graph, &of_tasks.hints, team.num_threads, self.workers.states, team.spin_ns)
+        _check_compiled(error)
         self._set_job(programs_work, &self.compiled, &self.compiled.scheduler)
 
     def __dealloc__(self):
@@ -336,16 +346,14 @@ cdef class EagerRuntime(_Runtime):
     cdef Eager eager
     cdef object arrays
 
-    def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity=0,
-                  double watchdog_s=60.0):
+    def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity,
+                  double watchdog_s):
         cdef EagerTable table
         cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells
         cdef const uint8_t[::1] access_kind, waits
         cdef int error
         memset(&self.eager, 0, sizeof(self.eager))
-        if not 1 <= window <= 1 << 24:
-            raise UsageError(f"window must be in [1, {1 << 24}] tasks, got {window}; leave it out for the default")
-        self._set_up(team, bound, event_capacity, watchdog_s)
+        self._set_up(team, bound, event_capacity, watchdog_s, None)
         t = bound.plan.accesses
         arrays = [np.ascontiguousarray(a, dtype=np.int32) if len(a) else np.zeros(1, np.int32) for a in (
             t.task_offsets, t.access_list, t.list_offsets, t.list_cells)]

@@ -1,13 +1,4 @@
-/* Base of replayed and eager tasks: workers with a deque each, the search for work, and how a run ends.
- *
- * In graphs whose nodes ask for a worker, each worker has an inbox besides: a list of ready nodes that others have
- * sent, newest first. Any thread adds to it by compare-and-swap; it is only ever emptied as a whole, by one exchange,
- * so there is no ABA. U. Acar, G. Blelloch, R. Blumofe, "The Data Locality of Work Stealing" (SPAA 2000), have such
- * mailboxes; there a node is in a deque as well, here in the inbox alone.
- *
- * Who writes: `inbox`: senders, and the worker that empties it. `links` of a node: its sender, then the worker that
- * has emptied the inbox.
- */
+/* Base of replayed and eager tasks: workers with a deque each, the search for work, and how a run ends. */
 #ifndef FORKTASK_SCHEDULER_H
 #define FORKTASK_SCHEDULER_H
 
@@ -21,16 +12,6 @@
 #include "cpu_swap.h"
 #endif
 
-#ifndef ORDER_INBOX_SEND
-#define ORDER_INBOX_SEND release
-#endif
-#ifndef ORDER_INBOX_RECEIVE
-#define ORDER_INBOX_RECEIVE acquire
-#endif
-/* Vain looks for work, some 20 ns each, before a worker empties the inbox of another, who may come to it soon. */
-#ifndef SCHEDULER_PATIENCE
-#define SCHEDULER_PATIENCE 64
-#endif
 /* Looks from one look at the clock to the next. */
 #ifndef SCHEDULER_ROUNDS
 #define SCHEDULER_ROUNDS 64
@@ -48,8 +29,6 @@ typedef struct SchedulerWorker {
     atomic_i64 num_executed; /* blocks finished in this run */
     atomic_i32 current;      /* node whose kernel runs, -1: none */
     char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32)];
-    atomic_i32 inbox; /* newest node sent to this worker, -1: none */
-    char padding3[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
 } SchedulerWorker;
 
 typedef struct Scheduler {
@@ -58,7 +37,6 @@ typedef struct Scheduler {
     char padding[FT_PAIR_OF_LINES - sizeof(atomic_i32)];
     SchedulerWorker *workers;
     const LoopRecord *loops;
-    atomic_i32 *links; /* shape (nodes,): the node sent before to the same inbox; NULL: no node asks for a worker */
     int32_t num_workers;
     int64_t spin_ns; /* how long a worker looks for work before it sleeps */
 #if !defined(FORKTASK_RELACY)
@@ -103,42 +81,6 @@ static inline uint64_t scheduler_random(SchedulerWorker *me)
     return me->random = x;
 }
 
-/* Any thread: hand a node that is ready to a worker. */
-static inline void scheduler_send(Scheduler *s, int32_t worker, int32_t node)
-{
-    atomic_i32 *inbox = &s->workers[worker].inbox;
-    int32_t newest = ft_load(inbox, relaxed); /* the compare-and-swap decides */
-    do
-        ft_store(&s->links[node], newest, relaxed);
-    /* release: pairs with the acquire in scheduler_receive(), which sees the link and what made the node ready */
-    while (!ft_cas(inbox, &newest, node, ORDER_INBOX_SEND));
-    if (idle_anyone(&s->idle) && !idle_notify_worker(&s->idle, worker))
-        idle_notify_one(&s->idle); /* the worker may be busy for long */
-}
-
-/* Owner thread of `me` only: empty an inbox, its own or another's, onto its deque. Returns the newest node, which is
- * not pushed, or DEQUE_EMPTY. */
-static inline int32_t scheduler_receive(Scheduler *s, SchedulerWorker *me, int32_t worker)
-{
-    atomic_i32 *inbox = &s->workers[worker].inbox;
-    if (ft_likely(s->links == NULL) || ft_load(inbox, relaxed) < 0) /* hint only; the exchange decides */
-        return DEQUE_EMPTY;
-    int32_t node = ft_exchange(inbox, -1, ORDER_INBOX_RECEIVE), newer = -1, older;
-    if (node < 0)
-        return DEQUE_EMPTY;
-    while ((older = ft_load(&s->links[node], relaxed)) >= 0) { /* reverse the list: the newest is to run first */
-        ft_store(&s->links[node], newer, relaxed);
-        newer = node;
-        node = older;
-    }
-    for (; newer >= 0; newer = ft_load(&s->links[node], relaxed)) {
-        deque_push(&me->deque, node);
-        idle_notify_one(&s->idle);
-        node = newer;
-    }
-    return node;
-}
-
 /* Owner thread only: one attempt on every other deque, from a random one on. DEQUE_EMPTY only if all were empty. */
 static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
 {
@@ -161,15 +103,6 @@ static inline int32_t scheduler_steal(Scheduler *s, int32_t worker)
             result = DEQUE_LOST_RACE;
     }
     return result;
-}
-
-/* Owner thread only: empty the inbox of another worker. Returns a node, or DEQUE_EMPTY. */
-static inline int32_t scheduler_receive_for_others(Scheduler *s, int32_t worker)
-{
-    int32_t node = DEQUE_EMPTY;
-    for (int32_t i = 1; i < s->num_workers && node < 0 && s->links != NULL; i++)
-        node = scheduler_receive(s, &s->workers[worker], (worker + i) % s->num_workers);
-    return node;
 }
 
 /* Owner thread only: if `node` would wait for the lock of a commutative access, push it and take another ready node,
@@ -229,11 +162,7 @@ static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
     for (int round = 1;; round++) {
         if (scheduler_ended(s))
             return DEQUE_EMPTY;
-        int32_t node = scheduler_receive(s, &s->workers[worker], worker);
-        if (node < 0)
-            node = scheduler_steal(s, worker);
-        if (node < 0 && round % SCHEDULER_PATIENCE == 0)
-            node = scheduler_receive_for_others(s, worker);
+        int32_t node = scheduler_steal(s, worker);
         if (node >= 0)
             return node;
         ft_pause();
@@ -249,10 +178,6 @@ static int32_t scheduler_look_for_work(Scheduler *s, int32_t worker)
             do
                 node = scheduler_steal(s, worker); /* a lost race is no proof of emptiness: look again */
             while (node == DEQUE_LOST_RACE);
-            if (node < 0)
-                node = scheduler_receive(s, &s->workers[worker], worker);
-            if (node < 0)
-                node = scheduler_receive_for_others(s, worker);
             if (node >= 0 || scheduler_ended(s)) {
                 idle_cancel(&s->idle, worker);
                 return node >= 0 ? node : DEQUE_EMPTY;
@@ -281,7 +206,6 @@ static void scheduler_reset(Scheduler *s)
     for (int32_t w = 0; w < s->num_workers; w++) {
         SchedulerWorker *worker = &s->workers[w];
         deque_reset(&worker->deque);
-        ft_store(&worker->inbox, -1, relaxed);
         worker->num_executed_own = 0;
         ft_store(&worker->num_executed, 0, relaxed);
         ft_store(&worker->current, -1, relaxed);

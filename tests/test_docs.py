@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from forktask.experiments.commands.main import make_parser
-from forktask.experiments.sampling.models import MODELS, parse_models
+from forktask.experiments.sampling.models import parse_models
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
@@ -175,15 +175,6 @@ def test_tables_of_the_reference_are_those_of_the_code(page):
     """Check that options, layers and networks in a page are what the code says; else run docs/update_reference.py."""
     text = (ROOT / "docs" / "reference" / page).read_text()
     assert update_reference().updated(page, text) == text
-
-
-@pytest.mark.parametrize(("page", "device"), [("models.md", "cpu"), ("gpu.md", "gpu")])
-def test_each_option_of_a_model_is_explained(page, device):
-    """Check that the table of meanings below the generated one has a row for every option."""
-    text = (ROOT / "docs" / "reference" / page).read_text().partition("<!-- end of options of models -->")[2]
-    cells = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
-    known = {option for model in MODELS.values() if model.device == device for option in model.all_options}
-    assert known <= set(re.findall(r"`(\w+)`", cells))
 
 
 def test_the_index_names_every_page():

@@ -24,9 +24,9 @@ ARROWS = {
         "networks": {"shown", "arguments", "reading", "errors"},
         "kernels": {"plan", "errors"},
         "lowering": {"plan", "networks", "kernels", "records", "reading", "errors"},
-        "binding": {"plan", "kernels", "shown", "reading", "errors"},
+        "binding": {"plan", "kernels", "records", "shown", "reading", "errors"},
         "graphs": {"plan", "kernels", "binding", "shown", "reading", "errors"},
-        "gpu": {"plan", "kernels", "binding", "shown", "typed_text", "errors"},
+        "gpu": {"plan", "kernels", "binding", "records", "shown", "typed_text", "errors"},
         "targets": {"plan", "binding", "gpu"},
     },
     "cython_src/kernels": {

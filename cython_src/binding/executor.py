@@ -12,11 +12,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import UsageError
 from ..plan.looping import RunWhile
 from .bind import TARGETS
+from .execution_model import ExecutionModel
 from .executor_contract import check_run
 
 MOST_THREADS = 4096
@@ -70,23 +71,30 @@ class BaseExecutor(RunWhile, ABC):
         Logical CPU of each thread; default: not pinned.
     event_capacity : int
         Events that each worker can log; 0: no log.
+    **options
+        Fields of the model's record of options.
 
     Attributes
     ----------
+    about : ExecutionModel
+        The model's description.
+    options : Record
     bound : BoundPlan, GpuBoundPlan or None
         The plan that `run` runs.
 
     Raises
     ------
     UsageError
-        A number out of its range, or a CPU that this process may not use.
+        A number out of its range, a CPU that this process may not use, or an unknown option or value.
     """
 
-    model = ""
+    about: ClassVar[ExecutionModel]
     targets: tuple[str, ...] = TARGETS  # what plans may be bound to
     num_cpu_swaps = 0  # most executors leave threads on their CPUs
 
-    def __init__(self, num_threads: int = 1, *, cpus: Sequence[int] | None = None, event_capacity: int = 0):
+    def __init__(
+        self, num_threads: int = 1, *, cpus: Sequence[int] | None = None, event_capacity: int = 0, **options: Any
+    ):
         self._closed = False
         self._pid = os.getpid()
         self._uses: dict[str, _Use] = {}  # one at most; `setdefault` is one step for all threads
@@ -95,6 +103,14 @@ class BaseExecutor(RunWhile, ABC):
         self.num_threads = check_whole("num_threads", num_threads, 1, MOST_THREADS)
         self.cpus = check_cpus(cpus, self.num_threads)
         self.event_capacity = check_whole("event_capacity", event_capacity, 0, MOST_EVENTS)
+        self.options: Any = self.about.options.from_mapping(options, f"options of model {self.model!r}")
+        if self.about.max_threads not in (None, self.num_threads):
+            raise UsageError(f"model {self.model!r} runs on one thread, got num_threads={num_threads}; use 1")
+
+    @property
+    def model(self) -> str:
+        """Name of the model, without options."""
+        return self.about.name
 
     @property
     def state(self) -> str:

@@ -67,8 +67,8 @@ class Conduct:
         When threads besides the caller are started.
     pinned : {"no", "at start", "each run"}
         When threads are pinned to their CPUs.
-    idle_runtime : {"none", "forktask", "libgomp", "libomp", "onetbb", "taskflow", "starpu", "python"}
-        The library that decides how a thread without work waits.
+    idle_runtime : str
+        The library that decides how a thread without work waits; "none": no thread does.
     spin_ns : int or None
         How long such a thread looks for work before it sleeps; None: the library's own decision.
     wait_policy : str

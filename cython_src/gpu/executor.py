@@ -13,27 +13,17 @@ from .launch_log import LaunchLog
 class GpuExecutor(BaseExecutor):
     """Base of all GPU models; each has its own `_record` and `_run_on`.
 
-    Parameters
-    ----------
-    num_threads : int
-        Of the host, which only launches: 1, but for models that also compute there.
-    cpus : list of int, optional
-        For threads that compute; a thread that only launches is left where it is.
-    event_capacity : int
-        Launches that can be logged; 0: no log.
+    Notes
+    -----
+    `num_threads` are the host's, which only launches: 1, but for models that also compute there. `cpus` are for threads
+    that compute; a thread that only launches is left where it is. `event_capacity` counts launches.
     """
 
     targets = ("gpu",)
-    computes_on_host = False  # with any number of threads
-
-    def __init__(self, num_threads: int = 1, *, cpus=None, event_capacity: int = 0):
-        super().__init__(num_threads, cpus=cpus, event_capacity=event_capacity)
-        if num_threads != 1 and not self.computes_on_host:
-            raise UsageError(f"a GPU model runs on one thread of the host, got {num_threads}; use --threads 1")
 
     def run_while(self, stop, **options):
         """Refuse: decisions are made on the device, and the host would have to fetch them after each step."""
-        raise UsageError(f"model {self.model!r} of a GPU does not look for a task's decision to stop; use run()")
+        raise UsageError(f"model {self.model!r} does not look for a task's decision to stop; use run()")
 
     def _prepare(self, bound: GpuBoundPlan) -> None:
         self._workers = LaunchLog(bound.device, self.event_capacity)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ..results.rows import Loop, PlanRow, ProfileRow
 from .limits import bound_of
-from .names import base_model, model_label, model_rank
+from .names import LOOP_MODELS, base_model, model_label, model_rank
 from .speeds import interval_columns
 from .statistics import Estimate, median_interval, ratio_interval
 from .study import Point, Study
@@ -173,7 +173,7 @@ def accounting_table(study: Study) -> pd.DataFrame:
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = study.plans[plan_id]
-        units = len(plan.loops) if base_model(model) in ("forkjoin", "joblib") else plan.num_tasks / threads
+        units = len(plan.loops) if base_model(model) in LOOP_MODELS else plan.num_tasks / threads
         rows.append(
             {
                 "plan_id": plan_id,

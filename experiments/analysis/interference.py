@@ -21,12 +21,12 @@ from .study import Study
 
 def preemption_of(model: str) -> str:
     """Return "swap" if waiting workers of a model exchange CPUs with preempted ones, else "stay"."""
-    return str(dict(parse_model(model).options).get("preemption", "stay"))
+    return str(parse_model(model).option("preemption", "stay"))
 
 
 def label_with_preemption(model: str) -> str:
     """Return the model's short form, with "stay" if it could have been "swap" and is not."""
-    can_swap = "preemption" in parse_model(model).model.options
+    can_swap = "preemption" in parse_model(model).model.fields
     return model_label(model) + ", stay" * (can_swap and preemption_of(model) == "stay")
 
 

@@ -16,9 +16,10 @@ from ...cython_src.lowering import options
 from ...cython_src.networks.own import split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
+from ..sampling.models import MODELS
 
-TASK_MODELS = ("tasks", "taskgraph", "taskiter", "openmp_tasks", "tbb", "taskflow", "starpu")
-MODEL_ORDER = ("serial", "forkjoin", "joblib", *TASK_MODELS)
+TASK_MODELS = tuple(name for name, model in MODELS.items() if model.runs_tasks and not model.is_gpu)
+LOOP_MODELS = tuple(name for name, model in MODELS.items() if model.joins_loops)
 GRANULARITY = "granularity"
 # Fields of a record beside those of `PlanOptions`.
 NETWORK, INTERFERENCE = "network", "interference"
@@ -47,11 +48,9 @@ def model_label(model: str) -> str:
 
 
 def model_rank(model: str) -> tuple[int, int, str]:
-    """Return a sort key: serial, fork-join, then task models from eager to closed, those of a GPU last; plain specs
-    before variants."""
-    base = base_model(model).removeprefix("gpu_")
-    rank = MODEL_ORDER.index(base) if base in MODEL_ORDER else len(MODEL_ORDER)
-    return (rank + is_gpu(model) * (len(MODEL_ORDER) + 1), model.count(":"), model)
+    """Return a sort key: the order of `MODELS`; plain specs before variants."""
+    rank = {name: number for number, name in enumerate(MODELS)}
+    return (rank.get(base_model(model), len(rank)), model.count(":"), model)
 
 
 def plan_beside(plan_id: str, hogs: int) -> str:

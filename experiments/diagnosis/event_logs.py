@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ..analysis.losses import LOSSES, classes_of, time_by_loop
-from ..analysis.names import base_model, model_label
+from ..analysis.names import LOOP_MODELS, base_model, model_label
 from ..analysis.windows import layer_of_loops
 from ..sampling.event_states import LOCK
 from ..sampling.events import EventLog, number_at
@@ -142,7 +142,7 @@ def _losses(
 def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
     """Return what to try against a loss of a model, and the model that this is, if it is one."""
     base = base_model(model)
-    joins = base in ("forkjoin", "joblib")
+    joins = base in LOOP_MODELS
     tasks = min(case.task_models, key=case.time) if case else "taskiter"
     if kind == "preemption":
         return "a quiet machine" + ", or preemption=swap" * (base in ("tasks", "taskgraph", "taskiter")), ""

@@ -36,6 +36,7 @@ from ..sampling.child import TIME_LIMIT_S, clean_environment, run_sample, sample
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
     DEFAULT_MODELS,
+    MODELS,
     built_models,
     check_threads,
     counts_for,
@@ -64,9 +65,8 @@ class MetgSettings(Record, frozen=True):
 
 def default_models() -> tuple[str, ...]:
     """Return the models of the comparison that can run Task Bench graphs, and the built outside references."""
-    known = built_models()
-    models = (*DEFAULT_MODELS, "openmp_tasks", "tbb", "taskflow", "starpu")
-    return tuple(m for m in models if m.partition(":")[0] in known and m != "joblib")
+    references = [name for name in built_models() if MODELS[name].is_reference]
+    return (*(m for m in DEFAULT_MODELS if m not in references), *(m for m in references if MODELS[m].runs_tasks))
 
 
 def measure_metg(

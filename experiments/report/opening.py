@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 
 from ..analysis.gpu import gpu_names
-from ..analysis.names import NETWORK, base_model, is_gpu, is_graph, model_label
+from ..analysis.names import LOOP_MODELS, NETWORK, base_model, is_gpu, is_graph, model_label
 from ..analysis.roofline import memory_share
 from ..analysis.speeds import best_serial, main_plan, speed_table
 from ..analysis.statistics import FASTER, SAME, SLOWER
 from ..analysis.study import Study
+from ..sampling.models import MODELS
 from .columns import interval
-from .over_sweep import WAITING, over_sweep
+from .over_sweep import over_sweep
 from .words import axes_text, compared_bits, find_text, format_time, samples_word
 
-# What a model does, for those who do not know its name.
-WAYS = {
-    "forkjoin": "all threads wait for one another after each operation",
-    "joblib": "all threads wait for one another after each operation, by Python's joblib",
-    "tasks": "a piece starts once the pieces whose results it reads are done; each step lists them anew",
-    "taskgraph": "a piece starts once the pieces whose results it reads are done; their order is recorded once",
-    "taskiter": "the order is recorded once, and pieces of the next step start before this one has ended",
-}
 CPU, GPU, BOTH = "cpu", "gpu", "both"
 
 
 def _place(model: str) -> str:
     """Return where a model runs blocks."""
     return BOTH if base_model(model) == "gpu_both" else GPU if is_gpu(model) else CPU
+
+
+def _says(model: str) -> str:
+    known = MODELS.get(base_model(model))
+    return known.says if known else ""
 
 
 def opening(study: Study) -> list[str]:
@@ -88,11 +86,11 @@ def _question(study: Study, plan_id: str) -> list[str]:
 def _answer(study: Study, plan_id: str) -> list[str]:
     table = speed_table(study)
     rows = {(r["model"], r["threads"]): r for r in table[table["plan_id"] == plan_id].to_dict("records")}
-    points = [(model, n) for model, n in rows if not is_gpu(model) and base_model(model) in WAYS]
+    points = [(model, n) for model, n in rows if not is_gpu(model) and _says(model)]
     threads = max((n for _, n in points), default=1)
     serial = best_serial(study, plan_id)
-    joins = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) in WAITING]
-    free = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) not in WAITING]
+    joins = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) in LOOP_MODELS]
+    free = [(plan_id, m, n) for m, n in points if n == threads and base_model(m) not in LOOP_MODELS]
     told = []
     if serial is not None:
         told.append(
@@ -106,7 +104,7 @@ def _answer(study: Study, plan_id: str) -> list[str]:
         gain = f", {_times(row['speedup'])}" if math.isfinite(row["speedup"]) else ""
         way = f"fastest way {which}" if joins else "fastest way"
         told.append(
-            f"On {threads} threads the {way} is {model_label(model)} ({WAYS[base_model(model)]}): "
+            f"On {threads} threads the {way} is {model_label(model)} ({_says(model)}): "
             f"{format_time(row['median_s'])}{gain}."
         )
         if which == "without it" and joins:

@@ -9,15 +9,14 @@ from typing import Any
 from ..analysis import factorial
 from ..analysis.gains import gain_table
 from ..analysis.interference import interference_table, label_with_preemption
-from ..analysis.names import INTERFERENCE, NETWORK, TASK_MODELS, axis_label, base_model, value_text
+from ..analysis.names import INTERFERENCE, LOOP_MODELS, NETWORK, TASK_MODELS, axis_label, base_model, value_text
 from ..analysis.speeds import PER, axis_values, leading_plans, main_plan
 from ..analysis.statistics import FASTER, SLOWER, verdict
 from ..analysis.study import Point, Study
 from .columns import digits_of, number
 from .words import axes_text, format_time
 
-WAITING = ("forkjoin", "joblib")
-SIDES = (("fork-join", WAITING), ("tasks", TASK_MODELS))
+SIDES = (("fork-join", LOOP_MODELS), ("tasks", TASK_MODELS))
 MOST_PROBLEMS = 3  # that are named one by one
 
 

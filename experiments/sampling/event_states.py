@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cython_src.binding.bind import SPELL_KINDS
+from ...cython_src.binding.execution_model import ExecutionModel
+from ...cython_src.plan.barriers import barrier_after
 from ...cython_src.plan.dependences import TaskGraph
-from ...tasking.barriers import barrier_after
 
 STATES = (
     "running",
@@ -59,8 +60,6 @@ STATE_DTYPE = np.dtype(
         ("cause", "u1"),
     ]
 )
-# Models whose executors log what they do between blocks, or do nothing there.
-OWN_MODELS = ("serial", "tasks", "taskgraph", "taskiter")
 # A task that is handed on is ready for some hundred ns: no worker could have begun it sooner.
 HANDING_ON_NS = 500
 
@@ -210,7 +209,7 @@ def worker_states(
     run: Instances,
     blocks: np.ndarray,
     spells: Sequence[np.ndarray],
-    model: str,
+    model: ExecutionModel,
     barrier: str,
     run_ns: tuple[int, int],
     copy_lanes: Sequence[int] = (),
@@ -224,8 +223,7 @@ def worker_states(
     blocks : structured array as of `Workers.events`
     spells : list of structured array
         Of each worker, as `Workers.spells` returns them.
-    model : str
-        Name of the model, without options.
+    model : ExecutionModel
     barrier : {"loop", "phase", "iteration", "none"}
     run_ns : (int, int)
         Start and end of the run.
@@ -241,7 +239,7 @@ def worker_states(
     """
     causes = waiting_causes(run)
     windows = None
-    if model in ("forkjoin", "joblib"):
+    if model.joins_loops:
         windows = (
             segment_ends(plan, run.start, barrier, largest=False).ravel(),
             segment_ends(plan, run.stop, barrier).ravel(),
@@ -284,9 +282,9 @@ def _states_of_worker(plan, blocks, spells, worker, model, causes, windows, run_
     waiting = np.where(cause == READY, WAITING_READY, np.where(cause == BEHIND_BARRIER, BARRIER, WAITING_NONE))
     between = np.full(len(start), SCHEDULING, np.uint8)
     at_barrier = np.zeros(len(start), bool)
-    if worker == 0 and (model == "tasks" or model.startswith("gpu_")):
+    if worker == 0 and model.first_creates:
         between[:] = CREATING
-    elif model not in OWN_MODELS and windows is None:
+    elif not model.logs_waiting and windows is None:
         between = np.where(cause == READY, SCHEDULING, waiting)
     elif windows is not None and len(blocks):
         window = _inside(windows[0], windows[1], start)

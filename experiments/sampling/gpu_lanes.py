@@ -111,7 +111,7 @@ def lanes_of(executor, plan: LaunchPlan, first_iteration: int) -> Lanes:
         Of the run.
     """
     log = executor.workers.read()
-    computes = executor.computes_on_host
+    computes = executor.about.max_threads is None
     threads = [(THREAD, f"thread {w}") for w in range(executor.num_threads if computes else 0)]
     streams = np.unique(log.launches["worker"]).tolist()
     streams_at = 1 + len(threads)

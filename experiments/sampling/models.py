@@ -4,248 +4,45 @@ from __future__ import annotations
 
 import glob
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ...cython_src.binding.execution_model import ExecutionModel
 from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option of a model, and the values that it takes.
-
-    Parameters
-    ----------
-    default : str or int
-        The executor's own default; a spec that names it is the same as one that leaves it out.
-    values : tuple of str
-        Allowed words; empty for a number, or for any text where the default is a text.
-    minimum : int
-        Smallest allowed number.
-    what : str
-        Placeholder of a text on help pages.
-    """
-
-    default: str | int
-    values: tuple[str, ...] = ()
-    minimum: int = 0
-    what: str = "N"
-
-    def parse(self, model: str, name: str, text: str) -> str | int:
-        """Return the value that `text` stands for, or raise `UsageError`."""
-        if self.values:
-            if text not in self.values:
-                raise UsageError(
-                    f"option {name!r} of model {model!r} must be one of {', '.join(self.values)}; got {text!r}"
-                )
-            return text
-        if isinstance(self.default, str):
-            return text
-        if not re.fullmatch("[0-9]{1,9}", text) or int(text) < self.minimum:
-            raise UsageError(
-                f"option {name!r} of model {model!r} must be a whole number from {self.minimum} on, of nine digits at "
-                f"most, got {text!r}"
-            )
-        return int(text)
-
-
-@dataclass(frozen=True)
-class Model:
-    """An execution model.
-
-    Parameters
-    ----------
-    name, module, class_name : str
-        The executor's module, relative to the package, and class. The module is imported when an executor is made.
-    options : mapping of str to Option
-        Keyword arguments of the executor that a spec may set.
-    max_threads : int or None
-        1 for the serial baseline.
-    barrier : {"loop", "phase", "iteration", "none"}
-        The point at which the model waits by default; with "loop" each loop has a wall time of its own.
-    records : bool
-        Whether `prepare` records a task graph.
-    closes : bool
-        Whether it also closes the graph over iterations.
-    device : {"cpu", "gpu"}
-        Where plans are bound for it.
-    binding : mapping of str to Option
-        Options of a spec that binding takes, not the executor.
-    moves_data : bool
-        Whether every step copies between host and device, so that the model means nothing without data.
-    mixes_devices : bool
-        Whether some kernels run on the host and some on the device; its bits then differ from both.
-    reproducible : bool
-        Whether two runs of a deterministic plan give the same bits.
-    """
-
-    name: str
-    module: str
-    class_name: str
-    options: Mapping[str, Option] = field(default_factory=dict)
-    max_threads: int | None = None
-    barrier: str = "none"
-    records: bool = False
-    closes: bool = False
-    device: str = "cpu"
-    binding: Mapping[str, Option] = field(default_factory=dict)
-    moves_data: bool = False
-    mixes_devices: bool = False
-    reproducible: bool = True
-
-    @property
-    def all_options(self) -> dict[str, Option]:
-        """Return all options that a spec may set."""
-        return {**self.options, **self.binding}
-
+from ...cython_src.plan.barriers import BARRIERS
+from ...forkjoin import models as forkjoin
+from ...tasking import models as tasking
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
-BARRIERS = ("loop", "phase", "iteration", "none")
-PLACEMENTS = ("stealing", "partitioned")
+PLACEMENTS = tasking.TASKITER.fields["placement"].choices
 TASKING_OPTIONS = ("creation", "barrier", "placement")
-_PREEMPTION = {"preemption": Option("stay", ("stay", "swap"))}
-_REPLAY_OPTIONS = {
-    "placement": Option("partitioned", PLACEMENTS),
-    "priority": Option("none", ("none", "path")),
-    "mix": Option("none", ("none", "bandwidth")),
-    "profile": Option("", what="FOLDER"),  # tasks are placed by the durations in this results folder
-    **_PREEMPTION,
-}
-_UNIT = {"unit": Option("loop", ("loop", "block")), "streams": Option(8, minimum=1)}
-_HOST_MEMORY = Option("pageable", ("pageable", "pinned", "managed"))
-_COPIED_MEMORY = Option("pageable", ("pageable", "pinned"))
-_CONVOLUTION = Option("tiled", ("tiled", "if", "pad", "if_reduction", "pad_reduction"))
-_PRODUCTS = Option("cublas", ("cublas", "tf32", "own"))
 
-
-def _gpu(name: str, module: str, class_name: str, options=None, memory=_HOST_MEMORY, max_threads=1, **rest) -> Model:
-    return Model(
-        f"gpu_{name}",
-        module,
-        class_name,
-        options or {},
-        max_threads=max_threads,
-        device="gpu",
-        binding={"memory": memory, "convolution": _CONVOLUTION, "products": _PRODUCTS},
-        **rest,
-    )
-
-
-MODELS: dict[str, Model] = {
+# Every model that there is, in the order of tables and legends.
+MODELS: dict[str, ExecutionModel] = {
     model.name: model
     for model in (
-        Model("serial", ".forkjoin.executor", "SerialExecutor", max_threads=1, barrier="loop"),
-        Model(
-            "forkjoin",
-            ".forkjoin.executor",
-            "ForkJoinExecutor",
-            {
-                "region": Option("loop", ("loop", "persistent")),
-                "schedule": Option("static", ("static", "dynamic", "guided")),
-                "chunk_size": Option(0),
-            },
-            barrier="loop",
-        ),
-        Model("joblib", ".forkjoin.executor", "JoblibExecutor", barrier="loop"),
-        Model(
-            "tasks",
-            ".tasking.executor",
-            "TasksExecutor",
-            {
-                "taskwait": Option("iteration", ("loop", "phase", "iteration", "none")),
-                "window": Option(1024, minimum=1),
-                **_PREEMPTION,
-            },
-            barrier="iteration",
-        ),
-        Model(
-            "taskgraph",
-            ".tasking.executor",
-            "TaskGraphExecutor",
-            {"barrier": Option("iteration", ("loop", "phase", "iteration")), **_REPLAY_OPTIONS},
-            barrier="iteration",
-            records=True,
-        ),
-        Model(
-            "taskiter",
-            ".tasking.executor",
-            "TaskIterExecutor",
-            {**_REPLAY_OPTIONS, "unroll": Option(1, minimum=1), "slots": Option(1, minimum=1)},
-            records=True,
-            closes=True,
-        ),
-        Model(
-            "openmp_tasks",
-            ".forkjoin.openmp_executor",
-            "OpenMPTasksExecutor",
-            {
-                "taskwait": Option("none", ("loop", "phase", "iteration", "none")),
-                "runtime": Option("libgomp", ("libgomp", "libomp")),
-            },
-        ),
-        Model("tbb", ".forkjoin.tbb_executor", "TBBExecutor", {}, barrier="iteration", records=True),
-        Model("taskflow", ".forkjoin.taskflow_executor", "TaskflowExecutor", {}, barrier="iteration", records=True),
-        Model(
-            "starpu",
-            ".forkjoin.starpu_executor",
-            "StarPUExecutor",
-            {
-                "scheduler": Option("lws", ("lws", "eager", "ws", "prio", "dmda", "dmdas")),
-                "taskwait": Option("none", ("loop", "phase", "iteration", "none")),
-            },
-        ),
-        _gpu("forkjoin", ".forkjoin.gpu_executor", "GpuForkJoinExecutor", barrier="loop"),
-        _gpu("stream", ".forkjoin.gpu_executor", "GpuStreamExecutor"),
-        _gpu(
-            "tasks",
-            ".tasking.gpu_executor",
-            "GpuTasksExecutor",
-            {"taskwait": Option("iteration", ("iteration", "none")), **_UNIT},
-            barrier="iteration",
-        ),
-        _gpu("taskgraph", ".tasking.gpu_executor", "GpuTaskGraphExecutor", _UNIT, barrier="iteration"),
-        _gpu("taskiter", ".tasking.gpu_executor", "GpuTaskIterExecutor", {"unroll": Option(4, minimum=1), **_UNIT}),
-        _gpu(
-            "hostload",
-            ".forkjoin.gpu_transfers",
-            "GpuHostLoadExecutor",
-            {"copies": Option("prefetch", ("synchronous", "prefetch"))},
-            memory=_COPIED_MEMORY,
-            moves_data=True,
-        ),
-        _gpu(
-            "offload",
-            ".forkjoin.gpu_transfers",
-            "GpuOffloadExecutor",
-            {
-                "kernels": Option(
-                    "conv", ("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer")
-                )
-            },
-            barrier="loop",
-            moves_data=True,
-            mixes_devices=True,
-        ),
-        _gpu(
-            "both",
-            ".tasking.gpu_both",
-            "GpuBothExecutor",
-            {
-                "policy": Option("dmda", ("dmda", "cpu", "gpu")),
-                "split": Option(4, minimum=1),
-                "models": Option("", what="FILE"),
-            },
-            max_threads=None,
-            moves_data=True,
-            mixes_devices=True,
-            reproducible=False,
-        ),
+        forkjoin.SERIAL,
+        forkjoin.FORKJOIN,
+        forkjoin.JOBLIB,
+        tasking.TASKS,
+        tasking.TASKGRAPH,
+        tasking.TASKITER,
+        forkjoin.OPENMP_TASKS,
+        forkjoin.TBB,
+        forkjoin.TASKFLOW,
+        forkjoin.STARPU,
+        forkjoin.GPU_FORKJOIN,
+        forkjoin.GPU_STREAM,
+        tasking.GPU_TASKS,
+        tasking.GPU_TASKGRAPH,
+        tasking.GPU_TASKITER,
+        forkjoin.GPU_HOSTLOAD,
+        forkjoin.GPU_OFFLOAD,
+        tasking.GPU_BOTH,
     )
 }
 DEFAULT_GPU_MODELS = (
@@ -300,8 +97,7 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
 
 def built_models(device: str = "cpu") -> list[str]:
     """Return the names of a device's models whose executor is part of this installation."""
-    package = __package__.partition(".")[0]
-    return [n for n, model in MODELS.items() if model.device == device and find_spec(model.module, package) is not None]
+    return [name for name, model in MODELS.items() if model.device == device and model.is_built]
 
 
 def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
@@ -334,7 +130,8 @@ def describe_models() -> str:
     parts = []
     for name in built_models() + built_models("gpu"):
         options = [
-            f"{option}={'|'.join(known.values) or known.what}" for option, known in MODELS[name].all_options.items()
+            f"{option}={'|'.join(field.choices) or ('N' if field.kind is int else 'PATH')}"
+            for option, field in MODELS[name].fields.items()
         ]
         parts.append(f"{name} ({', '.join(options)})" if options else name)
     parts.append(
@@ -346,26 +143,31 @@ def describe_models() -> str:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model with its options. `str(spec)` is the canonical form: options in the table's order, defaults left out.
+    """A model with its options. `str(spec)` is the canonical form: options in the records' order, defaults left out.
 
-    Parameters
+    Attributes
     ----------
-    model : Model
-    options : tuple of (str, str or int)
-        Those that differ from the default.
+    model : ExecutionModel
+    options, binding : Record
+        Of the model's types.
     """
 
-    model: Model
-    options: tuple[tuple[str, str | int], ...] = ()
+    model: ExecutionModel
+    options: Any
+    binding: Any
 
     def __str__(self) -> str:
-        return ":".join([self.model.name, *(f"{name}={value}" for name, value in self.options)])
+        chosen = {**self.options.differences(), **self.binding.differences()}
+        return ":".join([self.model.name, *(f"{name}={value}" for name, value in chosen.items())])
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option of the executor; `default` for a model without it."""
+        return getattr(self.options, name, default)
 
     @property
     def barrier(self) -> str:
         """The point at which the model waits: "loop", "phase", "iteration" or "none"."""
-        options = dict(self.options)
-        return options.get("taskwait", options.get("barrier", self.model.barrier))
+        return self.option("taskwait", self.option("barrier", self.model.barrier))
 
 
 def parse_model(text: str) -> ModelSpec:
@@ -384,28 +186,24 @@ def parse_model(text: str) -> ModelSpec:
         known = [*built_models(), *built_models("gpu")]
         raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     model = MODELS[name]
-    if name not in built_models(model.device):
+    if not model.is_built:
         raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
-    given: dict[str, str | int] = {}
+    given: dict[str, Any] = {}
     for pair in pairs:
         option, equals, value = pair.partition("=")
-        if not equals or option not in model.all_options:
-            known = ", ".join(model.all_options) or "none"
+        if not equals or option not in model.fields:
+            known = ", ".join(model.fields) or "none"
             raise UsageError(
                 f"options of model {name!r} are written option=value and may be {known}; got {pair!r} in {text!r}"
             )
         if option in given:
             raise UsageError(f"option {option!r} may be given once, got it twice in {text!r}")
-        given[option] = model.all_options[option].parse(name, option, value)
-    if given.get("mix", "none") != "none" and given.get("placement") == "stealing":
-        raise UsageError(f"mix={given['mix']} needs compiled programs, got {text!r}; leave placement=stealing out")
-    slots, unroll = (given.get(name, 1) for name in ("slots", "unroll"))
-    if slots > unroll:
-        raise UsageError(f"slots must not exceed unroll, which is {unroll} in {text!r}; add unroll={slots}")
-    return ModelSpec(
-        model,
-        tuple((o, given[o]) for o, known in model.all_options.items() if o in given and given[o] != known.default),
+        given[option] = replace(model.fields[option], name=f"option {option!r} of model {name!r}").parse(value)
+    options, binding = (
+        record(**{name: value for name, value in given.items() if name in record.__struct_fields__})
+        for record in (model.options, model.binding)
     )
+    return ModelSpec(model, options, binding)
 
 
 def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
@@ -424,7 +222,7 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     UsageError
         LLVM's libomp was asked for and is not installed.
     """
-    if dict(spec.options).get("runtime", "libgomp") == "libgomp":
+    if spec.option("runtime", "libgomp") == "libgomp":
         return {}
     folders = ("/usr/lib/*-linux-gnu", "/usr/lib/llvm-*/lib", "/usr/lib64", "/usr/lib", "/usr/local/lib")
     found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libomp.so*"), reverse=True)]
@@ -490,31 +288,8 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
     """
     spec = parse_model(spec) if isinstance(spec, str) else spec
     check_counts([spec], [num_threads])
-    module = import_module(spec.model.module, __package__.partition(".")[0])
-    executor = getattr(module, spec.model.class_name)
-    options: dict = {name: value for name, value in spec.options if name in spec.model.options}
-    if "profile" in options:
-        options["durations_s"] = measured_durations(options.pop("profile"))
-    return executor(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
-
-
-def measured_durations(folder: str) -> list[Mapping[str, list[float]]]:
-    """Read the seconds of each block by loop from a results folder, the profiles of the serial model last.
-
-    Raises
-    ------
-    UsageError
-        No such folder, or no profile in it.
-    """
-    from ..results.folder import read_results
-    from ..results.rows import ProfileRow
-
-    profiles = read_results(folder).of(ProfileRow)
-    if not profiles:
-        raise UsageError(
-            f"a folder of profiles must hold at least one, got none in {folder!r}; run without --no-profile"
-        )
-    return [row.block_time_s for row in sorted(profiles, key=lambda row: row.model == "serial")]
+    options = spec.options.differences()
+    return spec.model.executor_class()(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
 
 
 def describe_gpu_convolutions(conv: str) -> str:
@@ -569,8 +344,15 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
         return bind(plan, storage)
     from ...cython_src.gpu.bind import GpuBoundPlan
 
-    options = {name: value for name, value in spec.options if name in ("convolution", "products")}
-    return GpuBoundPlan(plan, storage, gpu_device.default_gpu(), **options, advice=advice)
+    options = spec.binding
+    return GpuBoundPlan(
+        plan,
+        storage,
+        gpu_device.default_gpu(),
+        convolution=options.convolution,
+        products=options.products,
+        advice=advice,
+    )
 
 
 def storage_for(spec: ModelSpec | str):
@@ -582,4 +364,4 @@ def storage_for(spec: ModelSpec | str):
         return Storage()
     from ...cython_src.gpu.bind import device_storage
 
-    return device_storage(gpu_device.default_gpu(), dict(spec.options).get("memory", "pageable"))
+    return device_storage(gpu_device.default_gpu(), spec.binding.memory)

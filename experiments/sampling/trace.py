@@ -118,7 +118,7 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     created = lanes.spells[0][lanes.spells[0]["kind"] == SPELL_KINDS.index("creating")]
     barrier = spec.barrier
     times = instances(plan, graph, lanes.blocks, created, barrier, run_ns[0])
-    states = (spec.model.name, barrier, run_ns, lanes.copy_lanes)
+    states = (spec.model, barrier, run_ns, lanes.copy_lanes)
     events = worker_states(plan, times, lanes.blocks, lanes.spells, *states)
     about = {
         "model": str(spec),

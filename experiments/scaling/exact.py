@@ -22,7 +22,7 @@ from typing import Any
 
 from ...cython_src.plan import dependences
 from ..sampling.child import answer_job, clean_environment, run_sample, sample_environment
-from ..sampling.models import make_executor, parse_model, process_environment
+from ..sampling.models import MODELS, make_executor, parse_model, process_environment
 from ..sampling.profile import block_times
 from ..sampling.subject import build, hash_arrays
 from ..sampling.timing import Stepper
@@ -35,8 +35,6 @@ ALLOCATION_PASSES = 8
 ALLOCATION_TRIES = 3
 ALL_WORKERS_S = 20.0  # A process waits at most so long until each of its threads got a block.
 TIME_LIMIT_S = 300.0
-# Outside references, which allocate tasks or futures in each step by design.
-OUTSIDE_REFERENCES = frozenset({"joblib", "openmp_tasks", "tbb", "taskflow", "starpu"})
 
 
 @contextmanager
@@ -277,13 +275,14 @@ def failures(
 
 
 def may_allocate(model: str, threads: int) -> bool:
-    """Whether a runtime outside of forktask allocates in a step.
+    """Whether a runtime outside of forktask allocates in a step: outside references do, tasks or futures.
 
     libgomp keeps its team for the next parallel region, except for a team of one thread: there `prange` costs an
     allocation a loop.
     """
     name, _, options = model.partition(":")
-    return name in OUTSIDE_REFERENCES or (name == "forkjoin" and threads == 1 and "region=persistent" not in options)
+    alone = name == "forkjoin" and threads == 1 and "region=persistent" not in options
+    return MODELS[name].is_reference or alone
 
 
 def _who(row: Mapping[str, Any]) -> str:

@@ -9,18 +9,18 @@ from functools import cached_property
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from ...cython_src.plan.barriers import barrier_after, record_with_barriers
 from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_path
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
-from ...tasking.barriers import barrier_after, record_with_barriers
-from ...tasking.executor import bound_by_memory, expected_cost_ns
-from ...tasking.program_order import program_order
-from ..sampling.models import ModelSpec, parse_model
+from ...tasking.executor import expected_cost_ns
+from ...tasking.runtimes import program_order
+from ..sampling.models import MODELS, ModelSpec, parse_model
 from . import event_loop
 from .machine_model import MAX_CORES, MachineModel, extrapolated
 
 LOOPS, EAGER, STEALING, PROGRAMS = range(4)  # as in event_loop.h
-SCHEDULES = ("static", "dynamic", "guided")
+SCHEDULES = MODELS["forkjoin"].fields["schedule"].choices
 SIMULATED = ("serial", "forkjoin", "tasks", "taskgraph", "taskiter")
 CLAIM_S = 150e-9  # programs.h: tasks shorter than this are not worth a claim
 PATIENCE_S = 1e-6  # programs.h: some 24 pauses, before a waiting worker looks for a task to claim
@@ -53,7 +53,7 @@ class Simulated:
 
 def can_simulate(spec: ModelSpec) -> bool:
     """Return whether the policy of a model is known here: outside runtimes, joblib and GPUs are measured only."""
-    return spec.model.name in SIMULATED and dict(spec.options).get("unroll", 1) == 1
+    return spec.model.name in SIMULATED and spec.option("unroll", 1) == 1
 
 
 class Subject:
@@ -168,7 +168,7 @@ def simulate(
     seconds, share = subject.on(machine)
     graph, policy, extra, creation, waits = _policy(subject, spec, threads, machine, seconds)
     overheads = machine.overheads
-    persistent = dict(spec.options).get("region") == "persistent"
+    persistent = spec.option("region") == "persistent"
     barriers = overheads.barrier_s if persistent else overheads.region_s
     serial = spec.model.name == "serial"
     costs = {
@@ -203,35 +203,33 @@ def simulate(
 
 def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineModel, seconds: np.ndarray):
     """Return (graph, policy of event_loop.h, seconds of the runtime by task, of its creation, waits after loops)."""
-    plan, options, cost = subject.plan, dict(spec.options), machine.overheads
+    plan, cost = subject.plan, machine.overheads
     none = np.zeros(plan.num_tasks)
     policy = {"kind": LOOPS, "schedule": 0, "chunk_size": 0, "window": 1, "claims": 0}
     policy |= dict.fromkeys(("roots", "root_workers", "program", "program_first"), ())
     waits = np.zeros(len(plan.loops), np.uint8)
     if spec.model.name in ("serial", "forkjoin"):
-        policy["schedule"] = SCHEDULES.index(options.get("schedule", "static"))
-        policy["chunk_size"] = options.get("chunk_size", 0)
+        policy["schedule"] = SCHEDULES.index(spec.option("schedule", "static"))
+        policy["chunk_size"] = spec.option("chunk_size", 0)
         block = 0.0 if spec.model.name == "serial" else cost.block_s
         return subject.graph("none"), policy, none + block, none, waits
     if spec.model.name == "tasks":
         policy["kind"] = EAGER
-        policy["window"] = 1 << max(2, (int(options.get("window", 1024)) - 1).bit_length())
+        policy["window"] = 1 << max(2, (spec.option("window") - 1).bit_length())
         creation = cost.create_task_s + cost.create_access_s * subject.num_cells
         waits = np.array(barrier_after(plan, spec.barrier), np.uint8)
         return subject.graph("none"), policy, none + cost.eager_task_s, creation, waits
     graph = subject.graph(spec.barrier)
-    # Programs are compiled from the same numbers as in the executor, which guesses unless it is given a profile.
-    cost_ns = np.maximum(seconds * 1e9, 1.0) if options.get("profile") else expected_cost_ns(plan)
+    cost_ns = expected_cost_ns(plan)  # programs are compiled from the same numbers as in the executor
     priority = None
-    if options.get("priority") == "path":
+    if spec.option("priority") == "path":
         priority = remaining_path(graph, cost_ns)
         graph = by_priority(graph, priority)
-    if options.get("placement") == "stealing":
+    if spec.option("placement") == "stealing":
         roots, root_workers = _roots(graph, threads, priority)
         policy |= {"kind": STEALING, "roots": roots, "root_workers": root_workers}
         return graph, policy, none + cost.replay_task_s, none, waits
-    by_memory = bound_by_memory(plan) if options.get("mix") == "bandwidth" else None
-    programs = program_order(plan, graph, cost_ns, threads, priority, by_memory)
+    programs = program_order(plan, graph, cost_ns, threads, priority)
     policy |= {
         "kind": PROGRAMS,
         "program": np.concatenate(programs),

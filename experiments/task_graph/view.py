@@ -14,8 +14,8 @@ from itertools import groupby
 import numpy as np
 
 from ...cython_src.errors import UsageError, check_choice, did_you_mean
+from ...cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
 from ...cython_src.plan.model import PHASES, BlockLoop, Plan
-from ...tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from ..bounds.bounds import span
 
 MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text

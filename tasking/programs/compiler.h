@@ -86,9 +86,8 @@ static int choose_homes_and_order(Compilation *c)
 {
     homes_by_cost(c->graph, c->hints, c->num_workers, c->predecessor_offsets, c->predecessors, c->home, c->load);
     int status = simulate_order(c->graph, c->hints, c->num_workers, c->home, c->order);
-    /* Plans with priorities or affinities keep what they ask for, and a mix of tasks stays one. */
-    if (status == COMPILE_DONE && c->hints->priority == NULL && c->hints->affinity == NULL &&
-        c->hints->bound_by_memory == NULL)
+    /* Plans with priorities or affinities keep what they ask for. */
+    if (status == COMPILE_DONE && c->hints->priority == NULL && c->hints->affinity == NULL)
         status = search_cuts(c->graph, c->hints->cost, c->num_workers, c->predecessor_offsets, c->predecessors, c->home,
                              c->order);
     return status;

@@ -3,9 +3,8 @@
  * The blocks of a loop go in contiguous shares of equal cost to the workers, so that loops cut alike keep their data
  * in place. Then one iteration is simulated: each worker runs its newest ready task (depth first: data stay in its
  * cache); a worker without any takes the oldest one of the worker that has the most, and becomes its home. With
- * priorities both take the task with the highest. Where tasks that memory bounds are told apart, so many workers at a
- * time take those first, from wherever they are ready, and all others take them only when nothing else is ready. The
- * order in which tasks start is the topological order that the programs are cut from.
+ * priorities both take the task with the highest. The order in which tasks start is the topological order that the
+ * programs are cut from.
  */
 #ifndef FORKTASK_SIMULATED_ORDER_H
 #define FORKTASK_SIMULATED_ORDER_H
@@ -19,11 +18,9 @@ enum { COMPILE_DONE = 0, COMPILE_NO_MEMORY = -1, COMPILE_CYCLE = -2 };
 
 /* What the compiler may know of tasks besides their graph. */
 typedef struct TaskHints {
-    const double *cost;             /* expected duration, positive, ns */
-    const double *priority;         /* the ready task with the highest goes first; NULL: the newest */
-    const int32_t *affinity;        /* worker that a task asks for as its home, -1: any; NULL: no task asks */
-    const uint8_t *bound_by_memory; /* of each task: 0 or 1; NULL: they are not told apart */
-    int32_t most_bound_by_memory;   /* workers at a time that run such tasks while others are ready */
+    const double *cost;      /* expected duration, positive, ns */
+    const double *priority;  /* the ready task with the highest goes first; NULL: the newest */
+    const int32_t *affinity; /* worker that a task asks for as its home, -1: any; NULL: no task asks */
 } TaskHints;
 
 /* Ready tasks of a simulated worker: a stack, newest on top; with priorities a heap, highest first. */
@@ -33,9 +30,9 @@ typedef struct ReadyTasks {
 } ReadyTasks;
 
 typedef struct SimulatedWorker {
-    ReadyTasks ready[2]; /* [1]: bound by memory; where they are not told apart, all are in [0] */
-    double finish;       /* of the running task */
-    int32_t running;     /* -1: idle */
+    ReadyTasks ready;
+    double finish;   /* of the running task */
+    int32_t running; /* -1: idle */
 } SimulatedWorker;
 
 typedef struct Simulation {
@@ -89,14 +86,9 @@ static void homes_by_cost(const RecordedGraph *g, const TaskHints *hints, int32_
     }
 }
 
-static inline int is_bound_by_memory(const TaskHints *hints, int32_t task)
-{
-    return hints->bound_by_memory != NULL && hints->bound_by_memory[task];
-}
-
 static void simulation_push(Simulation *m, int32_t task)
 {
-    ReadyTasks *r = &m->workers[m->home[task]].ready[is_bound_by_memory(m->hints, task)];
+    ReadyTasks *r = &m->workers[m->home[task]].ready;
     const double *priority = m->hints->priority;
     if (r->top == r->capacity) {
         int64_t capacity = 2 * r->capacity + 64;
@@ -173,28 +165,18 @@ static void simulation_begin(Simulation *m)
             simulation_push(m, v);
 }
 
-/* The tasks of a kind that an idle worker takes its next one from: its own, or those of the worker that has the most if
- * it has none, who keeps `kept`. Returns NULL if there are none. */
-static ReadyTasks *simulation_source(Simulation *m, SimulatedWorker *idle, int kind, int64_t kept)
+/* The tasks that an idle worker takes its next one from: its own, or if it has none those of the worker that has the
+ * most, two at least. Returns NULL if there are none. */
+static ReadyTasks *simulation_source(Simulation *m, SimulatedWorker *idle)
 {
-    ReadyTasks *from = &idle->ready[kind];
+    ReadyTasks *from = &idle->ready;
     if (from->top == from->bottom)
         for (int32_t v = 0; v < m->num_workers; v++) {
-            ReadyTasks *other = &m->workers[v].ready[kind];
-            if (other->top - other->bottom > from->top - from->bottom + kept &&
-                ready_may_move(m->hints->affinity, other))
+            ReadyTasks *other = &m->workers[v].ready;
+            if (other->top - other->bottom > from->top - from->bottom + 1 && ready_may_move(m->hints->affinity, other))
                 from = other;
         }
     return from->top > from->bottom ? from : NULL;
-}
-
-/* The kind of tasks that a worker takes first: those that memory bounds as long as few run. */
-static int simulation_kind(const Simulation *m)
-{
-    int32_t running = 0;
-    for (int32_t w = 0; w < m->num_workers; w++)
-        running += m->workers[w].running >= 0 && is_bound_by_memory(m->hints, m->workers[w].running);
-    return running < m->hints->most_bound_by_memory;
 }
 
 /* Simulate one iteration. home: in and out; order: OUT, tasks as they start. Returns a COMPILE_ code. */
@@ -209,12 +191,10 @@ static int simulation_run(Simulation *m, int32_t *order)
             SimulatedWorker *worker = &m->workers[w];
             if (worker->running >= 0)
                 continue;
-            int kind = simulation_kind(m);
-            ReadyTasks *from = simulation_source(m, worker, kind, m->hints->bound_by_memory == NULL);
-            from = from != NULL ? from : simulation_source(m, worker, !kind, 1);
+            ReadyTasks *from = simulation_source(m, worker);
             if (from == NULL)
                 continue;
-            int32_t task = ready_take(m->hints->priority, from, from != &worker->ready[0] && from != &worker->ready[1]);
+            int32_t task = ready_take(m->hints->priority, from, from != &worker->ready);
             m->home[task] = w;
             worker->running = task;
             worker->finish = now + m->hints->cost[task];
@@ -243,10 +223,8 @@ static int simulate_order(const RecordedGraph *g, const TaskHints *hints, int32_
     m.pending = malloc((size_t)g->num_nodes * sizeof(int32_t) + 4);
     if (m.workers != NULL && m.pending != NULL)
         status = simulation_run(&m, order);
-    for (int32_t w = 0; w < num_workers && m.workers != NULL; w++) {
-        free(m.workers[w].ready[0].tasks);
-        free(m.workers[w].ready[1].tasks);
-    }
+    for (int32_t w = 0; w < num_workers && m.workers != NULL; w++)
+        free(m.workers[w].ready.tasks);
     free(m.workers);
     free(m.pending);
     return status;

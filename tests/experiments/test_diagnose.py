@@ -91,7 +91,7 @@ def simulated_log(plan, model, threads=2):
     graph = record_graph(plan.accesses, closed=True)
     times = instances(plan, graph, blocks, np.zeros(0, SPELL_DTYPE), barrier, 0)
     spells = [np.zeros(0, SPELL_DTYPE)] * threads
-    events = worker_states(plan, times, blocks, spells, model.partition(":")[0], barrier, run_ns)
+    events = worker_states(plan, times, blocks, spells, parse_model(model).model, barrier, run_ns)
     about = {"model": model, "threads": threads, "plan": {}, "plan_name": plan.name, "run_start_ns": 0}
     about |= {"run_stop_ns": run_ns[1], "first_iteration": 0, "iterations": 2, "stride": 1, "barrier": barrier}
     about |= {"overhead": 0.0, "overheads": [0.0], "lost": 0}

@@ -29,6 +29,7 @@ from forktask.experiments.sampling.event_states import (
     worker_states,
 )
 from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
+from forktask.experiments.sampling.models import MODELS as MODELS_BY_NAME
 from forktask.experiments.sampling.models import built_models
 from forktask.experiments.sampling.trace import trace_run
 from forktask.experiments.traces.sweep import traced
@@ -125,7 +126,7 @@ def states_of(model, barrier, blocks, spells=(), run=(0, 100)):
         parts[worker] = np.concatenate([parts[worker], row])
     graph = record_graph(plan.accesses, closed=True)
     times = instances(plan, graph, found, np.zeros(0, SPELL_DTYPE), barrier, run[0])
-    events = worker_states(plan, times, found, parts, model, barrier, run)
+    events = worker_states(plan, times, found, parts, MODELS_BY_NAME[model], barrier, run)
     return [
         (int(e["worker"]), STATES[e["state"]], CAUSES[e["cause"]], int(e["start_ns"]), int(e["stop_ns"]))
         for e in events

@@ -1,8 +1,6 @@
 """Model specs."""
 
-import inspect
 import os
-from importlib import import_module
 
 import pytest
 
@@ -61,26 +59,9 @@ def test_a_model_given_twice_counts_once():
 
 
 @pytest.mark.parametrize("name", built_models() + built_models("gpu"))
-def test_the_table_says_what_the_executors_take(name):
-    """Check that options and defaults of the table are those of each executor's constructor."""
-    model = MODELS[name]
-    module = import_module(f"forktask{model.module}")
-    own = {
-        parameter.name: parameter.default
-        for ancestor in getattr(module, model.class_name).__mro__
-        if "__init__" in vars(ancestor) and ancestor is not object
-        for parameter in inspect.signature(ancestor).parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    }
-    for option, known in model.options.items():
-        if option == "profile":  # a folder, read for the executor's durations
-            assert own["durations_s"] is None
-        else:
-            assert own[option] == known.default
-    assert (
-        set(own) - {"durations_s", "num_threads", "cpus", "event_capacity", "spin_ns", "watchdog_s", *model.options}
-        == set()
-    )
+def test_executors_and_the_table_have_one_description(name):
+    """Check that each description leads to the class that has it."""
+    assert MODELS[name].executor_class().about is MODELS[name]
 
 
 def test_more_threads_than_cores_must_be_wanted():
@@ -99,16 +80,16 @@ def test_executors_get_their_options():
     """Check that a spec reaches the executor."""
     with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
         assert (executor.model, executor.num_threads) == ("forkjoin", 2)
-        assert (executor.schedule, executor.region) == ("dynamic", "persistent")
+        assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
 
 
 @pytest.mark.parametrize("name", built_models())
 def test_every_value_of_the_table_is_taken(name):
     """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
-    for option, known in MODELS[name].options.items():
+    for option, field in MODELS[name].fields.items():
         if option in ("runtime", "profile"):  # chosen before the process starts; a folder
             continue
-        for value in known.values or (str(max(known.minimum, 2)),):
+        for value in field.choices or (str(max(field.least, 2)),):
             unroll = ":unroll=2" if option == "slots" else ""  # of what there are no more than
             cpus = [min(os.sched_getaffinity(0))] if value == "swap" else None  # only pinned threads swap
             make_executor(f"{name}:{option}={value}{unroll}", 1, cpus=cpus).close()

@@ -8,10 +8,10 @@ import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.plan.barriers import BARRIERS, record_with_barriers
 from forktask.experiments.commands.main import main
 from forktask.experiments.task_graph.picture import draw
 from forktask.experiments.task_graph.view import view_of
-from forktask.tasking.barriers import BARRIERS, record_with_barriers
 
 PLANS = {
     "gpt2_tiny": lower("gpt2_tiny", batch=2, sequence=32, granularity="images=1,rows=16", num_batches=1),

@@ -299,7 +299,7 @@ def test_bad_arguments_are_refused():
     ]:
         with pytest.raises(UsageError, match=match):
             ForkJoinExecutor(**arguments)
-    with pytest.raises(UsageError, match="model serial runs on 1 thread"):
+    with pytest.raises(UsageError, match="model 'serial' runs on one thread, got num_threads=2"):
         SerialExecutor(2)
     with pytest.raises(UsageError, match="prepare"):
         SerialExecutor().run(1)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_streams import LaunchGraph, launch_graph, map_to_streams, parts_of
@@ -84,12 +83,3 @@ def test_a_chain_needs_one_stream():
     graph = LaunchGraph([(k, 0, 1) for k in range(6)], [[k - 1] if k else [] for k in range(6)], [[5]] + [[]] * 5)
     program = map_to_streams(graph)
     assert (program.num_streams, program.num_waits, program.recorded) == (1, 0, frozenset())
-
-
-def test_wrong_numbers_are_refused():
-    """Check the sentences."""
-    plan = lower(SMALL, batch=2, layout="flat")
-    with pytest.raises(UsageError, match="unit of a launch must be one of loop, block; got 'image'"):
-        parts_of(plan, "image")
-    with pytest.raises(UsageError, match="streams must be at least 1, got 0"):
-        map_to_streams(launch_graph(plan, parts_of(plan)), 0)

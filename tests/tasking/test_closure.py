@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tasking.random_plans import kinds_plan, random_plan, shared_plan
 
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.cython_src.plan.dependences import EDGE_KINDS, record_graph
-from forktask.tasking.barriers import BARRIERS, barrier_after, record_with_barriers
 from forktask.tasking.executor import TaskIterExecutor
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]

@@ -48,7 +48,7 @@ def content(bound, executor=None):
     """All persistent arrays, without the order of tasks that write nothing and may overlap with themselves: eager ones
     and those of unrolled graphs."""
     arrays = {name: bound.arrays[name].copy() for name, b in bound.plan.buffers.items() if b.persistent}
-    overlap = isinstance(executor, TasksExecutor) or getattr(executor, "unroll", 1) > 1
+    overlap = isinstance(executor, TasksExecutor) or getattr(getattr(executor, "options", None), "unroll", 1) > 1
     if overlap and "trace" in arrays and arrays["trace"].ndim == 2:
         arrays["trace"] = arrays["trace"][:, 0]
     return arrays
@@ -167,7 +167,7 @@ def test_bad_input_is_refused():
         TaskIterExecutor(0)
     with pytest.raises(UsageError, match="taskwait must be one of"):
         TasksExecutor(1, taskwait="never")
-    with pytest.raises(UsageError, match="barrier of model 'taskgraph' must be one of loop, phase, iteration"):
+    with pytest.raises(UsageError, match="barrier must be one of loop, phase, iteration; got 'none'"):
         TaskGraphExecutor(1, barrier="none")
     with pytest.raises(UsageError, match="placement must be one of"):
         TaskIterExecutor(1, placement="magic")

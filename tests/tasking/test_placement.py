@@ -1,26 +1,18 @@
-"""Priorities, affinity and measured durations: they move tasks, never results."""
-
-import json
+"""Priorities and affinity: they move tasks, never results."""
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import synthetic_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tasking.random_plans import hinted, kinds_plan, random_plan
 from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.sampling.models import make_executor
-from forktask.experiments.simulate.policies import Subject, simulate
-from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, bound_by_memory, expected_cost_ns
-from forktask.tasking.program_order import program_order
+from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -28,19 +20,15 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 @pytest.mark.parametrize("placement", ["stealing", "partitioned"])
 @pytest.mark.parametrize("executor", [TaskGraphExecutor, TaskIterExecutor])
 def test_hints_change_no_result(executor, placement):
-    """Check random plans with priorities, hints and durations of all lengths, in serial order's bits."""
+    """Check random plans with priorities and hints, in serial order's bits."""
 
     @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**32), num_threads=st.integers(1, 6), iterations=st.integers(1, 8))
     def check(seed, num_threads, iterations):
         plan = (random_plan, kinds_plan)[seed % 2](seed)
-        rng = np.random.default_rng(seed)
-        durations = {loop.name: rng.exponential(1e-5, loop.num_blocks).tolist() for loop in plan.loops}
         bound = bind(hinted(plan, seed))
-        options = {"placement": placement, "priority": "path" if seed % 3 else "none"}
-        if placement == "partitioned" and seed % 5:
-            options["mix"] = "bandwidth"
-        with executor(num_threads, durations_s=[{}, durations], **options) as made:
+        priority = "path" if seed % 3 else "none"
+        with executor(num_threads, placement=placement, priority=priority) as made:
             made.prepare(bound)
             made.run(iterations)
         assert_same(content(bound), serial_content(plan, [(iterations,)]))
@@ -90,8 +78,8 @@ def test_a_graph_takes_128_bytes_a_task_and_4_an_edge(placement, pattern, width)
             assert found <= 128 * plan.num_tasks + 4 * graph.num_edges
 
 
-def columns(costs, steps=1, affinity=None, by_memory=()):
-    """Independent chains of `steps` tasks; those of column i cost costs[i], for their bytes if i is in `by_memory`."""
+def columns(costs, steps=1, affinity=None):
+    """Independent chains of `steps` tasks; those of column i cost costs[i]."""
     builder = PlanBuilder("columns")
     builder.buffer("cells", (len(costs),), "uint64", role="statistic")
     builder.buffer("trace", (len(costs) * steps, 2), "uint64", role="statistic")
@@ -104,8 +92,7 @@ def columns(costs, steps=1, affinity=None, by_memory=()):
                 Block(
                     (step * len(costs) + i, 0, 0, 0, 0, i, i + 1),
                     (update("cells", (i, i + 1)),),
-                    flops=0.0 if i in by_memory else 100.0 * cost,
-                    bytes=10.0 * cost if i in by_memory else 0.0,
+                    flops=100.0 * cost,
                     affinity=None if affinity is None else affinity[i],
                 )
                 for i, cost in enumerate(costs)
@@ -127,120 +114,11 @@ def test_the_longest_path_goes_first():
     assert programs(columns([1e6, 3e6, 2.1e6, 1.7e6], 2), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def test_a_mix_keeps_half_of_the_workers_off_what_memory_bounds():
-    """Check programs of eight equal tasks, of which memory bounds the last four, and what happens with priorities."""
-    plan = columns([1e6] * 8, by_memory=range(4, 8))
-    assert programs(plan, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert programs(plan, 4) == [[0, 1], [2, 3], [4, 5], [6, 7]]  # both at once on workers 2 and 3
-    plan = columns([1e6] * 8, by_memory=(0, 1, 4, 5))
-    assert sorted(programs(plan, 2)[0]) == [0, 1, 2, 3]
-    for options in ({}, {"priority": "path"}):
-        first, second = programs(plan, 2, mix="bandwidth", **options)
-        assert sorted(first + second) == list(range(8))
-        memory = [[task in (0, 1, 4, 5) for task in program] for program in (first, second)]
-        assert memory in ([[True] * 4, [False] * 4], [[False] * 4, [True] * 4])
-    run_by = simulate(Subject(plan, np.full(8, 1e-8)), "taskiter:mix=bandwidth", 2, keep_schedule=True)
-    assert len(set(run_by.schedule["worker"][0][[0, 1, 4, 5]])) == len(set(run_by.schedule["worker"][0])) - 1 == 1
-    only_memory = programs(columns([1e6] * 4, by_memory=range(4)), 2, mix="bandwidth")
-    assert [len(program) for program in only_memory] == [2, 2]  # no worker idles for the mix
-    with pytest.raises(UsageError, match="mix=bandwidth needs compiled programs"):
-        TaskIterExecutor(2, mix="bandwidth", placement="stealing")
-    with pytest.raises(UsageError, match="leave placement=stealing out"):
-        make_executor("taskgraph:placement=stealing:mix=bandwidth", 2)
-    with pytest.raises(UsageError, match="mix must be one of"):
-        TaskGraphExecutor(2, mix="memory")
-
-
-def test_a_mix_lets_the_update_run_beside_backward():
-    """Check GPT-2's programs: blocks that memory bounds stand beside each other in half of the time of before."""
-    plan = lower("gpt2_small", batch=4, sequence=64, optimizer="adamw")
-    cost, by_memory = expected_cost_ns(plan), bound_by_memory(plan)
-    graph = record_graph(plan.accesses)
-
-    def both_at_once(mask):
-        times = np.linspace(0, cost.sum() / 2, 4000)
-        running = np.zeros(len(times), int)
-        for program in program_order(plan, graph, cost, 2, None, mask):
-            ends = np.cumsum(cost[program])
-            running += by_memory[program][np.minimum(np.searchsorted(ends, times), len(program) - 1)]
-        return float((running == 2).mean() / (running > 0).mean())
-
-    assert both_at_once(by_memory) < 0.5 * both_at_once(None)
-
-
 def test_tasks_have_the_home_they_ask_for():
-    """Check programs, hints beyond the number of workers, and that what asks for nothing fills up."""
+    """Check programs and hints beyond the number of workers."""
     assert programs(columns([1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
     assert programs(columns([1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
     assert columns([1, 1]).affinity is None
-    with TaskIterExecutor(3, placement="stealing") as executor:
-        executor.prepare(bind(columns([1e6] * 6, affinity=[2, 1, 0, 5, 4, 3])))
-        assert executor._runtime.root_workers() == {0: 2, 1: 1, 2: 0, 3: 2, 4: 1, 5: 0}
-
-
-def test_stealing_hands_tasks_to_the_worker_they_ask_for():
-    """Check two chains of 5 us tasks that begin on one worker and ask for the other, where only inboxes bring them."""
-    steps, columns = 100, 2
-    builder = PlanBuilder("crossing")
-    builder.buffer("cells", (columns,), "uint64", role="statistic")
-    builder.buffer("trace", (columns * steps, 2), "uint64", role="statistic")
-    for step in range(steps):
-        builder.loop(
-            f"step{step}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            [
-                Block(
-                    (step * columns + i, 0, 0, 0, 0, i, i + 1),
-                    (update("cells", (i, i + 1)),),
-                    affinity=i if step == 0 else 1 - i,
-                )
-                for i in range(columns)
-            ],
-            attributes={"work": 2000, "fail_iteration": -1, "fail_task": -1},
-        )
-    asked = np.array([i if step == 0 else 1 - i for step in range(steps) for i in range(columns)])
-    best = 0.0
-    with TaskIterExecutor(2, placement="stealing", event_capacity=4 * columns * steps) as executor:
-        bound = bind(builder.build())
-        executor.prepare(bound)
-        for _ in range(20):  # where a worker has lost its CPU, the other one does its tasks
-            executor.workers.clear_events()
-            executor.run(4)
-            events = executor.workers.events()
-            best = max(best, float((asked[events["task"]] == events["worker"]).mean()))
-            if best > 0.9:
-                break
-    assert best > 0.6
-
-
-def test_measured_durations_share_out_the_work():
-    """Check that a loop is cut by what was measured, not by its flops; the latest profile that fits counts."""
-    plan = columns([1e6] * 6)
-    assert programs(plan, 2) == [[0, 1, 2], [3, 4, 5]]
-    fits = {"step0": [5e-3, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]}
-    assert programs(plan, 2, durations_s=[{"step0": [1.0] * 6}, fits, {"other": [1.0]}]) == [[0], [1, 2, 3, 4, 5]]
-    with TaskIterExecutor(2, durations_s=[{"step0": [1.0]}]) as executor, pytest.raises(UsageError, match="none of 1"):
-        executor.prepare(bind(plan))
-
-
-def test_a_stored_profile_places_tasks(tmp_path):
-    """Check the option of a model spec, which names a results folder; the serial model's durations are preferred."""
-    run, profile = (next(row for row in synthetic_rows() if row["kind"] == kind) for kind in ("run", "profile"))
-    rows = [
-        {**run, "config": {}},
-        {**profile, "model": "serial", "block_time_s": {"step0": [4e-3, 1e-3, 1e-3]}},
-        {**profile, "model": "taskiter", "block_time_s": {"step0": [1e-3, 1e-3, 1e-3]}},
-    ]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with make_executor(f"taskiter:profile={tmp_path}", 2) as executor:
-        executor.prepare(bind(columns([1e6] * 3)))
-        assert [p.tolist() for p in executor._runtime.programs()] == [[0], [1, 2]]
-    (tmp_path / "samples.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    with pytest.raises(UsageError, match="must hold at least one"):
-        make_executor(f"taskgraph:profile={tmp_path}", 1)
-    with pytest.raises(UsageError, match="priority must be one of"):
-        TaskIterExecutor(1, priority="high")
 
 
 @pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])

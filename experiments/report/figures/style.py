@@ -19,9 +19,11 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ....cython_src.binding.execution_model import ExecutionModel
 from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
 from ...results.files import write_atomically, write_figure
+from ...sampling.models import MODELS
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 
@@ -31,27 +33,9 @@ COLORS = sns.color_palette("colorblind")
 
 GREY = "0.45"
 
-# Colour and markers of each model. Variants of one model take the markers in turn, the lines, and other shades of the
-# colour, so that no two variants look alike.
-_FAMILY_STYLES = {
-    "serial": ("0.2", "8"),
-    "forkjoin": (COLORS[0], "osph8"),
-    "joblib": ("0.55", "XP"),
-    "tasks": (COLORS[1], "^>H"),
-    "taskgraph": (COLORS[2], "Dd"),
-    "taskiter": (COLORS[3], "v<h"),
-    "openmp_tasks": (COLORS[5], "*"),
-    "tbb": (COLORS[4], "P"),
-    "taskflow": (COLORS[8], "p"),
-    "starpu": (COLORS[6], "X"),
-    # Models of a GPU go by their name without the prefix.
-    "stream": (COLORS[7], "<"),
-    "both": (COLORS[6], "P"),
-    "hostload": (COLORS[5], "Pp"),
-    "offload": ("0.7", "*"),
-}
-
-_SECOND_COLOR = {"forkjoin": (COLORS[9],)}
+_HUES = dict(
+    zip(("blue", "orange", "green", "red", "purple", "brown", "pink", "grey", "yellow", "sky"), COLORS, strict=True)
+)
 
 # Share of black (below 0) or white (above 0) in the colour of each further variant.
 _SHADES = (0.0, -0.4, 0.4, -0.65, 0.6)
@@ -110,16 +94,20 @@ class ModelStyle:
 
 
 def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
-    """Assign colours by family; shades of them, markers and lines by variant, in the models' fixed order."""
+    """Assign colours and markers by model; shades of them, markers and lines by variant, in the models' fixed order.
+
+    A model of a GPU looks like a variant of its twin on the CPU, if it has one.
+    """
     styles: dict[str, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
         base = base_model(model).removeprefix("gpu_")
         variant = seen.get(base, 0)
         seen[base] = variant + 1
-        color, markers = _FAMILY_STYLES.get(base, (COLORS[8], "*P"))
-        hues = (color, *_SECOND_COLOR.get(base, ()))
-        color = _shade(hues[variant % len(hues)], _SHADES[variant // len(hues) % len(_SHADES)])
+        known = MODELS.get(base, MODELS.get(f"gpu_{base}", ExecutionModel))
+        hue = known.colors[variant % len(known.colors)]
+        color = _shade(_HUES.get(hue, hue), _SHADES[variant // len(known.colors) % len(_SHADES)])
+        markers = known.markers
         styles[model] = ModelStyle(color, markers[variant % len(markers)], LINES[variant % len(LINES)])
     return styles
 

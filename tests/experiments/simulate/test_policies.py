@@ -171,7 +171,7 @@ def test_static_shares_and_programs_are_those_of_two_threads():
         executor.prepare(bind(plan))
         programs = executor._runtime.programs()
     from forktask.tasking.executor import expected_cost_ns
-    from forktask.tasking.program_order import program_order
+    from forktask.tasking.runtimes import program_order
 
     ours = program_order(plan, subject.graph("iteration"), expected_cost_ns(plan), 2)
     assert [p.tolist() for p in ours] == [p.tolist() for p in programs]

@@ -1,4 +1,4 @@
-// The deque, the sleep protocol, replay with inboxes, compiled programs and eager tasks under Relacy, from the very headers of the runtime.
+// The deque, the sleep protocol, replay, compiled programs and eager tasks under Relacy, from the very headers of the runtime.
 // test_model_check.py compiles it and runs `model_check NAME ITERATIONS [ORDER_X WEAKER]`: with an ordering weakened, the
 // check must fail.
 #include <cstdint>
@@ -178,7 +178,6 @@ struct Blocks {
         loop.iteration_stride = 1;
         s->workers = runners;
         s->loops = &loop;
-        s->links = NULL;
         s->num_workers = num_workers;
         s->spin_ns = spin_ns;
         s->idle.workers = words;
@@ -380,26 +379,24 @@ struct eager_test : rl::test_suite<eager_test, 2> {
     }
 };
 
-// Replay of: 0 and 1, then 2, then 0 and 1 of the next iteration. All but 1 ask for the worker that makes them ready seldom.
+// Replay of: 0 and 1, then 2, then 0 and 1 of the next iteration.
 static const int replay_iterations = 3;
 
 struct replay_test : rl::test_suite<replay_test, 2> {
     Replay r;
     ReplayNode nodes[3];
-    int32_t num_intra[3], successors[4], roots[2], root_workers[2], affinity[3];
-    atomic_i32 slots[2][4], links[3];
+    int32_t num_intra[3], successors[4], roots[2], root_workers[2];
+    atomic_i32 slots[2][4];
     EagerBlocks blocks;
 
     void before()
     {
         static const int32_t edges[] = {2, 2, 0, 1}, before[] = {0, 0, 2}, all[] = {1, 1, 2}, begin[] = {0, 1, 2};
-        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0},
-                             ask[] = {1, -1, 0};
+        static const int32_t split[] = {1, 2, 2}, end[] = {1, 2, 4}, the_roots[] = {0, 1}, where[] = {1, 0};
         std::memcpy(successors, edges, sizeof(edges));
         std::memcpy(num_intra, before, sizeof(before));
         std::memcpy(roots, the_roots, sizeof(roots));
         std::memcpy(root_workers, where, sizeof(where));
-        std::memcpy(affinity, ask, sizeof(ask));
         for (int v = 0; v < 3; v++) {
             nodes[v].rearm = all[v];
             nodes[v].loop = 0;
@@ -407,19 +404,16 @@ struct replay_test : rl::test_suite<replay_test, 2> {
             nodes[v].successor_begin = begin[v];
             nodes[v].successor_split = split[v];
             nodes[v].successor_end = end[v];
-            links[v].store(-1, rl::mo_relaxed, $);
         }
         r.nodes = nodes;
         r.successors = successors;
         r.num_intra = num_intra;
-        r.affinity = affinity;
         r.roots = roots;
         r.root_workers = root_workers;
         r.num_tasks = r.num_nodes = 3;
         r.num_roots = 2;
         r.num_ends = 1;
         blocks.open(&r.scheduler, eager_block, 0);
-        r.scheduler.links = links;
         for (int w = 0; w < 2; w++) {
             blocks.runners[w].deque.slots = slots[w];
             blocks.runners[w].deque.mask = 3;

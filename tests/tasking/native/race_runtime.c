@@ -1,4 +1,4 @@
-/* race_runtime [rounds [threads [seed]]]: deque, sleep protocol, replay with and without inboxes, compiled programs and
+/* race_runtime [rounds [threads [seed]]]: deque, sleep protocol, replay, compiled programs and
  * eager tasks in plain C, made to be compiled with ThreadSanitizer, and without it for many more graphs (`make stress`):
  *     cc -std=gnu11 -g -O1 -fsanitize=thread ...
  * Random layered graphs whose tasks hash what their predecessors wrote; every result is compared with serial order. Data are
@@ -139,25 +139,16 @@ int main(int argc, char **argv)
         Replay replay;
         if (replay_open(&replay, &graph, num_threads, states, 2000) != 0)
             return 2;
-        for (int again = 0; again < 2; again++) {
-            if (again) { /* most tasks ask for a worker */
-                int32_t affinity[MAX_TASKS];
-                for (int32_t t = 0; t < num_tasks; t++)
-                    affinity[t] = (int32_t)random_below((uint32_t)num_threads + 1) - 1;
-                if (replay_set_affinity(&replay, affinity) != 0)
-                    return 2;
-            }
-            replay_reset(&replay, 0, iterations);
-            run(&team, replay_work, &replay);
-            check(expected, again ? "replay with inboxes" : "replay", round);
-        }
+        replay_reset(&replay, 0, iterations);
+        run(&team, replay_work, &replay);
+        check(expected, "replay", round);
         replay_close(&replay);
 
         Programs programs;
         double cost[MAX_TASKS];
         for (int32_t t = 0; t < num_tasks; t++)
             cost[t] = 1 + random_below(9);
-        TaskHints hints = {cost, NULL, NULL, NULL, 0};
+        TaskHints hints = {cost, NULL, NULL};
         if (programs_open(&programs, &graph, &hints, num_threads, states, 2000) != 0)
             return 2;
         for (int open = 0; open < 2; open++) {

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..cython_src.plan.dependences import TaskGraph, record_graph
+from .dependences import TaskGraph, record_graph
 
 BARRIERS = ("loop", "phase", "iteration", "none")
 

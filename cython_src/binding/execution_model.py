@@ -1,0 +1,108 @@
+"""What is known of an execution model without importing its executor: name, options, conduct, look in figures.
+
+Each model is described once, in `forkjoin/models.py` or `tasking/models.py`. Constructors, the command line, the
+reference pages, the analysis and the figures read the description.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from ..records import Field, Record, fields
+
+PACKAGE = __package__.partition(".")[0]
+
+
+class NoOptions(Record):
+    """Options of a model that has none."""
+
+
+@dataclass(frozen=True)
+class ExecutionModel:
+    """An execution model.
+
+    Attributes
+    ----------
+    name : str
+    executor : str
+        Module, relative to the package, and class: ".forkjoin.executor:SerialExecutor". It is imported when an executor
+        is made.
+    options, binding : type of Record
+        Options of the executor, and those that binding a plan for it takes.
+    says : str
+        What it does, for those who do not know its name; "": nothing is said.
+    runs_tasks : bool
+        A block starts when those that it depends on have ended; else loop by loop.
+    barrier : {"loop", "phase", "iteration", "none"}
+        The point at which it waits, where none of its options says so.
+    max_threads : int or None
+    records, closes : bool
+        `prepare` records a task graph; and closes it over iterations.
+    logs_waiting : bool
+        It logs what a thread does between blocks, or does nothing there.
+    first_creates : bool
+        Between blocks its first thread creates tasks, or launches.
+    is_reference : bool
+        Another library decides who runs a block and when; it may allocate memory in each step.
+    device : {"cpu", "gpu"}
+        Where plans are bound for it.
+    moves_data : bool
+        Every step copies between host and device, so that the model means nothing without data.
+    mixes_devices : bool
+        Some kernels run on the host and some on the device; its bits then differ from both.
+    reproducible : bool
+        Two runs of a deterministic plan give the same bits.
+    colors : tuple of str
+        Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
+    markers : str
+        One letter for each variant, in turn.
+    """
+
+    name: str
+    executor: str
+    options: type[Record] = NoOptions
+    binding: type[Record] = NoOptions
+    says: str = ""
+    runs_tasks: bool = False
+    barrier: str = "none"
+    max_threads: int | None = None
+    records: bool = False
+    closes: bool = False
+    logs_waiting: bool = False
+    first_creates: bool = False
+    is_reference: bool = False
+    device: str = "cpu"
+    moves_data: bool = False
+    mixes_devices: bool = False
+    reproducible: bool = True
+    colors: tuple[str, ...] = ("yellow",)
+    markers: str = "*P"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether its plans are bound for a GPU."""
+        return self.device == "gpu"
+
+    @property
+    def joins_loops(self) -> bool:
+        """Whether its threads wait for one another after each loop."""
+        return not (self.runs_tasks or self.is_gpu) and self.max_threads is None
+
+    @property
+    def is_built(self) -> bool:
+        """Whether its executor is part of this installation."""
+        return find_spec(self.executor.partition(":")[0], PACKAGE) is not None
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        """All options by name, those of binding last."""
+        return {field.name: field for field in (*fields(self.options), *fields(self.binding))}
+
+    def executor_class(self) -> Any:
+        """Import and return the class of its executors."""
+        module, _, name = self.executor.partition(":")
+        return getattr(import_module(module, PACKAGE), name)

@@ -1,0 +1,143 @@
+"""Descriptions of the models whose executors run loops, and of the outside references; nothing is imported for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ..cython_src.binding.execution_model import ExecutionModel
+from ..cython_src.gpu.options import CopiedGpuOptions, GpuOptions
+from ..cython_src.records import Record, about
+
+_TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
+
+
+class ForkJoinOptions(Record):
+    """Options of `forkjoin`."""
+
+    region: Annotated[
+        str,
+        about(
+            "`loop`: Cython's `prange`, a parallel region for each loop; `persistent`: one for the run, one barrier a "
+            "loop",
+            choices=("loop", "persistent"),
+        ),
+    ] = "loop"
+    schedule: Annotated[
+        str, about("how a loop's blocks get to threads: OpenMP's `schedule`", choices=("static", "dynamic", "guided"))
+    ] = "static"
+    chunk_size: Annotated[
+        int, about("blocks handed out at once; 0: the schedule's own number", least=0, below=1 << 31)
+    ] = 0
+
+
+class OpenMPTasksOptions(Record):
+    """Options of `openmp_tasks`."""
+
+    taskwait: Annotated[str, _TASKWAIT] = "none"
+    runtime: Annotated[str, about("the OpenMP library; `libomp` is preloaded", choices=("libgomp", "libomp"))] = (
+        "libgomp"
+    )
+
+
+class StarPUOptions(Record):
+    """Options of `starpu`."""
+
+    scheduler: Annotated[
+        str,
+        about(
+            "StarPU's policy: which worker gets a ready task; `dmda` and `dmdas` ask how long a loop's blocks took so "
+            "far, which StarPU keeps below STARPU_HOME",
+            choices=("lws", "eager", "ws", "prio", "dmda", "dmdas"),
+        ),
+    ] = "lws"
+    taskwait: Annotated[str, _TASKWAIT] = "none"
+
+
+class HostLoadOptions(Record):
+    """Options of `gpu_hostload`."""
+
+    copies: Annotated[
+        str,
+        about(
+            "`prefetch`: the next step's input is loaded and copied while the device computes; `synchronous`: the host "
+            "waits for the copy and the step",
+            choices=("prefetch", "synchronous"),
+        ),
+    ] = "prefetch"
+
+
+class OffloadOptions(Record):
+    """Options of `gpu_offload`."""
+
+    kernels: Annotated[
+        str,
+        about(
+            "what runs on the device, as the names of kernels begin; `pool`: all poolings",
+            choices=("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer"),
+        ),
+    ] = "conv"
+
+
+_reference = partial(ExecutionModel, runs_tasks=True, is_reference=True)
+_gpu = partial(ExecutionModel, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
+
+SERIAL = ExecutionModel(
+    "serial",
+    ".forkjoin.executor:SerialExecutor",
+    barrier="loop",
+    max_threads=1,
+    logs_waiting=True,
+    colors=("0.2",),
+    markers="8",
+)
+FORKJOIN = ExecutionModel(
+    "forkjoin",
+    ".forkjoin.executor:ForkJoinExecutor",
+    ForkJoinOptions,
+    says="all threads wait for one another after each operation",
+    barrier="loop",
+    colors=("blue", "sky"),
+    markers="osph8",
+)
+JOBLIB = ExecutionModel(
+    "joblib",
+    ".forkjoin.executor:JoblibExecutor",
+    says="all threads wait for one another after each operation, by Python's joblib",
+    barrier="loop",
+    is_reference=True,
+    colors=("0.55",),
+    markers="XP",
+)
+OPENMP_TASKS = _reference(
+    "openmp_tasks", ".forkjoin.openmp_executor:OpenMPTasksExecutor", OpenMPTasksOptions, colors=("brown",), markers="*"
+)
+TBB = _reference(
+    "tbb", ".forkjoin.tbb_executor:TBBExecutor", barrier="iteration", records=True, colors=("purple",), markers="P"
+)
+TASKFLOW = _reference(
+    "taskflow", ".forkjoin.taskflow_executor:TaskflowExecutor", barrier="iteration", records=True, markers="p"
+)
+STARPU = _reference("starpu", ".forkjoin.starpu_executor:StarPUExecutor", StarPUOptions, colors=("pink",), markers="X")
+# A model of a GPU looks like its twin on the CPU, if it has one.
+GPU_FORKJOIN = _gpu("gpu_forkjoin", ".forkjoin.gpu_executor:GpuForkJoinExecutor", barrier="loop")
+GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("grey",), markers="<")
+GPU_HOSTLOAD = _gpu(
+    "gpu_hostload",
+    ".forkjoin.gpu_transfers:GpuHostLoadExecutor",
+    HostLoadOptions,
+    binding=CopiedGpuOptions,
+    moves_data=True,
+    colors=("brown",),
+    markers="Pp",
+)
+GPU_OFFLOAD = _gpu(
+    "gpu_offload",
+    ".forkjoin.gpu_transfers:GpuOffloadExecutor",
+    OffloadOptions,
+    barrier="loop",
+    moves_data=True,
+    mixes_devices=True,
+    colors=("0.7",),
+    markers="*",
+)
