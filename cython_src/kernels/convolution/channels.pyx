@@ -6,8 +6,7 @@ Forward pass and data gradient are one loop: an output pixel is a sum over taps 
 rows of packed weights. With a stride the outputs of the data gradient fall into stride x stride phases that meet taps
 of their own; in each, one output to the next moves by one pixel of the gradient.
 
-The algorithms (direct, im2col, bounds tested or padded, Winograd) stand in one file: convolve() chooses between them,
-and all of them work on the same task.
+The algorithms (direct, Winograd) stand in one file: convolve() chooses between them, and both work on the same task.
 """
 
 from libc.stdint cimport int32_t, uintptr_t
@@ -17,14 +16,12 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
 from ..simd.lanes cimport LANES
-from .channels_geometry cimport (
-    PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile)
+from .channels_geometry cimport Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
-from .channels_loops cimport PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, request_writes
+from .channels_loops cimport PixelGroup, ProductTask, Tap, request_writes
 from .channels_sizes cimport (
-    COPIED, FLAT, MAX_PANELS, MAX_TAPS, PLAIN, WINOGRAD_PANELS, CopiedScratch, Method, PaddedScratch, Span,
-    WinogradScratch, convolution_scratch, copied_channels, copied_scratch, flat_groups, list_groups, method_of,
-    padded_scratch, read_channels, tap_span, winograd_scratch)
+    COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, CopiedScratch, Method, WinogradScratch, convolution_scratch,
+    copied_channels, copied_scratch, flat_groups, list_groups, method_of, winograd_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..norm.channels_loops cimport ChannelsNormLoops
@@ -68,81 +65,6 @@ cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int 
             taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * LANES
             count += 1
     return count
-
-
-cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops *loops, const float *x, float *out,
-                        int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
-                        float *scratch) noexcept nogil:
-    """The naive algorithms: bounds tested at each tap, or the input copied between zeros first."""
-    cdef PlaneTap taps[MAX_TAPS]
-    cdef PlainTask t
-    cdef int move = 1 if c.transposed else c.stride
-    cdef int apart = step  # outputs' distance, by which a data gradient's taps are divided
-    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED
-    cdef int channels = read_channels(c)
-    cdef Span down = tap_span(c, ry, step), across = tap_span(c, rx, step)
-    cdef PaddedScratch place = padded_scratch(c, &down, &across, rows, columns)
-    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, high
-    cdef const float *source
-    for ty in range(c.kernel):
-        y = ry - c.padding + ty * c.dilation
-        for tx in range(c.kernel):
-            x_ = rx - c.padding + tx * c.dilation
-            if divide(y, apart) * apart == y and divide(x_, apart) * apart == x_:
-                taps[count].y = divide(y, apart)
-                taps[count].x = divide(x_, apart)
-                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * LANES
-                count += 1
-    if padded:
-        for n in range(count):
-            taps[n].y -= down.first
-            taps[n].x -= across.first
-    t.taps = taps
-    t.num_taps = count
-    t.k = p.k
-    t.move = move
-    t.height = c.source.height
-    t.width = c.source.width
-    t.columns = columns
-    t.tests = not padded
-    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
-    t.activation = p.activation
-    t.accumulate = p.accumulate
-    t.row = row_size(&c.source)
-    t.pixel = c.source.pitch
-    t.out_pixel = <Py_ssize_t> c.target.pitch * step
-    for n in range(n0, n1):
-        row = first
-        while row < first + rows:
-            stop = min(first + rows, row + place.chunk)
-            source = x + pixel(&c.source, n, 0, 0)
-            if padded:
-                high = (stop - row - 1) * move + down.last - down.first + 1
-                for y in range(high):
-                    for x_ in range(place.wide):
-                        ty = row * move + down.first + y
-                        tx = across.first + x_
-                        if 0 <= ty < c.source.height and 0 <= tx < c.source.width:
-                            memcpy(scratch + (<Py_ssize_t> y * place.wide + x_) * channels,
-                                   source + ty * row_size(&c.source) + <Py_ssize_t> tx * c.source.pitch,
-                                   channels * sizeof(float))
-                        else:
-                            memset(scratch + (<Py_ssize_t> y * place.wide + x_) * channels, 0,
-                                   channels * sizeof(float))
-                source = scratch
-                t.row = <Py_ssize_t> place.wide * channels
-                t.pixel = channels
-            for y in range(row, stop):
-                t.y = (y - row if padded else y) * move
-                for panel in range(p.num_panels):
-                    t.x = source + (0 if p.panel_input == NULL else p.panel_input[panel])
-                    t.b = p.b + panel * p.panel
-                    t.bias = NULL if p.bias == NULL else p.bias + panel * LANES
-                    t.lanes = p.last_columns if panel == p.num_panels - 1 else LANES
-                    t.stored = p.store_columns if panel == p.num_panels - 1 else LANES
-                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * LANES
-                    loops.plain(&t)
-            row = stop
 
 
 cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out,
@@ -449,11 +371,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             if rows <= 0 or columns <= 0:
                 continue
             method = method_of(&c, b[1] - b[0], rows, columns, b[3] - b[2] == c.target.height)
-            if method == PLAIN:
-                t.k = k
-                plain_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
-                              <float *> context.scratch)
-            elif method == FLAT:
+            if method == FLAT:
                 direct_flat(&c, &t, loops, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
                             <float *> context.scratch)
             elif method == COPIED:

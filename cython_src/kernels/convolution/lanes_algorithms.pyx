@@ -7,7 +7,7 @@ pad          the input copied between zeros first, then one output pixel at a ti
 pad_blocked  the same with the direct algorithm's tiles
 
 Formula, operands and bounds are those of kernels/convolution/lanes.pyx; the attribute "algorithm" is a position in
-algorithms.ALGORITHMS. Forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
+algorithms.COMPARED. Forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -41,7 +41,6 @@ from functools import partial
 from . import lanes as lanes_convolution
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.lanes import BOX, map_attributes
-from .algorithms import ALGORITHMS
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -50,10 +49,6 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         const LanesConvolutionLoops *lanes_convolution
         const LanesAlgorithmsLoops *lanes_algorithms
         const LanesPoolingLoops *lanes_pooling
-
-
-COMPARED = tuple(ALGORITHMS[ALGORITHM_IM2COL : ALGORITHM_PAD_BLOCKED + 1])
-assert COMPARED == ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 
 
 cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
