@@ -30,7 +30,7 @@ FORWARD, DATA, WEIGHTS = 0, 1, 2
 # winograd4   Winograd's F(4x4, 3x3): 4 times fewer
 ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
-# Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_algorithms.pyx.
+# Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_convolution.pyx.
 COMPARED = ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)

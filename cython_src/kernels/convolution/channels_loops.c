@@ -40,12 +40,10 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
                 if (stored >= VL) {
                     if (t->accumulate)
                         sum += load(c);
-                    store(c, apply_activation(sum, t->activation));
+                    store(c, activated(sum, t->activation));
                 } else {
-                    for (int l = 0; l < stored; l++) {
-                        Vec one = splat(t->accumulate ? c[l] + sum[l] : sum[l]);
-                        c[l] = apply_activation(one, t->activation)[0];
-                    }
+                    for (int l = 0; l < stored; l++)
+                        c[l] = activated_one(t->accumulate ? c[l] + sum[l] : sum[l], t->activation);
                 }
             }
     }

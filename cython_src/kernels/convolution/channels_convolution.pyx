@@ -1,4 +1,4 @@
-"""Convolution in the layout "channels": forward pass and data gradient.
+"""Convolution in the layout "channels": packing of weights, forward pass and data gradient.
 
 The formula, the algorithms and the order of packed weights are described in kernels/convolution/algorithms.py.
 
@@ -12,26 +12,26 @@ The algorithms (direct, Winograd) stand in one file: convolve() chooses between 
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset
 
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
+from ..norm.channels_loops cimport ChannelsNormLoops
 from ..simd.lanes cimport LANES
-from .channels_geometry cimport Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile
-from .channels_loops cimport ChannelsConvolutionLoops as Loops
-from .channels_loops cimport PixelGroup, ProductTask, Tap, request_writes
+from .channels_geometry cimport (
+    Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile, winograd_side)
+from .channels_loops cimport ChannelsConvolutionLoops as Loops, PixelGroup, ProductTask, Tap, request_writes
 from .channels_sizes cimport (
     COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, CopiedScratch, Method, WinogradScratch, convolution_scratch,
-    copied_channels, copied_scratch, flat_groups, list_groups, method_of, winograd_scratch)
+    copied_channels, copied_scratch, flat_groups, list_groups, method_of, pack_index, pack_scratch, winograd_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
-from ..norm.channels_loops cimport ChannelsNormLoops
 
 from functools import partial
 
 from ..interface.kernel_spec import KernelSpec, lengths, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
-from .channels_reference import backward_data, forward
+from .channels_reference import backward_data, forward, pack
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -422,3 +422,92 @@ register(KernelSpec(
 register(KernelSpec(
     "channels_conv_backward_data", ("gradient", "packed", "output"), BACKWARD, (), BOX, backward_data,
     <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, BACKWARD, True)))
+
+
+cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: panels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
+    cdef const float *weight = <const float *> a.operand[0]
+    cdef float *packed = <float *> a.operand[1]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int32_t *index = <int32_t *> context.scratch
+    cdef int side = winograd_side(<int> a.integers[5])
+    cdef int points = (side + 2) * (side + 2)
+    cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
+    cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
+    cdef bint transposed = a.integers[4] == 1
+    cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
+    cdef int written = in_channels if transposed else out_channels
+    cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
+    cdef Py_ssize_t size = <Py_ssize_t> taps * k * LANES
+    cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
+    cdef int p, o, i, c, t, lane, lanes, count, first, whole
+    cdef float *plain = <float *> context.scratch + pack_index(taps)
+    cdef float *panel
+    for p in range(b[0], b[1]):
+        panel = plain if side else packed + p * size
+        lanes = min(LANES, written - p * LANES)
+        first = p * LANES
+        # All lanes' channels in one group, whose channels are all that the panel reads.
+        whole = first // (part if transposed else outs) == (first + lanes - 1) // (part if transposed else outs)
+        whole = whole and k == (outs if transposed else part)
+        if not whole:
+            memset(panel, 0, size * sizeof(float))
+            for lane in range(lanes):
+                for c in range(outs if transposed else part):
+                    # Weight (o, i), i within the group.
+                    if transposed:
+                        i = (first + lane) % part
+                        o = (first + lane) // part * outs + c
+                        count = o - starts[p]
+                    else:
+                        i = c
+                        o = first + lane
+                        count = o // outs * part + c - starts[p]
+                    for t in range(taps):
+                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * LANES + lane] = \
+                            weight[(<Py_ssize_t> o * part + i) * taps + t]
+        elif transposed:
+            for t in range(taps):
+                index[t] = (taps - 1 - t) * k * LANES
+            o = first // part * outs
+            i = first % part
+            for c in range(k):
+                if taps == 1 and lanes == LANES:
+                    memcpy(panel + c * LANES, weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
+                else:
+                    at = (<Py_ssize_t> (o + c) * part + i) * taps
+                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + LANES * taps + LANES <= all_weights,
+                                      panel + c * LANES)
+        else:
+            c = 0
+            while c < k:
+                count = min(LANES, k - c)
+                for i in range(count):
+                    for t in range(taps):
+                        index[i * taps + t] = (t * k + i) * LANES
+                loops.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                                  count * taps, index, False, panel + c * LANES)
+                c += count
+        if side:
+            # The panel's points, an output channel's input by input.
+            (<const Micro *> a.micro).channels_winograd.filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * LANES, k * LANES, packed + <Py_ssize_t> p * points * k * LANES,
+                <Py_ssize_t> k * LANES)
+    return 0
+
+
+def _pack_scratch(attributes, bounds, operands):
+    kernel, channels = attributes["kernel"], (attributes["out_channels"], attributes["in_channels"])
+    written, read = channels[::-1] if attributes["direction"] == 1 else channels
+    return sizeof(float) * pack_scratch(
+        kernel * kernel, panel_inputs(written, read, attributes["groups"], NULL),
+        winograd_side(attributes["algorithm"]))
+
+
+register(KernelSpec(
+    "channels_conv_pack", ("weight", "packed"),
+    ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
+    pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch))
