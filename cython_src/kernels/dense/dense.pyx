@@ -121,7 +121,7 @@ cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
 
 
 cdef int fc_backward_data_halo(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient into a map with a halo, where the layer's input is positive if that is given. bounds: groups."""
+    """The data gradient into a map with a halo, where the layer's input is positive if given. bounds: groups."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const Micro *micro = <const Micro *> a.micro
     cdef const int32_t *b = a.bounds + block * a.bounds_width
