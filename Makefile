@@ -3,6 +3,9 @@ VENV ?= .venv
 OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
+# What an installation is made from.
+BUILT_FROM := $(filter-out %.md,$(filter meson.build pyproject.toml api/% cython_src/% experiments/% forkjoin/% tasking/%,\
+	$(SOURCES))) api/README.md
 PYTEST := $(BIN)/python -P -m pytest
 # Tests that run beside no other test, since they read a clock or count what threads do.
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
@@ -41,7 +44,7 @@ space := $() $()
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: $(SOURCES)
+$(VENV)/.installed: $(BUILT_FROM)
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet .
 	touch $@

@@ -54,7 +54,6 @@ SOURCE_FILES = (
     "kernels/loss/vocabulary.cu",
     "kernels/norm/channels.cu",
     "kernels/norm/tokens.cu",
-    "kernels/optimizer/lanes_sgd.cu",
     "kernels/optimizer/optimizer.cu",
     "kernels/pooling/channels.cu",
     "kernels/pooling/lanes.cu",

@@ -126,9 +126,10 @@ class Layout(ABC):
     def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
         if options.conv not in self.convolutions:
+            other = "" if options.layout == "auto" else ", or layout 'auto'"
             raise UsageError(
                 f"conv must be one of {', '.join(self.convolutions)} in layout {self.name!r}, got {options.conv!r}; "
-                f"use one of them, or layout 'auto'"
+                f"use one of them{other}"
             )
         missing = options.fusions - self.fusions
         if missing and options.fusion != "all":

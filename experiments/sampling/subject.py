@@ -21,7 +21,7 @@ import numpy as np
 from ...cython_src.binding.bind import BoundPlan, bind
 from ...cython_src.errors import UsageError
 from ...cython_src.graphs.user_graph import TaskRecorder
-from ...cython_src.kernels.loss.softmax import IGNORED
+from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan

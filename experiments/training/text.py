@@ -13,7 +13,7 @@ import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
-from ...cython_src.kernels.loss.softmax import IGNORED
+from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.reading import read_regular

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.lowering.lower import initialise
 from forktask.cython_src.networks import gpt2, mobilebert
 from forktask.cython_src.networks.layers import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training import train as training
 from forktask.experiments.training.text import load_text

@@ -26,7 +26,7 @@ from forktask.cython_src.binding.checks import AccessError, check_accesses, chec
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Dropout
 from forktask.cython_src.plan.model import Plan

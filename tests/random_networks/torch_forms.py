@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.networks.layers import (
     GELU,
     Add,

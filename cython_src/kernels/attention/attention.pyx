@@ -15,12 +15,33 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from .attention_loops cimport ATTENTION_FLOATS, AttentionTask
-from .attention_loops cimport AttentionLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/attention/attention_loops.h" nogil:
+    Py_ssize_t ATTENTION_FLOATS(Py_ssize_t size)
+
+    ctypedef struct AttentionTask:
+        const float *q
+        const float *k
+        const float *v
+        const float *gradient
+        float *o
+        float *logsumexp
+        float *dq
+        float *dk
+        float *dv
+        Py_ssize_t row, qkv_row, dq_row
+        int size, sequence, causal, start, stop
+        float *scratch
+
+    ctypedef struct AttentionLoops:
+        void (*forward)(const AttentionTask *) noexcept nogil
+        void (*backward)(const AttentionTask *) noexcept nogil
+        void (*add_part)(const float *, Py_ssize_t, int, int, float *, Py_ssize_t) noexcept nogil
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:

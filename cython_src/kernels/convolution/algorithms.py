@@ -26,17 +26,15 @@ FORWARD, DATA, WEIGHTS = 0, 1, 2
 
 # The integer attribute "algorithm" is the position in this tuple.
 # direct      sums in registers, straight from the map
-# im2col      rows of all taps' inputs copied together, then a matrix product
-# if          one output vector at a time, bounds tested at every tap
-# if_blocked  likewise, a tile of outputs in registers
-# pad         the input copied into a padded one first; one output vector at a time
-# pad_blocked likewise, a tile of outputs in registers
 # winograd2   Winograd's F(2x2, 3x3): 2.25 times fewer products
 # winograd4   Winograd's F(4x4, 3x3): 4 times fewer
-ALGORITHMS = ("direct", "im2col", "if", "if_blocked", "pad", "pad_blocked", "winograd2", "winograd4")
-# What a user may ask for; "winograd" leaves the tile's size to the cost model.
-CONV_OPTIONS = ("auto", "winograd", *ALGORITHMS)
+ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
+# Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_convolution.pyx.
+COMPARED = ("im2col", "if", "if_blocked", "pad", "pad_blocked")
+# What a user may ask for; "winograd" leaves the tile's size to the cost model.
+CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
+CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
 # Integer attributes of the kernels, after their maps'.
 GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
 
@@ -176,7 +174,7 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Parameters
     ----------
     option : str
-        One of CONV_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
+        One of CHANNELS_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
     direction : {"forward", "data", "weights"}
     attributes : mapping
         Of the kernel; groups.
@@ -186,10 +184,8 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Raises
     ------
     UsageError
-        An option that is unknown, a kernel that is too large, or too many channels.
+        A kernel that is too large, or too many channels.
     """
-    if option not in CONV_OPTIONS:
-        raise UsageError(f"conv must be one of {', '.join(CONV_OPTIONS)}, got {option!r}; auto is the default")
     if attributes["kernel"] > MAX_KERNEL:
         raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
     channels = max(attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes)

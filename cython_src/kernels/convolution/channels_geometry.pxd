@@ -11,11 +11,6 @@ from ..simd.lanes cimport LANES
 
 cdef enum Algorithm:
     DIRECT
-    IM2COL
-    TESTED  # "if"
-    TESTED_BLOCKED
-    PAD
-    PAD_BLOCKED
     WINOGRAD2
     WINOGRAD4
 

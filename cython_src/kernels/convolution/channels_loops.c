@@ -40,12 +40,10 @@ INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int grou
                 if (stored >= VL) {
                     if (t->accumulate)
                         sum += load(c);
-                    store(c, apply_activation(sum, t->activation));
+                    store(c, activated(sum, t->activation));
                 } else {
-                    for (int l = 0; l < stored; l++) {
-                        Vec one = splat(t->accumulate ? c[l] + sum[l] : sum[l]);
-                        c[l] = apply_activation(one, t->activation)[0];
-                    }
+                    for (int l = 0; l < stored; l++)
+                        c[l] = activated_one(t->accumulate ? c[l] + sum[l] : sum[l], t->activation);
                 }
             }
     }
@@ -269,88 +267,6 @@ static void spread_rows(const float *in, ptrdiff_t in_stride, int lanes, int n, 
     }
 }
 
-/* Outputs [x, x + outputs) of a row, those past the last computed again from its input. */
-INLINE void plain_outputs(const PlainTask *t, int x, const int outputs)
-{
-    Vec acc[8];
-    UNROLL for (int i = 0; i < outputs * REGISTERS; i++) acc[i] = (Vec){0};
-    for (int tap = 0; tap < t->num_taps; tap++) {
-        const int y = t->y + t->taps[tap].y;
-        if (t->tests && (y < 0 || y >= t->height))
-            continue;
-        const float *a[8], *b = t->b + t->taps[tap].b;
-        int inside[8];
-        UNROLL for (int r = 0; r < outputs; r++)
-        {
-            const int at = x + r < t->columns ? x + r : t->columns - 1;
-            const int column = at * t->move + t->taps[tap].x;
-            inside[r] = !t->tests || (column >= 0 && column < t->width);
-            a[r] = t->x + y * t->row + column * t->pixel;
-        }
-        for (int j = 0; j < t->k; j++) {
-            UNROLL for (int r = 0; r < outputs; r++) if (inside[r])
-            {
-                Vec s = splat(a[r][j]);
-                UNROLL for (int v = 0; v < REGISTERS; v++) acc[r * REGISTERS + v] += s * load(b + v * VL);
-            }
-            b += LANES;
-        }
-    }
-    float sums[8 * VL] __attribute__((aligned(64)));
-    UNROLL for (int i = 0; i < outputs * REGISTERS; i++) * (Vec *)(sums + i * VL) = acc[i];
-    for (int r = 0; r < outputs && x + r < t->columns; r++)
-        for (int i = 0; i < LANES && i < t->stored; i++) {
-            float sum = sums[r * LANES + i] + (t->bias && i < t->lanes ? t->bias[i] : 0.0f);
-            float *c = t->c + (x + r) * t->out_pixel + i;
-            *c = apply_activation(splat(t->accumulate ? *c + sum : sum), t->activation)[0];
-        }
-}
-
-static void plain(const PlainTask *t)
-{
-    if (t->blocked)
-        for (int x = 0; x < t->columns; x += 8 / REGISTERS)
-            plain_outputs(t, x, 8 / REGISTERS);
-    else
-        for (int x = 0; x < t->columns; x++)
-            plain_outputs(t, x, 1);
-}
-
-/* Input channels [first, first + inputs), a register for each. */
-INLINE void plain_gradient_inputs(const PlainGradientTask *t, int first, const int inputs)
-{
-    Vec sum[8][REGISTERS];
-    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < REGISTERS; v++) sum[i][v] = (Vec){0};
-    for (int y = 0; y < t->rows; y++)
-        for (int x = 0; x < t->columns; x++) {
-            const int row = t->top + t->move * y, column = t->left + t->move * x;
-            if (t->tests && (row < 0 || row >= t->height || column < 0 || column >= t->width))
-                continue;
-            const float *in = t->x + row * t->row + column * t->pixel + first,
-                        *dy = t->dy + y * t->dy_row + x * t->dy_pixel;
-            UNROLL for (int v = 0; v < REGISTERS; v++)
-            {
-                Vec gradient = load(dy + v * VL);
-                UNROLL for (int i = 0; i < inputs; i++) sum[i][v] += splat(in[i]) * gradient;
-            }
-        }
-    UNROLL for (int i = 0; i < inputs; i++) UNROLL for (int v = 0; v < REGISTERS; v++)
-    {
-        float *to = t->c + (first + i) * t->c_row + v * VL;
-        store(to, load(to) + sum[i][v]);
-    }
-}
-
-static void plain_gradient(const PlainGradientTask *t)
-{
-    int i = 0;
-    if (t->blocked)
-        for (; i + 8 / REGISTERS <= t->inputs; i += 8 / REGISTERS)
-            plain_gradient_inputs(t, i, 8 / REGISTERS);
-    for (; i < t->inputs; i++)
-        plain_gradient_inputs(t, i, 1);
-}
-
 INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int vectors, float *out)
 {
     for (int i = 0; i < n; i++, in += pixel, out += vectors * VL)
@@ -394,8 +310,6 @@ static void shifted_sums(const float *x, ptrdiff_t pixel, int n, const float *sh
 }
 
 const ChannelsConvolutionLoops ISA_SYMBOL(forktask_channels_convolution) = {
-    .plain = plain,
-    .plain_gradient = plain_gradient,
     .product = product,
     .outer = outer,
     .transpose_rows = transpose_rows,

@@ -64,37 +64,7 @@ typedef struct OuterTask {
     Request ahead[2]; /* made while the first and the second rows of a tile are summed */
 } OuterTask;
 
-/* One tap by its place: rows and columns of the input from an output's, offset in a panel. */
-typedef struct PlaneTap {
-    ptrdiff_t b;
-    int32_t y, x;
-} PlaneTap;
-
-/* The convolution as one would write it first: a row of `columns` outputs of one panel. Output x's taps lie in rows
- * y + tap.y and columns move * x + tap.x of an input of height x width pixels; with `tests` each is compared with these
- * bounds, else all are inside. One output at a time, or with `blocked` several in registers. */
-typedef struct PlainTask {
-    const float *x, *b, *bias;
-    float *c;
-    const PlaneTap *taps;
-    ptrdiff_t row, pixel, out_pixel;
-    int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate;
-} PlainTask;
-
-/* The weight gradient as one would write it first, of one tap and sixteen output channels: c[input * c_row + lane] += sum over
- * outputs (y, x) of x[input] * dy[lane], with the input in row top + move * y, column left + move * x of height x width
- * pixels; with `tests` each is compared with these bounds, else all are inside. One input channel at a time, or with
- * `blocked` several in registers. */
-typedef struct PlainGradientTask {
-    const float *dy, *x;
-    float *c;
-    ptrdiff_t dy_row, dy_pixel, row, pixel, c_row;
-    int rows, columns, inputs, top, left, move, height, width, tests, blocked;
-} PlainGradientTask;
-
 typedef struct ChannelsConvolutionLoops {
-    void (*plain)(const PlainTask *task);
-    void (*plain_gradient)(const PlainGradientTask *task);
     void (*product)(const ProductTask *task);
     void (*outer)(const OuterTask *task);
     /* out[lane * out_stride + r] = rows[index[r]][lane] for r < n, lane < lanes <= 16; added with `accumulate`. */

@@ -40,29 +40,7 @@ cdef extern from "cython_src/kernels/convolution/channels_loops.h" nogil:
         int images, rows, columns, m, width
         Request ahead[2]
 
-    ctypedef struct PlaneTap:
-        Py_ssize_t b
-        int32_t y, x
-
-    ctypedef struct PlainTask:
-        const float *x
-        const float *b
-        const float *bias
-        float *c
-        const PlaneTap *taps
-        Py_ssize_t row, pixel, out_pixel
-        int num_taps, k, move, height, width, y, columns, tests, blocked, lanes, stored, activation, accumulate
-
-    ctypedef struct PlainGradientTask:
-        const float *dy
-        const float *x
-        float *c
-        Py_ssize_t dy_row, dy_pixel, row, pixel, c_row
-        int rows, columns, inputs, top, left, move, height, width, tests, blocked
-
     ctypedef struct ChannelsConvolutionLoops:
-        void (*plain)(const PlainTask *) noexcept nogil
-        void (*plain_gradient)(const PlainGradientTask *) noexcept nogil
         void (*product)(const ProductTask *) noexcept nogil
         void (*outer)(const OuterTask *) noexcept nogil
         void (*transpose_rows)(const float *, const int32_t *, int, int, float *, Py_ssize_t, int) noexcept nogil

@@ -5,8 +5,7 @@ no other copy of a formula or of a limit. Parts begin at cache lines.
 """
 
 from ..simd.lanes cimport LANES
-from .channels_geometry cimport (
-    DIRECT, IM2COL, PAD, PAD_BLOCKED, TESTED, Convolution, divide, panel_inputs)
+from .channels_geometry cimport Convolution, divide, panel_inputs
 from .channels_loops cimport PixelGroup
 
 cpdef enum:
@@ -18,7 +17,6 @@ cdef enum:
     MAX_TAPS = MAX_KERNEL * MAX_KERNEL
     MAX_GROUPS = 1024  # groups of pixels in a list, unless two rows have more
     ROW_FLOATS = 1 << 16  # copied rows of inputs
-    PAD_FLOATS = 1 << 17  # copied inputs between zeros
     SMALL_WEIGHTS = 1 << 16  # floats that may stay in the L2 cache beside a list of pixels
     WINOGRAD_PANELS = 2  # panels that are summed at a time
     WEIGHT_TILES = 32  # Winograd tiles of a strip of the weight gradient
@@ -50,7 +48,6 @@ cdef inline Py_ssize_t pack_scratch(int taps, int k, int side) noexcept nogil:
 # --- forward pass and data gradient -----------------------------------------------------------------------------------
 
 cdef enum Method:  # how outputs of one phase are computed
-    PLAIN  # the naive algorithms
     FLAT  # straight from the map, whose pixels follow on
     COPIED  # by way of copies
     ROWS  # straight from the map, row by row
@@ -58,61 +55,25 @@ cdef enum Method:  # how outputs of one phase are computed
 
 cdef inline Method method_of(const Convolution *c, int images, int rows, int columns, bint whole) noexcept nogil:
     """Return the method for a block's part of a phase; `whole`: the block has all rows of the map."""
-    if TESTED <= c.algorithm <= PAD_BLOCKED:
-        return PLAIN
     # Pixels side by side in both maps: one row for the whole block, or of an image.
-    if (whole and c.algorithm == DIRECT and c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0
+    if (whole and c.kernel == 1 and c.stride == 1 and c.padding == 0 and c.source.halo == 0
             and c.target.halo == 0 and <Py_ssize_t> images * rows * columns >= 4):
         return FLAT
-    return COPIED if columns < 4 or c.algorithm == IM2COL else ROWS
+    return COPIED if columns < 4 else ROWS
 
 
-cdef struct Span:
-    int first, last, count  # of a phase's taps along one axis: the outermost places, and how many there are
-
-
-cdef inline Span tap_span(const Convolution *c, int phase, int step) noexcept nogil:
-    """Return the taps of the outputs phase + step j; their places are relative to output `phase`, divided by `step`."""
-    cdef Span span
-    cdef int tap, at
-    span.first = span.last = span.count = 0
+cdef inline int num_taps(const Convolution *c, int phase, int step) noexcept nogil:
+    """Return how many taps along one axis the outputs phase + step j meet."""
+    cdef int tap, at, count = 0
     for tap in range(c.kernel):
         at = phase - c.padding + tap * c.dilation
-        if divide(at, step) * step == at:
-            at = divide(at, step)
-            span.first = at if span.count == 0 else min(span.first, at)
-            span.last = at if span.count == 0 else max(span.last, at)
-            span.count += 1
-    return span
-
-
-cdef inline int read_channels(const Convolution *c) noexcept nogil:
-    """Return the channels of the map that is read, with padding where a product takes more than there are."""
-    return max(4, c.source.channels)
-
-
-cdef struct PaddedScratch:
-    int wide, chunk  # columns of the copied inputs, and rows of outputs whose inputs are copied at a time
-    Py_ssize_t end
-
-
-cdef inline PaddedScratch padded_scratch(const Convolution *c, const Span *y, const Span *x, int rows,
-                                         int columns) noexcept nogil:
-    """Divide the scratch memory of the naive algorithms, for `rows` rows of a phase."""
-    cdef PaddedScratch s
-    cdef int move = 1 if c.transposed else c.stride, reach = y.last - y.first + 1
-    s.wide = (columns - 1) * move + x.last - x.first + 1
-    s.chunk = rows
-    s.end = 0
-    if c.algorithm == PAD or c.algorithm == PAD_BLOCKED:
-        s.chunk = <int> min(rows, max(1, (PAD_FLOATS // (<Py_ssize_t> s.wide * read_channels(c)) - reach) // move + 1))
-        s.end = <Py_ssize_t> s.wide * ((s.chunk - 1) * move + reach) * read_channels(c)
-    return s
+        count += divide(at, step) * step == at
+    return count
 
 
 cdef inline int copied_channels(const Convolution *c, int k) noexcept nogil:
-    """Return how many channels a tap copies: those of all groups."""
-    return k if c.groups == 1 else read_channels(c)
+    """Return how many channels a tap copies: those of all groups, with padding where a product takes more."""
+    return k if c.groups == 1 else max(4, c.source.channels)
 
 
 cdef struct CopiedScratch:
@@ -179,10 +140,9 @@ cdef inline Py_ssize_t convolution_scratch(const Convolution *c, int k, int imag
                                            int channels) noexcept nogil:
     """Return the size for a block of the forward pass or of the data gradient: that of its largest phase."""
     cdef int step = c.stride if c.transposed else 1, num_panels = (channels + LANES - 1) // LANES
-    cdef int ry, rx, columns, phase_rows, of_row
+    cdef int ry, rx, columns, phase_rows, of_row, taps_y, taps_x
     cdef Py_ssize_t size, largest = 0, groups
     cdef Method method
-    cdef Span y, x
     if c.side:
         return winograd_scratch(c, k, images, rows).end
     for ry in range(step):
@@ -191,13 +151,11 @@ cdef inline Py_ssize_t convolution_scratch(const Convolution *c, int k, int imag
             columns = (c.target.width - rx + step - 1) // step
             if columns <= 0:
                 continue
-            y = tap_span(c, ry, step)
-            x = tap_span(c, rx, step)
+            taps_y = num_taps(c, ry, step)
+            taps_x = num_taps(c, rx, step)
             method = method_of(c, images, phase_rows, columns, rows == c.target.height)
-            if method == PLAIN:
-                size = padded_scratch(c, &y, &x, phase_rows, columns).end
-            elif method == COPIED:
-                size = copied_scratch(<Py_ssize_t> copied_channels(c, k) * y.count * x.count, num_panels * LANES,
+            if method == COPIED:
+                size = copied_scratch(<Py_ssize_t> copied_channels(c, k) * taps_y * taps_x, num_panels * LANES,
                                       <Py_ssize_t> images * phase_rows * columns).end
             elif method == FLAT:
                 groups = (<Py_ssize_t> images * phase_rows * columns + 3) // 4
@@ -262,31 +220,6 @@ cdef inline WeightScratch weight_scratch(const Convolution *c, int images, int o
     return s
 
 
-cdef struct PlainWeightScratch:
-    int inputs, chunks, rows, wide  # channels of the piece, chunks of 32 outputs; rows of a strip, columns it reads
-    Py_ssize_t sums, sums_size, gradient, gradient_size, input, end
-
-
-cdef inline PlainWeightScratch plain_weight_scratch(const Convolution *c, int outputs, int inputs) noexcept nogil:
-    """Divide the scratch memory of the naive algorithms."""
-    cdef PlainWeightScratch s
-    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1
-    s.inputs = c.target.pitch if c.target.pitch < LANES else <int> lines(inputs)
-    s.chunks = (outputs + 31) // 32
-    s.rows = min(c.source.height, (STRIP + c.source.width - 1) // c.source.width)
-    s.wide = (c.source.width - 1) * c.stride + reach
-    s.sums = weight_index(c, inputs)
-    s.sums_size = <Py_ssize_t> taps * s.inputs * 32
-    s.gradient = s.input = s.end = s.sums + s.chunks * s.sums_size
-    s.gradient_size = <Py_ssize_t> s.rows * c.source.width * 32
-    if c.algorithm == IM2COL:
-        s.input = s.gradient + s.chunks * s.gradient_size
-        s.end = s.input + <Py_ssize_t> s.rows * c.source.width * taps * s.inputs
-    elif c.algorithm == PAD or c.algorithm == PAD_BLOCKED:
-        s.end = s.input + <Py_ssize_t> ((s.rows - 1) * c.stride + reach) * s.wide * s.inputs
-    return s
-
-
 cdef struct WinogradWeightScratch:
     int inputs, outputs  # channels of the piece, in whole vectors
     int points, chunk  # interpolation points; tiles at a time
@@ -321,6 +254,4 @@ cdef inline Py_ssize_t weight_gradient_scratch(const Convolution *c, int images,
     inputs = min(inputs, piece_inputs(c))
     if c.side:
         return winograd_weight_scratch(c, images, outputs, inputs).end
-    if c.algorithm == DIRECT:
-        return weight_scratch(c, images, outputs, inputs).end
-    return plain_weight_scratch(c, outputs, inputs).end
+    return weight_scratch(c, images, outputs, inputs).end

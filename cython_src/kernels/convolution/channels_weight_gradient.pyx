@@ -9,14 +9,12 @@ from libc.string cimport memcpy, memset
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
 from ..simd.lanes cimport LANES
-from .channels_geometry cimport (
-    DIRECT, IM2COL, PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, convolution_of, panel_inputs, read_convolution,
-    read_tile)
+from .channels_geometry cimport Convolution, convolution_of, panel_inputs, read_convolution, read_tile
 from .channels_loops cimport ChannelsConvolutionLoops as Loops
-from .channels_loops cimport OuterTask, PlainGradientTask, Request
+from .channels_loops cimport OuterTask, Request
 from .channels_sizes cimport (
-    MAX_PANELS, PlainWeightScratch, WeightScratch, WinogradWeightScratch, piece_inputs, piece_outputs,
-    plain_weight_scratch, weight_gradient_scratch, weight_scratch, winograd_weight_scratch)
+    MAX_PANELS, WeightScratch, WinogradWeightScratch, piece_inputs, piece_outputs, weight_gradient_scratch,
+    weight_scratch, winograd_weight_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
 from ..interface.kernel_spec import KernelSpec, lengths, register
@@ -101,12 +99,9 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
                 winograd_weight_piece(&c, loops, (<const Micro *> a.micro).channels_winograd, dy, x, out,
                                       bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
                                       <float *> context.scratch)
-            elif c.algorithm == DIRECT:
+            else:
                 weight_piece(&c, loops, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
                              i_stop, <float *> context.scratch)
-            else:
-                plain_weight_piece(&c, loops, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop,
-                                   i, i_stop, <float *> context.scratch)
             first = False
             i = i_stop
         o = o_stop
@@ -192,97 +187,6 @@ cdef void weight_piece(const Convolution *c, const Loops *loops, const float *dy
             y += count_y
         n += count_n
     store_weights(c, loops, sums, place.sums_size, out, o0, o1, i0, i1, place.rows, place.joined, index)
-
-
-cdef void plain_weight_piece(const Convolution *c, const Loops *loops, const float *dy, const float *x, float *out,
-                             float *bias, int n0, int n1, int o0, int o1, int i0, int i1,
-                             float *scratch) noexcept nogil:
-    """Like weight_piece(), by the naive algorithms: inputs of all taps copied side by side before the product, bounds
-    tested at each tap, or the input copied between zeros first."""
-    cdef const ChannelsMap *g = &c.source
-    cdef const ChannelsMap *m = &c.target
-    cdef PlainWeightScratch place = plain_weight_scratch(c, o1 - o0, i1 - i0)
-    cdef int taps = c.kernel * c.kernel, reach = (c.kernel - 1) * c.dilation + 1, high, wide = place.wide
-    cdef int inputs = place.inputs, valid = min(inputs, m.pitch - i0), chunks = place.chunks
-    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED, copied_taps = c.algorithm == IM2COL
-    cdef int n, y, count, chunk, width, o, tap, row, column, r, s
-    cdef int32_t *index = <int32_t *> scratch
-    cdef float *sums = scratch + place.sums
-    cdef float *packed_dy = scratch + place.gradient
-    cdef float *copied = scratch + place.input
-    cdef float *to
-    cdef const float *image
-    cdef OuterTask product
-    cdef PlainGradientTask t
-    memset(sums, 0, chunks * place.sums_size * sizeof(float))
-    if bias != NULL:
-        sum_gradient(c, loops, dy, n0, n1, o0, o1, bias)
-    t.dy_row = row_size(g)
-    t.dy_pixel = g.pitch
-    t.row = <Py_ssize_t> wide * inputs if padded else row_size(m)
-    t.pixel = inputs if padded else m.pitch
-    t.columns = g.width
-    t.inputs = min(valid, i1 - i0)
-    t.move = c.stride
-    t.height = m.height
-    t.width = m.width
-    t.tests = not padded
-    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
-    for n in range(n0, n1):
-        image = x + pixel(m, n, 0, 0) + i0
-        y = 0
-        while y < g.height:
-            count = min(place.rows, g.height - y)
-            # The window of the input that these rows read, or for each of their pixels the inputs of all taps.
-            high = count if copied_taps else (count - 1) * c.stride + reach if padded else 0
-            to = copied
-            for r in range(high):
-                for s in range(g.width * taps if copied_taps else wide):
-                    if copied_taps:
-                        tap = s % taps
-                        row = (y + r) * c.stride - c.padding + tap // c.kernel * c.dilation
-                        column = s // taps * c.stride - c.padding + tap % c.kernel * c.dilation
-                    else:
-                        row = y * c.stride - c.padding + r
-                        column = s - c.padding
-                    if 0 <= row < m.height and 0 <= column < m.width:
-                        memcpy(to, image + row * row_size(m) + <Py_ssize_t> column * m.pitch, valid * sizeof(float))
-                        memset(to + valid, 0, (inputs - valid) * sizeof(float))
-                    else:
-                        memset(to, 0, inputs * sizeof(float))
-                    to += inputs
-            for chunk in range(chunks):
-                o = o0 + 32 * chunk
-                width = 32 if o1 - o > LANES else LANES
-                if copied_taps:
-                    pack_pixels(g, loops, dy, n, n + 1, y + g.halo, count, g.halo, g.width, 1, o, width,
-                                min(width, g.pitch - o), packed_dy + chunk * place.gradient_size)
-                    product.images = 1
-                    product.rows = count
-                    product.columns = g.width
-                    product.m = taps * inputs
-                    product.pixel = product.m
-                    product.row = product.pixel * g.width
-                    product.image = 0
-                    product.ahead[0].lines = product.ahead[1].lines = 0
-                    product.width = width
-                    product.a = copied
-                    product.b = packed_dy + chunk * place.gradient_size
-                    product.c = sums + chunk * place.sums_size
-                    loops.outer(&product)
-                    continue
-                t.rows = count
-                t.c_row = width
-                t.x = copied if padded else image
-                for tap in range(taps):
-                    t.top = tap // c.kernel * c.dilation + (0 if padded else y * c.stride - c.padding)
-                    t.left = tap % c.kernel * c.dilation - (0 if padded else c.padding)
-                    for r in range(width // LANES):
-                        t.dy = dy + pixel(g, n, y, 0) + o + r * LANES
-                        t.c = sums + chunk * place.sums_size + <Py_ssize_t> tap * inputs * width + r * LANES
-                        loops.plain_gradient(&t)
-            y += count
-    store_weights(c, loops, sums, place.sums_size, out, o0, o1, i0, i1, inputs, 0, index)
 
 
 cdef void store_weights(const Convolution *c, const Loops *loops, const float *sums, Py_ssize_t sums_size,

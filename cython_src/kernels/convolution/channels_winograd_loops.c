@@ -197,7 +197,7 @@ INLINE void ask(const int n, const int first, const float *x, ptrdiff_t row, ptr
                         v += load(bias + c);                                                                   \
                     if (accumulate)                                                                            \
                         v += load(p);                                                                          \
-                    store(p, apply_activation(v, activation));                                                 \
+                    store(p, activated(v, activation));                                                        \
                 }                                                                                              \
         }                                                                                                      \
     }

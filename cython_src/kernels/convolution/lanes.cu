@@ -1,5 +1,5 @@
 /* Convolution with 5 x 5 kernels and stride 1, whose padding is the halo of the map it reads: forward (alone, or with ReLU and pooling), data gradient (alone,
- * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels/convolution/lanes.pyx. */
+ * or with the backward pass of the pooling and ReLU before it) and weight gradient. Formulas: kernels/convolution/lanes_convolution.pyx. */
 
 #include "cython_src/kernels/convolution/lanes.cuh"
 

@@ -65,7 +65,8 @@ static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stor
 
 /* ---- algorithms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
 
-enum { ALGORITHM_IM2COL = 1, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
+/* Positions in algorithms.COMPARED. */
+enum { ALGORITHM_IM2COL, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
 
 #define PAIR_ROWS 2  /* rows of outputs at a time, of im2col's copies too */
 #define PAD_ROWS  16 /* rows of outputs whose inputs are copied between zeros at a time */

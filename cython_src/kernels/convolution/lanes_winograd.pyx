@@ -40,7 +40,7 @@ cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, longest, register
-from .lanes import (
+from .lanes_convolution import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)
 from ..maps.lanes import BOX, map_attributes

@@ -1,6 +1,7 @@
 /* Fully connected layer: y = W x + b (alone, or with ReLU), data gradient (alone, or with the backward pass of the ReLU,
  * or pooling and ReLU, before it) and weight gradient. Formulas: kernels/dense/dense.pyx. */
 
+#include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/maps/lanes.cuh"
 
 /* A CUDA block for each group and output; its threads are lanes times strips of features, which a tree adds up. */
@@ -27,7 +28,7 @@ __device__ void fully_connected(const GpuArgs &a)
     }
     if (strip == 0) {
         const float y = sums[lane] + ((const float *)a.operand[2])[o];
-        ((float *)a.operand[3])[((long long)g * outputs + o) * lanes + lane] = RELU && y <= 0 ? 0 : y;
+        ((float *)a.operand[3])[((long long)g * outputs + o) * lanes + lane] = RELU ? activate(y, ACTIVATION_RELU) : y;
     }
 }
 
@@ -140,7 +141,7 @@ __device__ inline void add_bias(const GpuArgs &a)
     const long long items = (long long)(b[1] - b[0]) * outputs * lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const float y = out[i] + ((const float *)a.operand[2])[i / lanes % outputs];
-        out[i] = RELU && y <= 0 ? 0 : y;
+        out[i] = RELU ? activate(y, ACTIVATION_RELU) : y;
     }
 }
 

@@ -1,4 +1,4 @@
-/* Maps of the layout "channels" as vectors, and back: kernels/dense/flatten.pyx. */
+/* Maps of the layout "channels" as vectors, and back: kernels/dense/dense.pyx. */
 
 #include "cython_src/kernels/maps/channels.cuh"
 

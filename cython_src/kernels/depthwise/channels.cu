@@ -1,4 +1,4 @@
-/* Depthwise convolution of the layout "channels": kernels/depthwise/channels.pyx. What lies outside a map counts as zero. */
+/* Depthwise convolution of the layout "channels": kernels/depthwise/depthwise.pyx. What lies outside a map counts as zero. */
 
 #include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/maps/channels.cuh"

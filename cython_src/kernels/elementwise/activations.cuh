@@ -1,18 +1,44 @@
-/* Activations by their code, 0 none, 1 ReLU, 2 ReLU6, and where they pass a gradient. */
+/* Activations by their code, and where they pass a gradient. GELU is that of kernels/elementwise/functions.h. */
 #ifndef FORKTASK_ACTIVATIONS_CUH
 #define FORKTASK_ACTIVATIONS_CUH
 
-__device__ inline float activate(float x, int activation)
+#include "cython_src/kernels/simd/activation_codes.h"
+
+#define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
+#define GELU_CUBIC 0.044715f
+#define GELU_MOST  88.0f /* of the exponent: no infinity, whose product with zero were none */
+
+/* e^(-2u), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is 1 / (1 + e^(-2u)). */
+__device__ inline float gelu_power(float x)
 {
-    if (activation)
-        x = x <= 0 ? 0 : x; /* a NaN stays one */
-    return activation == 2 && x >= 6 ? 6 : x;
+    return expf(min(GELU_MOST, x * (x * x * (-2 * GELU_SCALE * GELU_CUBIC) - 2 * GELU_SCALE)));
 }
 
-/* Whether an activation passes the gradient, from its result or its argument. */
+__device__ inline float gelu(float x)
+{
+    return x / (gelu_power(x) + 1);
+}
+
+__device__ inline float gelu_derivative(float x)
+{
+    const float power = gelu_power(x), share = 1 / (power + 1);
+    const float twice_du = x * x * (6 * GELU_SCALE * GELU_CUBIC) + 2 * GELU_SCALE;
+    return share + x * twice_du * (share * (power * share));
+}
+
+__device__ inline float activate(float x, int activation)
+{
+    if (activation == ACTIVATION_GELU)
+        return gelu(x);
+    if (activation)
+        x = x <= 0 ? 0 : x; /* a NaN stays one */
+    return activation == ACTIVATION_RELU6 && x >= 6 ? 6 : x;
+}
+
+/* Whether ReLU or ReLU6 passes the gradient, from its result or its argument. */
 __device__ inline bool passes(float y, int activation)
 {
-    return activation == 0 || (y > 0 && (activation != 2 || y < 6));
+    return activation == 0 || (y > 0 && (activation != ACTIVATION_RELU6 || y < 6));
 }
 
 #endif

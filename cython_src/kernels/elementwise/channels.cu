@@ -1,4 +1,4 @@
-/* Activation, sum of two maps and dropout of the layout "channels": kernels/elementwise/channels.pyx. */
+/* Activation, sum of two maps and dropout of the layout "channels": kernels/elementwise/elementwise.pyx. */
 
 #include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/maps/channels.cuh"

@@ -4,9 +4,6 @@
 #define FORKTASK_ELEMENTWISE_FUNCTIONS_H
 
 #include <string.h>
-#if MICRO_ISA != GENERIC
-#include <immintrin.h>
-#endif
 
 /* The first n lanes from memory, zeros in the others; a plain load where n is known to be VL. */
 INLINE Vec load_some(const float *p, int n)

@@ -1,5 +1,6 @@
-/* ReLU of the lane layouts: kernels/elementwise/lanes.pyx. Bounds: groups, channels, rows. */
+/* ReLU of the lane layouts: kernels/elementwise/elementwise.pyx. Bounds: groups, channels, rows. */
 
+#include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/maps/lanes.cuh"
 
 KERNEL(relu_forward)
@@ -12,8 +13,8 @@ KERNEL(relu_forward)
     const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const Place p = place_of(i, b, rows, source.width, source.lanes);
-        const float v = input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = v <= 0 ? 0 : v;
+        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] =
+            activate(input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane], ACTIVATION_RELU);
     }
 }
 

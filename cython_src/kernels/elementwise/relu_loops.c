@@ -1,17 +1,17 @@
 /* Inner loops of ReLU, see kernels/elementwise/relu_loops.h. Compiled once per instruction set. */
 #include "relu_loops.h"
-#include "cython_src/kernels/simd/vectors.h"
+#include "cython_src/kernels/simd/activations.h"
+
+#include "functions.h"
 
 static void relu(const float *in, float *out, ptrdiff_t n)
 {
-    for (ptrdiff_t i = 0; i < n; i++)
-        out[i] = in[i] <= 0 ? 0 : in[i];
+    FOR_VECTORS(i, m, n, store_some(out + i, activated(load_some(in + i, m), ACTIVATION_RELU), m));
 }
 
 static void relu_backward(const float *dy, const float *y, float *dx, ptrdiff_t n)
 {
-    for (ptrdiff_t i = 0; i < n; i++)
-        dx[i] = y[i] > 0 ? dy[i] : 0;
+    FOR_VECTORS(i, m, n, store_some(dx + i, passed(load_some(dy + i, m), load_some(y + i, m), ACTIVATION_RELU), m));
 }
 
 const ReluLoops ISA_SYMBOL(forktask_relu) = {

@@ -1,7 +1,7 @@
-/* Element-wise layers of tokens: ReLU and GELU, their backward passes, and the sum of two tensors (kernels/elementwise/tokens.pyx).
+/* Element-wise layers of tokens: ReLU and GELU, their backward passes, and the sum of two tensors (kernels/elementwise/elementwise.pyx).
  * Bounds: rows. */
 
-#include "cython_src/kernels/elementwise/gelu.cuh"
+#include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
 /* Call body(i) for each element of a block's rows; all threads of the grid row divide them. */
@@ -30,8 +30,7 @@ KERNEL(gelu_backward)
 KERNEL(tokens_relu_forward)
 {
     for_elements(a, [&](long long i) {
-        const float x = ((const float *)a.operand[0])[i];
-        ((float *)a.operand[1])[i] = x <= 0 ? 0 : x;
+        ((float *)a.operand[1])[i] = activate(((const float *)a.operand[0])[i], ACTIVATION_RELU);
     });
 }
 

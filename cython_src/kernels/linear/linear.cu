@@ -1,10 +1,8 @@
 /* Linear layers of tokens: forward pass, data gradient, weight gradient, each a matrix product in tiles with its epilogue,
  * and the epilogues alone for products that cuBLAS computes: kernels/linear/linear.pyx. */
 
-#include "cython_src/kernels/elementwise/gelu.cuh"
+#include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/linear/tiles.cuh"
-
-#define LINEAR_RELU 1 /* code of the activation, kernels/linear/linear_loops.h */
 
 __device__ inline float *output_at(const GpuArgs &a, int row, int column)
 {
@@ -19,10 +17,7 @@ __device__ inline void finish_output(const GpuArgs &a, int row, int column, floa
         y += ((const float *)a.operand[2])[column];
     if (a.operand[4])
         ((float *)a.operand[4])[at] = y;
-    if (a.integers[3] == GELU)
-        y = gelu(y);
-    else if (a.integers[3] == LINEAR_RELU)
-        y = y <= 0 ? 0 : y;
+    y = activate(y, a.integers[3]);
     if (a.operand[3])
         y += ((const float *)a.operand[3])[at];
     *output_at(a, row, column) = y;

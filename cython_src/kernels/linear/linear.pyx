@@ -13,14 +13,50 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from .linear_loops cimport LINEAR_COLUMNS, LINEAR_FLOATS, LINEAR_GELU, LINEAR_GRADIENT_FLOATS, LINEAR_RELU
-from .linear_loops cimport LinearGradientTask, LinearTask
-from .linear_loops cimport LinearLoops
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, longest, register
 from ..elementwise.gelu import gelu, gelu_derivative
+from ..interface.kernel_spec import KernelSpec, longest, register
+
+
+cdef extern from "cython_src/kernels/simd/activation_codes.h" nogil:
+    const int ACTIVATION_RELU, ACTIVATION_GELU
+
+
+cdef extern from "cython_src/kernels/linear/linear_loops.h" nogil:
+    Py_ssize_t LINEAR_FLOATS(Py_ssize_t terms, Py_ssize_t columns)
+    Py_ssize_t LINEAR_GRADIENT_FLOATS(Py_ssize_t rows, Py_ssize_t outputs, Py_ssize_t inputs)
+    const int LINEAR_COLUMNS
+
+    ctypedef struct LinearTask:
+        const float *a
+        const float *b
+        float *c
+        Py_ssize_t a_row, b_row, c_row
+        int rows, columns, terms, accumulate
+        const float *bias
+        const float *residual
+        float *before
+        const float *gelu_of
+        const float *relu_of
+        Py_ssize_t residual_row
+        int activation
+        float *scratch
+
+    ctypedef struct LinearGradientTask:
+        const float *gradient
+        const float *input
+        float *c
+        float *bias
+        Py_ssize_t gradient_row, input_row, c_row
+        int rows, outputs, inputs, accumulate
+        float *scratch
+
+    ctypedef struct LinearLoops:
+        void (*forward)(const LinearTask *) noexcept nogil
+        void (*backward_data)(const LinearTask *) noexcept nogil
+        void (*backward_weights)(const LinearGradientTask *) noexcept nogil
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -28,7 +64,7 @@ cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
         const LinearLoops *linear
 
 
-RELU, GELU = LINEAR_RELU, LINEAR_GELU  # codes of the activation; 0: none
+RELU, GELU = ACTIVATION_RELU, ACTIVATION_GELU  # codes of the activation; 0: none
 
 
 cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:

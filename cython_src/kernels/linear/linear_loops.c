@@ -1,7 +1,7 @@
 /* Products of linear layers; see kernels/linear/linear_loops.h. */
 #include "linear_loops.h"
 
-#include "cython_src/kernels/simd/vectors.h"
+#include "cython_src/kernels/simd/activations.h"
 
 #include "cython_src/kernels/elementwise/functions.h"
 #include "tiles.h"
@@ -47,18 +47,14 @@ static __attribute__((noinline)) void finish_tile(const LinearTask *t, float *su
                     value += load_some(bias + column + n, lanes);
                 if (before)
                     store_some(before + p, value, lanes);
-                if (activation == LINEAR_GELU)
-                    value = gelu(value);
-                else if (activation == LINEAR_RELU)
-                    value = choose_lanes((VecI)(value <= splat(0)), splat(0), value);
-                *v = value;
+                *v = activation == ACTIVATION_GELU ? gelu(value) : activated(value, activation);
             });
         if (residual)
             EACH_OF_TILE(map_row, *v += load_some(residual + p, lanes));
         if (gelu_of)
             EACH_OF_TILE(map_row, *v *= gelu_derivative(load_some(gelu_of + p, lanes)));
         if (relu_of)
-            EACH_OF_TILE(map_row, *v = choose_lanes((VecI)(load_some(relu_of + p, lanes) > splat(0)), *v, splat(0)));
+            EACH_OF_TILE(map_row, *v = passed(*v, load_some(relu_of + p, lanes), ACTIVATION_RELU));
     }
     EACH_OF_TILE(c_row, store_some(c + p, *v, lanes));
 }

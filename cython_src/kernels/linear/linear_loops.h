@@ -25,8 +25,6 @@
 #define LINEAR_GRADIENT_FLOATS(ROWS, OUTPUTS, INPUTS) \
     (LINEAR_PIECE_ROWS(ROWS) * (LINEAR_WIDTH(INPUTS) + LINEAR_MIN(OUTPUTS, LINEAR_OUTPUTS)))
 
-enum { LINEAR_RELU = 1, LINEAR_GELU = 3 }; /* codes of the activation; 0: none */
-
 /* c = epilogue(a b), for a (rows, terms) and b (terms, columns). */
 typedef struct LinearTask {
     const float *a, *b;

@@ -1,4 +1,4 @@
-/* Tokens of a step, and the tokens that follow them or their labels, from a text of tokens: kernels/load/tokens.pyx. */
+/* Tokens of a step, and the tokens that follow them or their labels, from a text of tokens: kernels/load/load.pyx. */
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
 

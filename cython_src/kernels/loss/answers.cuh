@@ -1,4 +1,4 @@
-/* Labels that have no loss (kernels/loss/softmax.pxd). */
+/* Labels that have no loss (kernels/loss/loss.pyx). */
 #ifndef FORKTASK_LOSS_ANSWERS_CUH
 #define FORKTASK_LOSS_ANSWERS_CUH
 

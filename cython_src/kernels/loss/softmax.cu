@@ -1,4 +1,4 @@
-/* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels/loss/softmax.pyx). */
+/* Softmax alone and with cross-entropy and its gradient, and the sums kept for each step (kernels/loss/loss.pyx). */
 
 #include "cython_src/kernels/loss/answers.cuh"
 

@@ -1,5 +1,5 @@
 /* Cross-entropy of the next token over a vocabulary, and its gradient in place of the logits, a CUDA block for each row:
- * kernels/loss/vocabulary.pyx. */
+ * kernels/loss/loss.pyx. */
 
 #include "cython_src/kernels/loss/answers.cuh"
 

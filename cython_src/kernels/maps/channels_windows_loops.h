@@ -7,10 +7,6 @@
 #include "channels_windows.h"
 #include "cython_src/kernels/simd/vectors.h"
 
-#if MICRO_ISA != GENERIC
-#include <immintrin.h>
-#endif
-
 INLINE int at_least(int a, int b)
 {
     return a > b ? a : b;

@@ -1,4 +1,4 @@
-/* Batch normalisation of the layout "channels": formulas and operands as in kernels/norm/channels.pyx.
+/* Batch normalisation of the layout "channels": formulas and operands as in kernels/norm/norm.pyx.
  *
  * Sums over pixels: a CUDA block takes STRIP_CHANNELS channels of a plan's block, its threads strips of pixels; strips are
  * added by a tree. */

@@ -1,4 +1,4 @@
-/* Layer normalisation of tokens, NoNorm, and their gradients: formulas and operands as in kernels/norm/tokens.pyx. */
+/* Layer normalisation of tokens, NoNorm, and their gradients: formulas and operands as in kernels/norm/norm.pyx. */
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
 

@@ -19,12 +19,27 @@ from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
 from ..interface.block_kernel cimport KernelArgs, TaskContext
-from .optimizer_loops cimport OptimizerTask
-from .optimizer_loops cimport OptimizerLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/optimizer/optimizer_loops.h" nogil:
+    ctypedef struct OptimizerTask:
+        const float *partial
+        float *gradient
+        float *parameter
+        float *first
+        float *second
+        Py_ssize_t partial_stride, row_length, row_stride, start, stop
+        int partials
+        float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step
+
+    ctypedef struct OptimizerLoops:
+        void (*sgd)(const OptimizerTask *) noexcept nogil
+        void (*adam)(const OptimizerTask *) noexcept nogil
+        float (*gradient_sum)(const OptimizerTask *) noexcept nogil
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -193,3 +208,53 @@ register(KernelSpec("gradient_sum", ("partials?", "gradient", "squares"), ELEMEN
                     _sum_reference, <uintptr_t> &gradient_sum))
 register(KernelSpec("gradient_scale", ("squares", "scale", "norm_log?"), ("num_squares", "length"), ("max_norm",), (),
                     _scale_reference, <uintptr_t> &gradient_scale))
+
+
+cdef int joint_sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]. bounds: rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef Py_ssize_t inputs = a.integers[2], o, row
+    cdef OptimizerTask task
+    memset(&task, 0, sizeof(OptimizerTask))
+    task.partials = <int> a.integers[0]
+    task.partial_stride = a.integers[1] * (inputs + 1)
+    task.rate = (<const float *> a.operand[6])[context.iteration % a.integers[3]]
+    task.momentum = <float> a.reals[0]
+    task.decay = <float> a.reals[1]
+    task.scale = 1
+    for o in range(b[0], b[1]):
+        row = o * (inputs + 1)
+        task.partial = <const float *> a.operand[0] + row
+        task.gradient = <float *> a.operand[1] + row
+        task.parameter = <float *> a.operand[2] + o * inputs
+        task.first = <float *> a.operand[4] + o * inputs
+        task.row_length = task.stop = inputs
+        micro.optimizer.sgd(&task)
+        task.partial += inputs
+        task.gradient += inputs
+        task.parameter = <float *> a.operand[3] + o
+        task.first = <float *> a.operand[5] + o
+        task.row_length = task.stop = 1
+        micro.optimizer.sgd(&task)
+    return 0
+
+
+def _joint_sgd_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["o0"], bounds["o1"])
+    gradient = operands["gradient"].reshape(attributes["outputs"], -1)
+    gradient[rows] = operands["partials"][:, rows].sum(axis=0)
+    rate = operands["learning_rates"][iteration % attributes["num_rates"]]
+    for name, g in (("weight", gradient[rows, :-1]), ("bias", gradient[rows, -1])):
+        w, v = operands[name][rows], operands[f"{name}_momentum"][rows]
+        v[:] = attributes["momentum"] * v + (g.reshape(w.shape) + attributes["weight_decay"] * w)
+        w -= rate * v
+
+
+register(KernelSpec(
+    "sgd",
+    ("partials", "gradient", "weight", "bias", "weight_momentum", "bias_momentum", "learning_rates"),
+    ("partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"),
+    _joint_sgd_reference,
+    <uintptr_t> &joint_sgd))

@@ -4,10 +4,6 @@
 
 #include <math.h>
 
-#if MICRO_ISA != GENERIC
-#include <immintrin.h>
-#endif
-
 /* Pieces of [start, stop) that are contiguous in a partial. */
 #define EACH_RUN(t)                                              \
     for (ptrdiff_t e = (t)->start, run; e < (t)->stop; e += run) \
@@ -120,33 +116,8 @@ static float gradient_sum(const OptimizerTask *t)
     return total;
 }
 
-static void lanes_sgd(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
-                      float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay)
-{
-    ptrdiff_t i = 0;
-    for (; i + VL <= n; i += VL) {
-        Vec g = load(partial + i), w = load(weight + i);
-        for (int p = 1; p < partials; p++)
-            g += load(partial + p * stride + i);
-        Vec v = momentum * load(velocity + i) + (g + weight_decay * w);
-        store(gradient + i, g);
-        store(velocity + i, v);
-        store(weight + i, w - rate * v);
-    }
-    for (; i < n; i++) {
-        float g = partial[i];
-        for (int p = 1; p < partials; p++)
-            g += partial[p * stride + i];
-        float v = momentum * velocity[i] + (g + weight_decay * weight[i]);
-        gradient[i] = g;
-        velocity[i] = v;
-        weight[i] -= rate * v;
-    }
-}
-
 const OptimizerLoops ISA_SYMBOL(forktask_optimizer) = {
     .sgd = sgd,
     .adam = adam,
     .gradient_sum = gradient_sum,
-    .lanes_sgd = lanes_sgd,
 };

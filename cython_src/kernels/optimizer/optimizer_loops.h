@@ -21,10 +21,6 @@ typedef struct OptimizerLoops {
     void (*adam)(const OptimizerTask *task);
     /* gradient = sum of partials; returns the sum of its squares */
     float (*gradient_sum)(const OptimizerTask *task);
-    /* g = sum of `partials` gradients, `stride` floats apart, in order; then momentum and step:
-     * v = momentum v + (g + weight_decay w), w = w - rate v. The sum is kept in `gradient`. */
-    void (*lanes_sgd)(const float *partial, ptrdiff_t stride, int partials, float *gradient, float *weight,
-                      float *velocity, ptrdiff_t n, float rate, float momentum, float weight_decay);
 } OptimizerLoops;
 
 #endif

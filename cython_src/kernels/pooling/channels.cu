@@ -1,4 +1,4 @@
-/* Maximum, average and global average pooling of the layout "channels": kernels/pooling/channels.pyx. A thread for each number
+/* Maximum, average and global average pooling of the layout "channels": kernels/pooling/pooling.pyx. A thread for each number
  * of the result; backward passes gather, window by window in order. */
 
 #include "cython_src/kernels/maps/channels.cuh"

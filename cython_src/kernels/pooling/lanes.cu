@@ -1,5 +1,5 @@
 /* Maxima of 2 x 2 windows, forward and backward; the index says which element of its window a maximum was, 4 that
- * ReLU stopped it (kernels/pooling/lanes.pyx). */
+ * ReLU stopped it (kernels/pooling/pooling.pyx). */
 
 #include "cython_src/kernels/maps/lanes.cuh"
 

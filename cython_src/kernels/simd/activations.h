@@ -1,20 +1,15 @@
-/* Activations of vectors and of single numbers, by their code: 0 none, 1 ReLU, 2 ReLU6; see kernels/simd/vectors.h. */
+/* Activations of vectors and of single numbers, by their code; see kernels/simd/vectors.h. On every instruction set a NaN
+ * stays one, and no result is a negative zero. */
 #ifndef FORKTASK_ACTIVATIONS_H
 #define FORKTASK_ACTIVATIONS_H
 
+#include "activation_codes.h"
 #include "vectors.h"
 
-#if MICRO_ISA != GENERIC
-#include <immintrin.h>
-#endif
-
-/* A NaN stays one. */
 INLINE Vec clip_below(Vec x)
 {
 #if MICRO_ISA == AVX512
-    return (Vec)_mm512_max_ps(_mm512_setzero_ps(), (__m512)x); /* the second operand where one is a NaN */
-#elif MICRO_ISA == AVX2
-    return (Vec)_mm256_max_ps(_mm256_setzero_ps(), (__m256)x);
+    return (Vec)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_NLE_UQ), (__m512)x);
 #else
     return (Vec)((VecI)x & ~(x <= 0));
 #endif
@@ -23,20 +18,19 @@ INLINE Vec clip_below(Vec x)
 INLINE Vec clip_above(Vec x)
 {
 #if MICRO_ISA == AVX512
-    return (Vec)_mm512_min_ps(_mm512_set1_ps(6), (__m512)x);
-#elif MICRO_ISA == AVX2
-    return (Vec)_mm256_min_ps(_mm256_set1_ps(6), (__m256)x);
+    return (Vec)_mm512_min_ps(_mm512_set1_ps(6), (__m512)x); /* the second operand where one is a NaN */
 #else
     VecI over = x >= 6;
     return (Vec)((over & (VecI)splat(6)) | (~over & (VecI)x));
 #endif
 }
 
+/* ReLU and ReLU6. */
 INLINE Vec activated(Vec x, const int activation)
 {
     if (activation)
         x = clip_below(x);
-    return activation == 2 ? clip_above(x) : x;
+    return activation == ACTIVATION_RELU6 ? clip_above(x) : x;
 }
 
 /* g where the activation passes it, whose result or argument is y; zero elsewhere. */
@@ -46,12 +40,12 @@ INLINE Vec passed(Vec g, Vec y, const int activation)
         return g;
 #if MICRO_ISA == AVX512
     __mmask16 mask = _mm512_cmp_ps_mask((__m512)y, _mm512_setzero_ps(), _CMP_GT_OQ);
-    if (activation == 2)
+    if (activation == ACTIVATION_RELU6)
         mask = _mm512_mask_cmp_ps_mask(mask, (__m512)y, _mm512_set1_ps(6), _CMP_LT_OQ);
     return (Vec)_mm512_maskz_mov_ps(mask, (__m512)g);
 #else
     VecI mask = y > 0;
-    if (activation == 2)
+    if (activation == ACTIVATION_RELU6)
         mask &= y < 6;
     return (Vec)((VecI)g & mask);
 #endif
@@ -59,26 +53,12 @@ INLINE Vec passed(Vec g, Vec y, const int activation)
 
 INLINE float activated_one(float x, int activation)
 {
-    if (activation)
-        x = x <= 0 ? 0 : x;
-    return activation == 2 && x >= 6 ? 6 : x;
+    return activated(splat(x), activation)[0];
 }
 
 INLINE float passed_one(float g, float y, int activation)
 {
-    return activation == 0 || (y > 0 && !(activation == 2 && !(y < 6))) ? g : 0;
-}
-
-/* Like activated(), but negative zeros become positive ones on every instruction set. */
-INLINE Vec apply_activation(Vec v, int activation)
-{
-    if (activation)
-        v = (Vec)((VecI)v & ~(VecI)(v <= (Vec){0})); /* a NaN stays one */
-    if (activation == 2) {
-        VecI above = (VecI)(v >= splat(6.0f));
-        v = (Vec)(((VecI)v & ~above) | ((VecI)splat(6.0f) & above));
-    }
-    return v;
+    return passed(splat(g), splat(y), activation)[0];
 }
 
 #endif

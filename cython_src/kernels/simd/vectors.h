@@ -14,6 +14,10 @@
 #define AVX2    1
 #define AVX512  2
 
+#if MICRO_ISA != GENERIC
+#include <immintrin.h>
+#endif
+
 #if MICRO_ISA == AVX512
 #define VL               16 /* floats in a register */
 #define ISA_NAME         "avx512"

@@ -19,7 +19,7 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CONV_OPTIONS
+from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CHANNELS_OPTIONS, COMPARED
 from forktask.cython_src.lowering.layouts.lanes.algorithms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS
@@ -102,7 +102,7 @@ def random_plan(rng):
     """Return the plan of a random network with random options, or None where these do not go together."""
     layout = str(rng.choice(["channels", "lanes", "flat"], p=[0.6, 0.25, 0.15]))
     network = (channels_network if layout == "channels" else lanes_network)(rng)
-    convolutions = {"channels": CONV_OPTIONS, "lanes": CONVOLUTIONS, "flat": CONVOLUTIONS[:2]}[layout]
+    convolutions = {"channels": CHANNELS_OPTIONS, "lanes": CONVOLUTIONS, "flat": CONVOLUTIONS[:2]}[layout]
     images = 16 if layout == "lanes" else 1
     cut = (
         f"images={images * int(rng.integers(1, 4))},channels={16 * int(rng.integers(1, 5))},rows={rng.integers(1, 20)}"
@@ -220,7 +220,8 @@ def run(bound, ran, caught, tries):
         num_bytes = kernel_table.get(loop.kernel).scratch_of(loop)
         kernel = loop.kernel.rstrip("0123456789")  # a kernel of Task Bench for each number of predecessors
         if "algorithm" in loop.attributes:  # which has a formula of its own
-            kernel += f" {ALGORITHMS[loop.attributes['algorithm']]}"
+            names = COMPARED if kernel.startswith("conv_algorithm") else ALGORITHMS
+            kernel += f" {names[loop.attributes['algorithm']]}"
         pitch = 16 if "in_lanes" in loop.attributes else loop.attributes.get("in_pitch", 16)
         row = loop.attributes.get("in_width", 16) * pitch
         if num_bytes and kernel not in caught and tries[kernel] < TRIES:

@@ -8,7 +8,7 @@ from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders, find_unused_reads
-from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
+from forktask.cython_src.kernels.convolution.algorithms import COMPARED
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.model import READ
 

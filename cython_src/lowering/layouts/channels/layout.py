@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ....kernels.convolution.algorithms import CONV_OPTIONS
+from ....kernels.convolution.algorithms import CHANNELS_OPTIONS
 from ....networks.layers import (
     Add,
     AveragePool,
@@ -41,7 +41,7 @@ class Channels(ImageLayout):
 
     name = "channels"
     fusions = frozenset(FUSIONS) - {"pooling"}
-    convolutions = CONV_OPTIONS
+    convolutions = CHANNELS_OPTIONS
     ends = IMAGES
     load_kernel = "channels_load_images"
     loops: ClassVar = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....kernels.convolution.algorithms import CODES, ERROR_LIMIT, RELATIVE_ERROR
-from ....kernels.convolution.lanes_algorithms import COMPARED
+from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, RELATIVE_ERROR
 from ....kernels.convolution.lanes_winograd import POINTS
 from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
 from ....kernels.simd.instruction_sets import LANES
@@ -80,4 +79,4 @@ def kernel_name(algorithm: str, what: str) -> str:
 
 def algorithm_attributes(algorithm: str) -> dict[str, int]:
     """Return further attributes of the kernels of an algorithm."""
-    return {"algorithm": CODES[algorithm]} if algorithm in COMPARED else {}
+    return {"algorithm": COMPARED.index(algorithm)} if algorithm in COMPARED else {}

@@ -7,8 +7,7 @@ from cython_src.networks_for_tests import fill as fill_plan
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.convolution.algorithms import CODES
-from forktask.cython_src.kernels.convolution.lanes_algorithms import COMPARED
+from forktask.cython_src.kernels.convolution.algorithms import COMPARED
 from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.builder import ranges
@@ -58,7 +57,7 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
                 f"conv_algorithm_{kernel}",
                 operands,
                 outputs,
-                {**attributes, "algorithm": CODES[algorithm]},
+                {**attributes, "algorithm": COMPARED.index(algorithm)},
                 bounds,
                 "cpu",
                 instruction_set,
@@ -84,7 +83,7 @@ def test_weight_gradients_equal_the_float64_form(algorithm, seed):
         **gradient.attributes("dy"),
         **source.attributes("in"),
         "accumulate": accumulate,
-        "algorithm": CODES[algorithm],
+        "algorithm": COMPARED.index(algorithm),
     }
     bounds = [(0, 0, 2, *c) for c in ranges(channels, int(rng.integers(1, channels + 1)))]
     name = "conv_algorithm_backward_weights"

@@ -41,7 +41,7 @@ def test_dropout(size, in_halo, out_halo, rate, seed):
 
 def test_generator_is_philox():
     """Check the words of the published test vectors, and that the share of kept elements is what was asked for."""
-    from forktask.cython_src.kernels.elementwise.channels import dropout_mask, philox
+    from forktask.cython_src.kernels.elementwise.elementwise import dropout_mask, philox
 
     def words(counter, key):
         return [int(w) for w in philox(counter, key)]

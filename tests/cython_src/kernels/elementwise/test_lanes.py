@@ -18,11 +18,16 @@ def test_relu_is_exact(lanes, size):
     output = fill(np.empty(target.shape, np.float32))
     attributes = {**source.attributes("in"), **target.attributes("out")}
     blocks = [(0, 2, 0, 2, 0, size[0]), (0, 2, 2, 3, 0, size[0])]
-    for kernel, operands in (
-        ("relu_forward", {"input": x}),
-        ("relu_backward", {"gradient": random_map(rng, source), "activation": activation}),
+    for kernel, operands, maps in (
+        ("relu_forward", {"input": x}, {}),
+        (
+            "relu_backward",
+            {"gradient": random_map(rng, source), "activation": activation},
+            source.attributes("activation"),
+        ),
     ):
         operands["output"] = output
+        attributes |= maps
         expected = run_kernel(kernel, operands, ["output"], attributes, blocks, "float64")["output"]
         for instruction_set in INSTRUCTION_SETS:
             got = run_kernel(kernel, operands, ["output"], attributes, blocks, "cpu", instruction_set)["output"]

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import BlockFailure
-from forktask.cython_src.kernels.loss.softmax import IGNORED
+from forktask.cython_src.kernels.loss.loss import IGNORED
 
 
 def make_operands(rng, rows, vocabulary, pitch, scale):

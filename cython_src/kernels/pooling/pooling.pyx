@@ -3,6 +3,9 @@
 The maximum keeps which element of its window it was (ky kernel + kx, the first of equals). What lies outside the map
 never is a maximum, and counts as zero in an average, which always divides by kernel^2 (PyTorch's default). Backward
 passes gather: each element of the gradient adds up what the windows it lies in send it, row by row, in order.
+
+With the images in the lanes windows are 2 x 2. The forward pass keeps which element each maximum was (0 to 3); 4 means
+that ReLU stopped it, so that the backward pass needs no activations.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uintptr_t
@@ -11,20 +14,32 @@ from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channels_map
 from ..maps.channels_planes cimport ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
-from .channels_loops cimport ChannelsPoolingLoops
+from ..maps.lanes cimport Map, clear_halo, offset, read_map
+from .lanes_loops cimport LanesPoolingLoops
 
 import numpy as np
 
-from ..maps import channels as channels_maps
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps.channels import (
-    BOX, all_rows, channels_attributes, inside, scatter_windows, window_of, windows, write_block,
-)
+from ..maps import channels as channels_maps
+from ..maps import lanes as lanes_maps
+from ..maps.channels import BOX, all_rows, channels_attributes, inside, scatter_windows, window_of, windows, write_block
+from ..maps.lanes import box, clear_box_halo, interior, map_attributes
+
+
+cdef extern from "cython_src/kernels/pooling/channels_loops.h" nogil:
+    ctypedef struct ChannelsPoolingLoops:
+        void (*max_pool)(const WindowTask *) noexcept nogil
+        void (*max_pool_backward)(const WindowTask *) noexcept nogil
+        void (*average_pool)(const WindowTask *) noexcept nogil
+        void (*average_pool_backward)(const WindowTask *) noexcept nogil
+        void (*global_mean)(const ChannelsTask *, float *, Py_ssize_t) noexcept nogil
+        void (*spread)(const ChannelsTask *, const float *, Py_ssize_t, float) noexcept nogil
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
     ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
         const ChannelsPoolingLoops *channels_pooling
+        const LanesPoolingLoops *lanes_pooling
 
 
 ctypedef void (*WindowLoop)(const WindowTask *) noexcept nogil
@@ -77,14 +92,14 @@ cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *cont
     """bounds: images, channels."""
     cdef const KernelArgs *a = <const KernelArgs *> args
     cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int32_t *box = [b[0], b[1], 0, 0]
+    cdef int32_t *whole = [b[0], b[1], 0, 0]
     cdef ChannelsTask task
     cdef ChannelsMap m
     read_channels_map(&m, a.integers)
-    box[3] = m.height
-    set_block(&task, &m, box, b[2], b[3])
+    whole[3] = m.height
+    set_block(&task, &m, whole, b[2], b[3])
     task.channels = b[3] - b[2]
-    set_plane(&task, 0, a.operand[0], &m, box, b[2])
+    set_plane(&task, 0, a.operand[0], &m, whole, b[2])
     (<const Micro *> a.micro).channels_pooling.global_mean(
         &task, <float *> a.operand[1] + <Py_ssize_t> b[0] * m.channels + b[2], m.channels)
     return 0
@@ -172,20 +187,95 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
 
 
-MAPS = channels_attributes("in") + channels_attributes("out")
+CHANNELS_MAPS = channels_attributes("in") + channels_attributes("out")
 WINDOW = ("kernel", "stride", "padding")
 # index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
-register(KernelSpec("channels_max_pool", ("input", "output", "index"), MAPS + WINDOW, (), BOX, _max_reference,
+register(KernelSpec("channels_max_pool", ("input", "output", "index"), CHANNELS_MAPS + WINDOW, (), BOX, _max_reference,
                     <uintptr_t> &max_pool))
-register(KernelSpec("channels_max_pool_backward", ("gradient", "index", "output"), MAPS + WINDOW + ("accumulate",), (),
-                    BOX, _max_backward_reference, <uintptr_t> &max_pool_backward))
-register(KernelSpec("channels_average_pool", ("input", "output"), MAPS + WINDOW, (), BOX, _average_reference,
+register(KernelSpec("channels_max_pool_backward", ("gradient", "index", "output"),
+                    CHANNELS_MAPS + WINDOW + ("accumulate",), (), BOX, _max_backward_reference,
+                    <uintptr_t> &max_pool_backward))
+register(KernelSpec("channels_average_pool", ("input", "output"), CHANNELS_MAPS + WINDOW, (), BOX, _average_reference,
                     <uintptr_t> &average_pool))
-register(KernelSpec("channels_average_pool_backward", ("gradient", "output"), MAPS + WINDOW + ("accumulate",), (), BOX,
-                    _average_backward_reference, <uintptr_t> &average_pool_backward))
+register(KernelSpec("channels_average_pool_backward", ("gradient", "output"),
+                    CHANNELS_MAPS + WINDOW + ("accumulate",), (), BOX, _average_backward_reference,
+                    <uintptr_t> &average_pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
 register(KernelSpec("channels_global_pool", ("input", "output"), channels_attributes("in"), (),
                     ("n0", "n1", "c0", "c1"), _global_reference, <uintptr_t> &global_pool))
 register(KernelSpec("channels_global_pool_backward", ("gradient", "output"),
                     channels_attributes("out") + ("accumulate",), (), BOX, _global_backward_reference,
                     <uintptr_t> &global_pool_backward))
+
+
+cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Y = maximum of each window of X. bounds: groups, channels, pooled rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *x = <const float *> a.operand[0]
+    cdef float *out = <float *> a.operand[1]
+    cdef uint8_t *index = <uint8_t *> a.operand[2]
+    cdef Map source, target
+    cdef int g, c, y
+    cdef Py_ssize_t at
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    for g in range(b[0], b[1]):
+        for c in range(b[2], b[3]):
+            for y in range(b[4], b[5]):
+                at = (<Py_ssize_t> g * target.channels + c) * target.height + y
+                micro.lanes_pooling.pool_row(
+                    x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1), target.width, target.lanes,
+                    0, out + offset(&target, g, c, y), index + at * target.width * target.lanes)
+            clear_halo(&target, out, g, c, b[4], b[5])
+    return 0
+
+
+cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """dX = dY where the index points, else zero. bounds: groups, channels, pooled rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const float *dy = <const float *> a.operand[0]
+    cdef const uint8_t *index = <const uint8_t *> a.operand[1]
+    cdef float *dx = <float *> a.operand[2]
+    cdef Map source, target
+    cdef int g, c, y
+    cdef Py_ssize_t at
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    for g in range(b[0], b[1]):
+        for c in range(b[2], b[3]):
+            for y in range(b[4], b[5]):
+                at = (<Py_ssize_t> g * source.channels + c) * source.height + y
+                micro.lanes_pooling.unpool_row(
+                    dy + offset(&source, g, c, y), index + at * source.width * source.lanes, source.width, source.lanes,
+                    dx + offset(&target, g, c, 2 * y), dx + offset(&target, g, c, 2 * y + 1))
+            clear_halo(&target, dx, g, c, 2 * b[4], 2 * b[5])
+    return 0
+
+
+def _pool_forward_reference(operands, attributes, bounds, iteration):
+    x = interior(operands["input"], attributes, "in")[box(bounds, 2)]
+    values = np.stack([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
+    operands["index"][box(bounds)] = values.argmax(axis=0)
+    interior(operands["output"], attributes, "out")[box(bounds)] = values.max(axis=0)
+    clear_box_halo(operands["output"], attributes, bounds)
+
+
+def _pool_backward_reference(operands, attributes, bounds, iteration):
+    dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
+    index = operands["index"][box(bounds)]
+    dx = interior(operands["output"], attributes, "out")[box(bounds, 2)]
+    for i in (0, 1):
+        for j in (0, 1):
+            dx[:, :, i::2, j::2] = np.where(index == 2 * i + j, dy, 0)
+    clear_box_halo(operands["output"], attributes, bounds, 2)
+
+
+LANES_MAPS = map_attributes("in") + map_attributes("out")
+register(KernelSpec("pool_forward", ("input", "output", "index"), LANES_MAPS, (), lanes_maps.BOX,
+                    _pool_forward_reference, <uintptr_t> &pool_forward))
+register(KernelSpec("pool_backward", ("gradient", "index", "output"), LANES_MAPS, (), lanes_maps.BOX,
+                    _pool_backward_reference, <uintptr_t> &pool_backward))

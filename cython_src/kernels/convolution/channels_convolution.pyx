@@ -1,4 +1,4 @@
-"""Convolution in the layout "channels": forward pass and data gradient.
+"""Convolution in the layout "channels": packing of weights, forward pass and data gradient.
 
 The formula, the algorithms and the order of packed weights are described in kernels/convolution/algorithms.py.
 
@@ -6,35 +6,32 @@ Forward pass and data gradient are one loop: an output pixel is a sum over taps 
 rows of packed weights. With a stride the outputs of the data gradient fall into stride x stride phases that meet taps
 of their own; in each, one output to the next moves by one pixel of the gradient.
 
-The algorithms (direct, im2col, bounds tested or padded, Winograd) stand in one file: convolve() chooses between them,
-and all of them work on the same task.
+The algorithms (direct, Winograd) stand in one file: convolve() chooses between them, and both work on the same task.
 """
 
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset
 
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
+from ..norm.channels_loops cimport ChannelsNormLoops
 from ..simd.lanes cimport LANES
 from .channels_geometry cimport (
-    PAD, PAD_BLOCKED, TESTED_BLOCKED, Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile)
-from .channels_loops cimport ChannelsConvolutionLoops as Loops
-from .channels_loops cimport PixelGroup, PlainTask, PlaneTap, ProductTask, Tap, request_writes
+    Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile, winograd_side)
+from .channels_loops cimport ChannelsConvolutionLoops as Loops, PixelGroup, ProductTask, Tap, request_writes
 from .channels_sizes cimport (
-    COPIED, FLAT, MAX_PANELS, MAX_TAPS, PLAIN, WINOGRAD_PANELS, CopiedScratch, Method, PaddedScratch, Span,
-    WinogradScratch, convolution_scratch, copied_channels, copied_scratch, flat_groups, list_groups, method_of,
-    padded_scratch, read_channels, tap_span, winograd_scratch)
+    COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, CopiedScratch, Method, WinogradScratch, convolution_scratch,
+    copied_channels, copied_scratch, flat_groups, list_groups, method_of, pack_index, pack_scratch, winograd_scratch)
 from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
-from ..norm.channels_loops cimport ChannelsNormLoops
 
 from functools import partial
 
 from ..interface.kernel_spec import KernelSpec, lengths, register
 from ..maps.channels import channels_attributes
 from .algorithms import GEOMETRY
-from .channels_reference import backward_data, forward
+from .channels_reference import backward_data, forward, pack
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
@@ -68,81 +65,6 @@ cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int 
             taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * k * LANES
             count += 1
     return count
-
-
-cdef void plain_product(const Convolution *c, const ProductTask *p, const Loops *loops, const float *x, float *out,
-                        int n0, int n1, int first, int rows, int columns, int step, int ry, int rx,
-                        float *scratch) noexcept nogil:
-    """The naive algorithms: bounds tested at each tap, or the input copied between zeros first."""
-    cdef PlaneTap taps[MAX_TAPS]
-    cdef PlainTask t
-    cdef int move = 1 if c.transposed else c.stride
-    cdef int apart = step  # outputs' distance, by which a data gradient's taps are divided
-    cdef bint padded = c.algorithm == PAD or c.algorithm == PAD_BLOCKED
-    cdef int channels = read_channels(c)
-    cdef Span down = tap_span(c, ry, step), across = tap_span(c, rx, step)
-    cdef PaddedScratch place = padded_scratch(c, &down, &across, rows, columns)
-    cdef int ty, tx, y, x_, n, panel, row, stop, count = 0, high
-    cdef const float *source
-    for ty in range(c.kernel):
-        y = ry - c.padding + ty * c.dilation
-        for tx in range(c.kernel):
-            x_ = rx - c.padding + tx * c.dilation
-            if divide(y, apart) * apart == y and divide(x_, apart) * apart == x_:
-                taps[count].y = divide(y, apart)
-                taps[count].x = divide(x_, apart)
-                taps[count].b = <Py_ssize_t> (ty * c.kernel + tx) * p.k * LANES
-                count += 1
-    if padded:
-        for n in range(count):
-            taps[n].y -= down.first
-            taps[n].x -= across.first
-    t.taps = taps
-    t.num_taps = count
-    t.k = p.k
-    t.move = move
-    t.height = c.source.height
-    t.width = c.source.width
-    t.columns = columns
-    t.tests = not padded
-    t.blocked = c.algorithm == PAD_BLOCKED or c.algorithm == TESTED_BLOCKED
-    t.activation = p.activation
-    t.accumulate = p.accumulate
-    t.row = row_size(&c.source)
-    t.pixel = c.source.pitch
-    t.out_pixel = <Py_ssize_t> c.target.pitch * step
-    for n in range(n0, n1):
-        row = first
-        while row < first + rows:
-            stop = min(first + rows, row + place.chunk)
-            source = x + pixel(&c.source, n, 0, 0)
-            if padded:
-                high = (stop - row - 1) * move + down.last - down.first + 1
-                for y in range(high):
-                    for x_ in range(place.wide):
-                        ty = row * move + down.first + y
-                        tx = across.first + x_
-                        if 0 <= ty < c.source.height and 0 <= tx < c.source.width:
-                            memcpy(scratch + (<Py_ssize_t> y * place.wide + x_) * channels,
-                                   source + ty * row_size(&c.source) + <Py_ssize_t> tx * c.source.pitch,
-                                   channels * sizeof(float))
-                        else:
-                            memset(scratch + (<Py_ssize_t> y * place.wide + x_) * channels, 0,
-                                   channels * sizeof(float))
-                source = scratch
-                t.row = <Py_ssize_t> place.wide * channels
-                t.pixel = channels
-            for y in range(row, stop):
-                t.y = (y - row if padded else y) * move
-                for panel in range(p.num_panels):
-                    t.x = source + (0 if p.panel_input == NULL else p.panel_input[panel])
-                    t.b = p.b + panel * p.panel
-                    t.bias = NULL if p.bias == NULL else p.bias + panel * LANES
-                    t.lanes = p.last_columns if panel == p.num_panels - 1 else LANES
-                    t.stored = p.store_columns if panel == p.num_panels - 1 else LANES
-                    t.c = out + pixel(&c.target, n, y * step + ry, rx) + panel * LANES
-                    loops.plain(&t)
-            row = stop
 
 
 cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out,
@@ -449,11 +371,7 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
             if rows <= 0 or columns <= 0:
                 continue
             method = method_of(&c, b[1] - b[0], rows, columns, b[3] - b[2] == c.target.height)
-            if method == PLAIN:
-                t.k = k
-                plain_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
-                              <float *> context.scratch)
-            elif method == FLAT:
+            if method == FLAT:
                 direct_flat(&c, &t, loops, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
                             <float *> context.scratch)
             elif method == COPIED:
@@ -504,3 +422,92 @@ register(KernelSpec(
 register(KernelSpec(
     "channels_conv_backward_data", ("gradient", "packed", "output"), BACKWARD, (), BOX, backward_data,
     <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, BACKWARD, True)))
+
+
+cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """bounds: panels."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
+    cdef const float *weight = <const float *> a.operand[0]
+    cdef float *packed = <float *> a.operand[1]
+    cdef int32_t starts[MAX_PANELS]
+    cdef int32_t *index = <int32_t *> context.scratch
+    cdef int side = winograd_side(<int> a.integers[5])
+    cdef int points = (side + 2) * (side + 2)
+    cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
+    cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
+    cdef bint transposed = a.integers[4] == 1
+    cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
+    cdef int written = in_channels if transposed else out_channels
+    cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
+    cdef Py_ssize_t size = <Py_ssize_t> taps * k * LANES
+    cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
+    cdef int p, o, i, c, t, lane, lanes, count, first, whole
+    cdef float *plain = <float *> context.scratch + pack_index(taps)
+    cdef float *panel
+    for p in range(b[0], b[1]):
+        panel = plain if side else packed + p * size
+        lanes = min(LANES, written - p * LANES)
+        first = p * LANES
+        # All lanes' channels in one group, whose channels are all that the panel reads.
+        whole = first // (part if transposed else outs) == (first + lanes - 1) // (part if transposed else outs)
+        whole = whole and k == (outs if transposed else part)
+        if not whole:
+            memset(panel, 0, size * sizeof(float))
+            for lane in range(lanes):
+                for c in range(outs if transposed else part):
+                    # Weight (o, i), i within the group.
+                    if transposed:
+                        i = (first + lane) % part
+                        o = (first + lane) // part * outs + c
+                        count = o - starts[p]
+                    else:
+                        i = c
+                        o = first + lane
+                        count = o // outs * part + c - starts[p]
+                    for t in range(taps):
+                        panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * LANES + lane] = \
+                            weight[(<Py_ssize_t> o * part + i) * taps + t]
+        elif transposed:
+            for t in range(taps):
+                index[t] = (taps - 1 - t) * k * LANES
+            o = first // part * outs
+            i = first % part
+            for c in range(k):
+                if taps == 1 and lanes == LANES:
+                    memcpy(panel + c * LANES, weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
+                else:
+                    at = (<Py_ssize_t> (o + c) * part + i) * taps
+                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + LANES * taps + LANES <= all_weights,
+                                      panel + c * LANES)
+        else:
+            c = 0
+            while c < k:
+                count = min(LANES, k - c)
+                for i in range(count):
+                    for t in range(taps):
+                        index[i * taps + t] = (t * k + i) * LANES
+                loops.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                                  count * taps, index, False, panel + c * LANES)
+                c += count
+        if side:
+            # The panel's points, an output channel's input by input.
+            (<const Micro *> a.micro).channels_winograd.filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * LANES, k * LANES, packed + <Py_ssize_t> p * points * k * LANES,
+                <Py_ssize_t> k * LANES)
+    return 0
+
+
+def _pack_scratch(attributes, bounds, operands):
+    kernel, channels = attributes["kernel"], (attributes["out_channels"], attributes["in_channels"])
+    written, read = channels[::-1] if attributes["direction"] == 1 else channels
+    return sizeof(float) * pack_scratch(
+        kernel * kernel, panel_inputs(written, read, attributes["groups"], NULL),
+        winograd_side(attributes["algorithm"]))
+
+
+register(KernelSpec(
+    "channels_conv_pack", ("weight", "packed"),
+    ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
+    pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch))

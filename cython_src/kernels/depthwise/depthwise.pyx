@@ -12,14 +12,21 @@ the sums that the first one needs (`channels_depthwise_norm_backward`).
 from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
+from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map, with_halo
-from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelsTask, set_block, set_plane
+from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelPlane, ChannelsTask, set_block, set_plane
 from ..maps.channels_windows cimport WindowTask, set_windows
 from ..simd.lanes cimport LANES
-from .channels_loops cimport DepthwiseBackwardTask
-from .channels_loops cimport ChannelsDepthwiseLoops
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
+
+import numpy as np
+
+from ..interface.kernel_spec import KernelSpec, longest, register
+from ..maps import channels as channels_maps
+from ..maps.channels import (
+    BOX, activate, all_rows, block_statistics, channels_attributes, inside, passes, scatter_windows, window_of,
+    windows, write_block)
+
 
 cdef extern from "cython_src/kernels/depthwise/channels_sizes.h" nogil:
     ctypedef struct DepthwiseScratch:
@@ -32,14 +39,26 @@ cdef extern from "cython_src/kernels/depthwise/channels_sizes.h" nogil:
         int channels, int kernel, int stride, bint normalises, Py_ssize_t in_row, int in_height, Py_ssize_t out_row,
         int out_height)
 
-import numpy as np
 
-from ..maps import channels as channels_maps
-from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps.channels import (
-    BOX, activate, all_rows, block_statistics, channels_attributes, inside, passes, scatter_windows, window_of,
-    windows, write_block,
-)
+cdef extern from "cython_src/kernels/depthwise/channels_loops.h" nogil:
+    ctypedef struct DepthwiseBackwardTask:
+        WindowTask window
+        ChannelsTask norm
+        ChannelPlane output
+        const float *weight
+        const float *mean
+        const float *inv_std
+        float *staged
+        float *sums
+        float *partials
+        Py_ssize_t partials_stride
+
+    ctypedef struct ChannelsDepthwiseLoops:
+        void (*pack)(const float *, int, int, int, int, float *) noexcept nogil
+        void (*forward)(const WindowTask *) noexcept nogil
+        void (*backward_data)(const WindowTask *) noexcept nogil
+        void (*backward_weights)(const WindowTask *, float *) noexcept nogil
+        void (*backward)(const DepthwiseBackwardTask *) noexcept nogil
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:

@@ -1,6 +1,7 @@
-"""Activation and dropout, forward and backward, and the sum of two maps, with the channels in the vector lanes.
+"""Element-wise layers: activations, dropout and sums, forward and backward.
 
-Activations are "none", "relu" and "relu6" (channels_maps.ACTIVATIONS); their backward needs the result alone.
+With the channels in the vector lanes activations are "none", "relu" and "relu6" (channels_maps.ACTIVATIONS); their
+backward needs the result alone.
 
 Dropout keeps an element with probability 1 - rate and scales it by 1 / (1 - rate). Its random numbers are a function
 of place and time, Philox4x32-10 [1]: key = seed, counter = (16 k + lane, image row, layer, iteration), whose word w
@@ -15,17 +16,25 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from ..interface.block_kernel cimport KernelArgs, TaskContext
 from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
 from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
+from ..maps.lanes cimport Map, clear_halo, offset, read_map
 from .channels_loops cimport ChannelsElementwiseLoops
+from .relu_loops cimport ReluLoops
+from .tokens_loops cimport TokenElementLoops
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps.channels import BOX, activate, inside, channels_attributes, passes, write_block
+from ..maps import lanes as lanes_maps
+from ..maps.channels import BOX, activate, channels_attributes, inside, passes, write_block
+from ..maps.lanes import box, clear_box_halo, interior, map_attributes
+from .gelu import gelu, gelu_derivative
 
 
 cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
     ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
         const ChannelsElementwiseLoops *channels_elementwise
+        const ReluLoops *relu
+        const TokenElementLoops *token_elements
 
 
 cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output,
@@ -176,3 +185,148 @@ register(KernelSpec("channels_add", ("first", "second", "output"),
 # width 1 and pitch = channels).
 register(KernelSpec("channels_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
                     ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))
+
+
+cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Y = max(X, 0); a NaN stays one. bounds: groups, channels, rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Map source, target
+    cdef int g, c, y
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    for g in range(b[0], b[1]):
+        for c in range(b[2], b[3]):
+            for y in range(b[4], b[5]):
+                (<const Micro *> a.micro).relu.forward(
+                    <const float *> a.operand[0] + offset(&source, g, c, y),
+                    <float *> a.operand[1] + offset(&target, g, c, y),
+                    <Py_ssize_t> source.width * source.lanes)
+            clear_halo(&target, <float *> a.operand[1], g, c, b[4], b[5])
+    return 0
+
+
+cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """dX = dY where Y > 0, else zero. bounds: groups, channels, rows."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Map source, target, result
+    cdef int g, c, y
+    read_map(&source, a.integers)
+    read_map(&target, a.integers + 7)
+    read_map(&result, a.integers + 14)
+    for g in range(b[0], b[1]):
+        for c in range(b[2], b[3]):
+            for y in range(b[4], b[5]):
+                (<const Micro *> a.micro).relu.backward(
+                    <const float *> a.operand[0] + offset(&source, g, c, y),
+                    <const float *> a.operand[1] + offset(&result, g, c, y),
+                    <float *> a.operand[2] + offset(&target, g, c, y),
+                    <Py_ssize_t> source.width * source.lanes)
+            clear_halo(&target, <float *> a.operand[2], g, c, b[4], b[5])
+    return 0
+
+
+def _relu_forward_reference(operands, attributes, bounds, iteration):
+    x = interior(operands["input"], attributes, "in")[box(bounds)]
+    interior(operands["output"], attributes, "out")[box(bounds)] = np.where(x <= 0, 0, x)
+    clear_box_halo(operands["output"], attributes, bounds)
+
+
+def _relu_backward_reference(operands, attributes, bounds, iteration):
+    dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
+    y = interior(operands["activation"], attributes, "activation")[box(bounds)]
+    interior(operands["output"], attributes, "out")[box(bounds)] = np.where(y > 0, dy, 0)
+    clear_box_halo(operands["output"], attributes, bounds)
+
+
+MAPS = map_attributes("in") + map_attributes("out")
+register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), lanes_maps.BOX, _relu_forward_reference,
+                    <uintptr_t> &relu_forward))
+register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS + map_attributes("activation"), (),
+                    lanes_maps.BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
+
+
+cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.gelu(
+        <const float *> a.operand[0] + start, <float *> a.operand[1] + start, length)
+    return 0
+
+
+cdef int gelu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.gelu_backward(
+        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
+        length)
+    return 0
+
+
+cdef int tokens_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).relu.forward(<const float *> a.operand[0] + start, <float *> a.operand[1] + start, length)
+    return 0
+
+
+cdef int tokens_relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).relu.backward(
+        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
+        length)
+    return 0
+
+
+cdef int tokens_add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
+    (<const Micro *> a.micro).token_elements.add(
+        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
+        length)
+    return 0
+
+
+def _gelu_forward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = gelu(operands["input"][rows])
+
+
+def _gelu_backward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = operands["gradient"][rows] * gelu_derivative(operands["before"][rows])
+
+
+def _tokens_relu_forward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    x = operands["input"][rows]
+    operands["output"][rows] = np.where(x <= 0, 0, x)
+
+
+def _tokens_relu_backward_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = np.where(operands["activations"][rows] > 0, operands["gradient"][rows], 0)
+
+
+def _tokens_add_reference(operands, attributes, bounds, iteration):
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
+
+
+register(KernelSpec("gelu_forward", ("input", "output"), ("features",), (), ("r0", "r1"), _gelu_forward_reference,
+                    <uintptr_t> &gelu_forward))
+register(KernelSpec("gelu_backward", ("gradient", "before", "output"), ("features",), (), ("r0", "r1"),
+                    _gelu_backward_reference, <uintptr_t> &gelu_backward))
+register(KernelSpec("tokens_relu_forward", ("input", "output"), ("features",), (), ("r0", "r1"),
+                    _tokens_relu_forward_reference, <uintptr_t> &tokens_relu_forward))
+register(KernelSpec("tokens_relu_backward", ("gradient", "activations", "output"), ("features",), (), ("r0", "r1"),
+                    _tokens_relu_backward_reference, <uintptr_t> &tokens_relu_backward))
+register(KernelSpec("tokens_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
+                    _tokens_add_reference, <uintptr_t> &tokens_add))

@@ -1,0 +1,397 @@
+"""Losses of classes and of tokens.
+
+Softmax alone (inference) and with cross-entropy and its gradient (training), and the sums kept for each step.
+
+Cross-entropy of the next token, or of labels, over a vocabulary, and its gradient in place of the logits.
+
+loss[row] = log(sum e^(z - max z)) - (z[target] - max z); gradient = (softmax(z) - indicator of the target) / rows. A
+row of logits is `pitch` long; from `vocabulary` on it is neither read nor part of the softmax, and its gradient is
+zero. With `ignored`, rows of the label IGNORED have neither loss nor gradient, and the others' number takes the place
+of that of the rows; a block then reads all labels.
+Probabilities have no buffer of their own: `vocabulary_loss` turns logits into their gradient in one visit of a row, and
+`vocabulary_logsumexp` leaves what `vocabulary_gradient` needs to compute them from the logits once more. Sums run in an
+order that depends on the vocabulary alone. Bounds: rows.
+"""
+
+from libc.math cimport expf, isfinite, logf
+from libc.stdint cimport int32_t, uintptr_t
+from libc.string cimport memset
+
+from ..interface.block_kernel cimport KernelArgs, TaskContext
+
+import numpy as np
+
+from ..interface.kernel_spec import KernelSpec, register
+
+
+cdef extern from "cython_src/kernels/loss/vocabulary_loops.h" nogil:
+    ctypedef struct VocabularyLoops:
+        float (*largest)(const float *, Py_ssize_t) noexcept nogil
+        float (*sum_powers)(const float *, Py_ssize_t, float, float *) noexcept nogil
+        void (*scale)(float *, Py_ssize_t, float) noexcept nogil
+        void (*scaled_powers)(float *, Py_ssize_t, float, float) noexcept nogil
+
+
+cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
+    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
+        const VocabularyLoops *vocabulary
+
+
+cdef inline Py_ssize_t count_answers(const int32_t *labels, Py_ssize_t length) noexcept nogil:
+    """Number of labels that are not IGNORED, at least 1: a mean over none is 0."""
+    cdef Py_ssize_t count = 0, i
+    for i in range(length):
+        count += labels[i] != -100
+    return max(count, <Py_ssize_t> 1)
+
+
+# Status of a kernel that met a label outside the classes, or, when asked to look, a loss that is not finite.
+BAD_LABEL, NOT_FINITE = 3, 4
+IGNORED = -100  # label of what has no loss, as in PyTorch
+
+
+cdef inline int first_largest(const float *z, int count, int stride) noexcept nogil:
+    """Return the number of the largest of z[0], z[stride], ..., the first of equals."""
+    cdef int best = 0, o
+    for o in range(1, count):
+        if z[o * stride] > z[best * stride]:
+            best = o
+    return best
+
+
+cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """p[image] = exp(z - max z) / sum; the most probable class of each image, the first of equals. bounds:
+    groups."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
+    cdef const float *z
+    cdef float *p
+    cdef float largest, total
+    cdef Py_ssize_t g, image
+    cdef int lane, o, best
+    for g in range(b[0], b[1]):
+        for lane in range(lanes):
+            image = g * lanes + lane
+            if image >= batch:
+                break
+            z = <const float *> a.operand[0] + g * classes * lanes + lane
+            p = <float *> a.operand[1] + image * classes
+            best = first_largest(z, classes, lanes)
+            largest = z[best * lanes]
+            total = 0
+            for o in range(classes):
+                p[o] = expf(z[o * lanes] - largest)
+                total += p[o]
+            for o in range(classes):
+                p[o] /= total
+            (<int32_t *> a.operand[2])[image] = best
+    return 0
+
+
+cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """loss[group] = sum over images of -sum(t log p); dz = (p - t) / batch, zero for lanes without an image.
+
+    t is the label's indicator, or with label smoothing s: (1 - s) indicator + s / classes.
+    """
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
+    cdef const int32_t *labels = <const int32_t *> a.operand[1]
+    cdef float *losses = <float *> a.operand[3]
+    cdef int32_t *correct = <int32_t *> a.operand[4]
+    cdef const float *z
+    cdef float *dz
+    cdef float largest, total, loss, shifted, scale = <float> (1.0 / batch)
+    cdef float smoothing = <float> a.reals[0], share = <float> (a.reals[0] / classes)
+    cdef Py_ssize_t g
+    cdef int lane, o, best, hits, label
+    for g in range(b[0], b[1]):
+        loss = 0
+        hits = 0
+        for lane in range(lanes):
+            z = <const float *> a.operand[0] + g * classes * lanes + lane
+            dz = <float *> a.operand[2] + g * classes * lanes + lane
+            if g * lanes + lane >= batch:
+                for o in range(classes):
+                    dz[o * lanes] = 0
+                continue
+            label = labels[g * lanes + lane]
+            if label < 0 or label >= classes:
+                return 3
+            best = first_largest(z, classes, lanes)
+            largest = z[best * lanes]
+            total = 0
+            shifted = 0
+            for o in range(classes):
+                dz[o * lanes] = expf(z[o * lanes] - largest)
+                total += dz[o * lanes]
+                shifted += z[o * lanes] - largest
+            loss += logf(total) - (1 - smoothing) * (z[label * lanes] - largest)
+            if smoothing != 0:
+                loss -= share * shifted
+            hits += best == label
+            total = scale / total
+            for o in range(classes):
+                dz[o * lanes] = dz[o * lanes] * total - share * scale
+            dz[label * lanes] -= (1 - smoothing) * scale
+        losses[g] = loss
+        correct[g] = hits
+    return 0
+
+
+cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """losses[iteration % length] = sum of the groups' losses / batch, with labels / number of those that are not
+    IGNORED; correct likewise, not divided. Sums in order. With check_finite a loss that is NaN or infinite is a
+    failure, after it was logged."""
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef int groups = <int> a.integers[0], batch = <int> a.integers[1]
+    cdef Py_ssize_t at = context.iteration % a.integers[2]
+    cdef const float *losses = <const float *> a.operand[0]
+    cdef const int32_t *correct = <const int32_t *> a.operand[1]
+    cdef float loss = 0
+    cdef int32_t hits = 0
+    cdef int g
+    for g in range(groups):
+        loss += losses[g]
+        hits += correct[g]
+    if a.operand[4] != NULL:
+        batch = <int> count_answers(<const int32_t *> a.operand[4], batch)
+    (<float *> a.operand[2])[at] = loss / batch
+    (<int32_t *> a.operand[3])[at] = hits
+    if a.integers[3] and not isfinite(loss):
+        return 4
+    return 0
+
+
+def _images(bounds, attributes):
+    """First image of a block and one past its last."""
+    lanes = attributes["lanes"]
+    return bounds["g0"] * lanes, min(bounds["g1"] * lanes, attributes["batch"])
+
+
+def _probabilities(z, count):
+    """Rows (image, class) of the first `count` images of logits (groups, classes, lanes), as softmax and its
+    logarithm."""
+    rows = z.transpose(0, 2, 1).reshape(-1, z.shape[1])[:count]
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return rows, np.exp(logs), logs
+
+
+def _softmax_reference(operands, attributes, bounds, iteration):
+    first, last = _images(bounds, attributes)
+    rows, p, _ = _probabilities(operands["logits"][bounds["g0"] : bounds["g1"]], last - first)
+    operands["probabilities"][first:last] = p
+    operands["predictions"][first:last] = rows.argmax(axis=1)
+
+
+def _softmax_loss_reference(operands, attributes, bounds, iteration):
+    g0, g1, lanes, classes = bounds["g0"], bounds["g1"], attributes["lanes"], attributes["classes"]
+    first, last = _images(bounds, attributes)
+    rows, p, logs = _probabilities(operands["logits"][g0:g1], last - first)
+    labels = operands["labels"].reshape(-1)[first:last]
+    if ((labels < 0) | (labels >= classes)).any():
+        return BAD_LABEL
+    here = np.arange(len(labels)), labels
+    gradient = np.zeros(((g1 - g0) * lanes, classes), dtype=p.dtype)
+    gradient[: len(p)] = p
+    smoothing = attributes["label_smoothing"]
+    gradient[: len(p)] -= smoothing / classes
+    gradient[here] -= 1 - smoothing
+    operands["gradient"][g0:g1] = (
+        gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1) / attributes["batch"])
+    loss, hit = np.zeros((g1 - g0) * lanes, dtype=p.dtype), np.zeros((g1 - g0) * lanes, dtype=np.int32)
+    loss[: len(p)] = -(1 - smoothing) * logs[here] - smoothing * logs.mean(axis=1)
+    hit[: len(p)] = rows.argmax(axis=1) == labels
+    operands["losses"][g0:g1] = loss.reshape(-1, lanes).sum(axis=1)
+    operands["correct"][g0:g1] = hit.reshape(-1, lanes).sum(axis=1)
+
+
+def _loss_sum_reference(operands, attributes, bounds, iteration):
+    at = iteration % attributes["length"]
+    answers = max((operands["labels"] != IGNORED).sum(), 1) if "labels" in operands else attributes["batch"]
+    operands["loss_log"][at] = operands["losses"].sum() / answers
+    operands["correct_log"][at] = operands["correct"].sum()
+    if attributes["check_finite"] and not np.isfinite(operands["loss_log"][at]):
+        return NOT_FINITE
+
+
+SHAPE = ("classes", "lanes", "batch")
+register(KernelSpec("softmax", ("logits", "probabilities", "predictions"), SHAPE, (), ("g0", "g1"),
+                    _softmax_reference, <uintptr_t> &softmax))
+register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE,
+                    ("label_smoothing",), ("g0", "g1"),
+                    _softmax_loss_reference, <uintptr_t> &softmax_loss))
+register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log", "labels?"),
+                    ("groups", "batch", "length", "check_finite"), (), (),
+                    _loss_sum_reference, <uintptr_t> &loss_sum))
+
+
+cdef inline bint is_first_largest(const float *z, Py_ssize_t target, float largest) noexcept nogil:
+    """Whether the target's logit is the largest, and none before it is as large."""
+    cdef Py_ssize_t i
+    if z[target] != largest:
+        return False
+    for i in range(target):
+        if z[i] == largest:
+            return False
+    return True
+
+
+cdef inline void finish_gradient(float *z, Py_ssize_t target, Py_ssize_t vocabulary, Py_ssize_t pitch,
+                                 float scale) noexcept nogil:
+    cdef Py_ssize_t i
+    z[target] -= scale
+    for i in range(vocabulary, pitch):
+        z[i] = 0
+
+
+cdef inline float gradient_scale(const KernelArgs *a) noexcept nogil:
+    """One over the number of rows that have a loss."""
+    cdef Py_ssize_t rows = a.integers[2]
+    return <float> (1.0 / (count_answers(<const int32_t *> a.operand[1], rows) if a.integers[3] else rows))
+
+
+cdef int vocabulary_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
+    cdef float largest, total, shifted, scale = gradient_scale(a)
+    cdef float *z
+    for row in range(b[0], b[1]):
+        target = targets[row]
+        if a.integers[3] and target == -100:
+            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
+            (<float *> a.operand[2])[row] = 0
+            (<int32_t *> a.operand[3])[row] = 0
+            continue
+        if target < 0 or target >= vocabulary:
+            return 3
+        z = <float *> a.operand[0] + row * pitch
+        largest = micro.vocabulary.largest(z, vocabulary)
+        (<int32_t *> a.operand[3])[row] = is_first_largest(z, target, largest)
+        shifted = z[target] - largest
+        total = micro.vocabulary.sum_powers(z, vocabulary, largest, z)
+        (<float *> a.operand[2])[row] = logf(total) - shifted
+        micro.vocabulary.scale(z, vocabulary, scale / total)
+        finish_gradient(z, target, vocabulary, pitch, scale)
+    return 0
+
+
+cdef int evaluate(const KernelArgs *a, Py_ssize_t block, float *logsumexp, float *losses,
+                  int32_t *correct) noexcept nogil:
+    """Losses and hits of a block's rows; with `logsumexp` the logarithms of the sums too."""
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const Micro *micro = <const Micro *> a.micro
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
+    cdef float largest, total
+    cdef const float *z
+    for row in range(b[0], b[1]):
+        target = targets[row]
+        if a.integers[3] and target == -100:
+            losses[row] = correct[row] = 0
+            if logsumexp != NULL:
+                logsumexp[row] = 0
+            continue
+        if target < 0 or target >= vocabulary:
+            return 3
+        z = <const float *> a.operand[0] + row * pitch
+        largest = micro.vocabulary.largest(z, vocabulary)
+        total = logf(micro.vocabulary.sum_powers(z, vocabulary, largest, NULL))
+        losses[row] = total - (z[target] - largest)
+        correct[row] = is_first_largest(z, target, largest)
+        if logsumexp != NULL:
+            logsumexp[row] = total + largest
+    return 0
+
+
+cdef int vocabulary_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return evaluate(a, block, NULL, <float *> a.operand[2], <int32_t *> a.operand[3])
+
+
+cdef int vocabulary_logsumexp(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    return evaluate(a, block, <float *> a.operand[2], <float *> a.operand[3], <int32_t *> a.operand[4])
+
+
+cdef int vocabulary_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef const int32_t *targets = <const int32_t *> a.operand[1]
+    cdef const float *logsumexp = <const float *> a.operand[2]
+    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row
+    cdef float scale = gradient_scale(a)
+    cdef float *z
+    for row in range(b[0], b[1]):
+        if a.integers[3] and targets[row] == -100:
+            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
+            continue
+        if targets[row] < 0 or targets[row] >= vocabulary:
+            return 3
+        z = <float *> a.operand[0] + row * pitch
+        (<const Micro *> a.micro).vocabulary.scaled_powers(z, vocabulary, logsumexp[row], scale)
+        finish_gradient(z, targets[row], vocabulary, pitch, scale)
+    return 0
+
+
+def _rows(operands, attributes, bounds):
+    """Logits, targets, whether they count, and logarithms of the softmax's sums, of a block's rows; None where a target
+    is outside the vocabulary."""
+    rows = slice(bounds["r0"], bounds["r1"])
+    z, targets = operands["logits"][rows, : attributes["vocabulary"]], operands["targets"][rows]
+    counted = (targets != IGNORED) | (not attributes["ignored"])
+    if (counted & ((targets < 0) | (targets >= attributes["vocabulary"]))).any():
+        return None
+    largest = z.max(axis=1)
+    return z, np.where(counted, targets, 0), counted, largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
+
+
+def _write_gradient(operands, attributes, bounds, z, targets, counted, logsumexp):
+    gradient = np.exp(z - logsumexp[:, None])
+    gradient[np.arange(len(targets)), targets] -= 1
+    rows, vocabulary = slice(bounds["r0"], bounds["r1"]), attributes["vocabulary"]
+    answers = max((operands["targets"] != IGNORED).sum(), 1) if attributes["ignored"] else attributes["rows"]
+    operands["logits"][rows, :vocabulary] = np.where(counted[:, None], gradient, 0) / answers
+    operands["logits"][rows, vocabulary:] = 0
+
+
+def _evaluate_reference(operands, attributes, bounds, iteration):
+    found = _rows(operands, attributes, bounds)
+    if found is None:
+        return BAD_LABEL
+    z, targets, counted, logsumexp = found
+    rows = slice(bounds["r0"], bounds["r1"])
+    operands["losses"][rows] = np.where(counted, logsumexp - z[np.arange(len(targets)), targets], 0)
+    operands["correct"][rows] = (z.argmax(axis=1) == targets) & counted
+    if "logsumexp" in operands:
+        operands["logsumexp"][rows] = np.where(counted, logsumexp, 0)
+
+
+def _loss_reference(operands, attributes, bounds, iteration):
+    if _evaluate_reference(operands, attributes, bounds, iteration):
+        return BAD_LABEL
+    _write_gradient(operands, attributes, bounds, *_rows(operands, attributes, bounds))
+
+
+def _gradient_reference(operands, attributes, bounds, iteration):
+    found = _rows(operands, attributes, bounds)
+    if found is None:
+        return BAD_LABEL
+    logsumexp = operands["logsumexp"][bounds["r0"] : bounds["r1"]]
+    _write_gradient(operands, attributes, bounds, *found[:3], logsumexp)
+
+
+INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows", "ignored?"), ("r0", "r1")
+register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
+                    _loss_reference, <uintptr_t> &vocabulary_loss))
+register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
+                    _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
+register(KernelSpec("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct"), INTEGERS, (),
+                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_logsumexp))
+register(KernelSpec("vocabulary_gradient", ("logits", "targets", "logsumexp"), INTEGERS, (), BOUNDS,
+                    _gradient_reference, <uintptr_t> &vocabulary_gradient))
