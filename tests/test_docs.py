@@ -42,7 +42,6 @@ COMMANDS = (
     "study",
     "metg",
     "trace",
-    "profile",
     "gate",
     "plan",
     "tune",

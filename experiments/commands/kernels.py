@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json, add_plan_options, number_from, plan_options, show
+from ...cython_src.errors import UsageError
+from .arguments import add_device, add_json, add_plan_options, number_from, plan_options, show
 
-HELP = "speed of a step's kernels on one core, beside the measured limits"
+GPU_MODEL = "gpu_stream"
+HELP = "speed of a step's kernels on one core, beside the measured limits, or their times on a GPU"
 DESCRIPTION = (
     "Run the loops of a network's step on one core and show the time of each, its GFLOP/s and GB/s, and the share of "
     "its limit: the longer of the times that its operations take at the measured multiply-add peak and its bytes at "
-    "the bandwidth of plain loops over as many bytes. The time of a loop is the sum of each block's fastest run."
+    "the bandwidth of plain loops over as many bytes. The time of a loop is the sum of each block's fastest run. With "
+    "--device gpu, time each kernel, copy and driver call of a model's step on a GPU, and say what the timing itself "
+    "costs."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     add_plan_options(parser)
+    add_device(parser)
+    parser.add_argument("--model", help=f"whose step on a GPU is timed; default: {GPU_MODEL}")
     parser.add_argument(
         "--by",
         choices=("loop", "kernel"),
@@ -31,7 +37,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def call(arguments: Namespace) -> int:
-    """Measure the loops, and print the table."""
+    """Measure the loops, or what a GPU does, and print the table."""
+    if arguments.device == "gpu":
+        from ..sampling.gpu_profile import format_profile, profile_network
+
+        for name, default in (("by", "loop"), ("instruction_set", None), ("cpu", None)):
+            if getattr(arguments, name) != default:
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} is for kernels on a core, got it with --device gpu; leave it out")
+        model, seconds = arguments.model or GPU_MODEL, arguments.seconds
+        show(arguments, profile_network(arguments.network, plan_options(arguments), model, seconds), format_profile)
+        return 0
+    if arguments.model:
+        raise UsageError(f"--model is for kernels on a GPU, got {arguments.model!r}; add --device gpu or leave it out")
     from ..machine.step_kernels import format_step, measure_step
 
     where = {"instruction_set": arguments.instruction_set, "cpu": arguments.cpu}

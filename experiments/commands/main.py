@@ -37,7 +37,6 @@ COMMANDS: tuple[str, ...] = (
     "plan",
     "tune",
     "kernels",
-    "profile",
     "gate",
     "completion",
 )

@@ -28,7 +28,6 @@ LOWERING = {
     "plan": set(),
     "tune": {"granularity"},
     "kernels": set(),
-    "profile": set(),
     "gate": set(),
 }
 

@@ -73,7 +73,7 @@ def no_gpu(monkeypatch):
         "compare --models serial,gpu_taskiter",
         "train --device gpu",
         "metg --device gpu",
-        "profile",
+        "kernels --device gpu",
         "run gpu_batch",
         "study cpu_gpu_batch --quick",
         PEERS,
@@ -81,7 +81,7 @@ def no_gpu(monkeypatch):
 )
 def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path):
     """Check that each command says that there is no GPU and leaves nothing behind."""
-    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("profile", "peers") else []
+    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err
     assert error.startswith("forktask: error: no GPU can be used here") and error.count("\n") == 1
@@ -89,12 +89,12 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
 
 
 @pytest.mark.parametrize(
-    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "profile", PEERS]
+    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "kernels --device gpu", PEERS]
 )
 def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
     """Check what a user reads who has not installed the extra."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("profile", "peers") else []
+    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err
     assert "a GPU needs CuPy, which cannot be imported" in error and "pip install 'forktask[gpu]'" in error
