@@ -256,7 +256,7 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
     assert main([*command, "--no-check"]) == 0
     rows = read_results(program / "out").of(SampleRow)
     assert rows and {row.check for row in rows} == {"left out"}
-    assert read_results(program / "out").run["config"]["check"] is False
+    assert read_results(program / "out").run.config["check"] is False
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_region_cuts_four_dimensions():
         (np.zeros(2, object), "numbers"),
         (np.zeros(2, ">f8"), "byte order"),
         (np.zeros((2, 0)), "elements"),
-        ([1, 2], "NumPy array"),
+        ([1, 2], "ndarray"),
     ],
 )
 def test_bad_arrays_are_refused(array, words):
@@ -179,7 +179,7 @@ def test_bad_tasks_are_refused():
     for keywords, words in (
         ({"kernel": "axpy"}, "kernel must be"),
         ({"kernel": 0}, "must be positive"),
-        ({"kernel": nothing, "reads": [frozen]}, "wrap the array"),
+        ({"kernel": nothing, "reads": [frozen]}, "reads of task"),
         ({"kernel": nothing, "reads": TaskRecorder().array("x", np.zeros(8))}, "its own graph"),
         ({"kernel": nothing, "writes": fixed}, "read-only"),
         ({"kernel": 4096, "reads": x, "args": ["a"]}, "must be numbers"),

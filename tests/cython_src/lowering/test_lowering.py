@@ -226,12 +226,6 @@ def test_bad_input_is_said_in_one_sentence(network, options, message):
         lower(network, **options)
 
 
-def test_options_are_a_record():
-    """Check that a batch in the place of the options is refused with the remedy."""
-    with pytest.raises(UsageError, match=r"lower\(network, batch=16\)"):
-        lower(SMALL, 16)
-
-
 @pytest.mark.parametrize(
     ("network", "conv", "smallest"), [("cifar10_cnn", "direct", 15), ("cifar10_cnn", "auto", 7), (SMALL, "auto", 14)]
 )

@@ -177,7 +177,7 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
     row = BENCH.sample(bench.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path)))
-    assert row["kind"] == "sample" and clock.step_time_s(row) > 0
+    assert clock.step_time_s(row) > 0
     # What was asked for is what was done: the gate compares numbers of runs between commits.
     assert len(row["run_times_s"]) % (2 * bench.EFFORTS[0].pairs) == 0
     row = BENCH.sample(bench.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path)))

@@ -1,16 +1,31 @@
 """Which questions of a comparison are decided, and how often wrongly."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from forktask.experiments.scaling.questions import judge_question, undecided
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What of a sample the questions look at."""
+
+    plan_id: str
+    threads: int
+    model: str
+    repetition: int
+    step_time_s: float
+    config_id: str
+    interference: int = 0
+
+
 def rows(ratios, threads=2, plan="p"):
     """Samples of fork-join at 1 s and of models whose times are these, repetition by repetition."""
     times = {"forkjoin": np.ones(len(next(iter(ratios.values())))), **ratios}
     return [
-        {"plan_id": plan, "threads": threads, "model": m, "repetition": r, "step_time_s": t, "config_id": f"{plan} {m}"}
+        Row(plan_id=plan, threads=threads, model=m, repetition=r, step_time_s=t, config_id=f"{plan} {m}")
         for m, values in times.items()
         for r, t in enumerate(values)
     ]
@@ -43,7 +58,7 @@ def test_only_what_is_open_is_measured_again(decided):
     noise = np.random.default_rng(2).normal(0, 0.01, 20)
     samples = rows({"taskiter": 0.8 * np.exp(noise), "tasks": np.exp(30 * noise)})
     if decided:
-        samples = [row for row in samples if row["model"] != "tasks"]
-    samples += [{**row, "model": "serial", "threads": 1, "config_id": "p serial"} for row in samples[:20]]
+        samples = [row for row in samples if row.model != "tasks"]
+    samples += [dataclasses.replace(row, model="serial", threads=1, config_id="p serial") for row in samples[:20]]
     assert undecided(samples) == (set() if decided else {"p tasks", "p forkjoin", "p serial"})
-    assert undecided([row for row in samples if row["model"] == "forkjoin"]) is None
+    assert undecided([row for row in samples if row.model == "forkjoin"]) is None
