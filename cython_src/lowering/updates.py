@@ -49,7 +49,7 @@ def append_updates(low: Lowering) -> None:
         return
     gradients = [gradient_of(low, name) for name in low.partials]
     scale = ""
-    if low.options.clip_norm:
+    if low.options.clip_norm and gradients:
         gradients, scale = clip(low, gradients)
     for gradient in gradients:
         optimizer_step(low, gradient, rates, scale)

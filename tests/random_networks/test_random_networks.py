@@ -78,6 +78,12 @@ FOUND = {
     "a norm first, evaluated": ((4, 4, 4), AFTER_POOL, {"phase": "evaluate"}),
     "a norm first, forward": ((3, 4, 4), AFTER_POOL, {"phase": "forward"}),
     "groups of a narrow input": ((3, 1, 1), (Convolution("c", 6, 3, 1, groups=3, bias=False), *END), {}),
+    "two ReLUs before softmax": (
+        (3, 4, 14),
+        (FullyConnected("f", 7), ReLU("r"), ReLU("s"), Softmax()),
+        {"batch": 33, "granularity": "images=2"},
+    ),
+    "nothing is trained": ((2, 3, 3), END, {"clip_norm": 1.0, "frozen": "fc"}),
     "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "flat"}),
     "a halo that is added to": (
         (17, 4, 4),

@@ -51,7 +51,7 @@ def torch_step(
     loss = function(logits.reshape(len(targets), -1), targets, ignore_index=IGNORED, reduction="sum") / counted
     if w:  # a network of poolings alone learns nothing
         loss.backward()
-    return float(loss), {name: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for name, p in w.items()}
+    return loss.item(), {name: np.zeros(p.shape) if p.grad is None else p.grad.numpy() for name, p in w.items()}
 
 
 def _layer(layer: Layer, w: Mapping, inputs: list):

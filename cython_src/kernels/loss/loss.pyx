@@ -170,9 +170,9 @@ def _images(bounds, attributes):
     return bounds["g0"] * lanes, min(bounds["g1"] * lanes, attributes["batch"])
 
 
-def _probabilities(z, count):
-    """Rows (image, class) of the first `count` images of logits (groups, classes, lanes), as softmax and its
-    logarithm."""
+def _probabilities(logits, attributes, count):
+    """Rows (image, class) of the first `count` images of groups of logits, as softmax and its logarithm."""
+    z = logits.reshape(-1, attributes["classes"], attributes["lanes"])
     rows = z.transpose(0, 2, 1).reshape(-1, z.shape[1])[:count]
     shifted = rows - rows.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -181,7 +181,7 @@ def _probabilities(z, count):
 
 def _softmax_reference(operands, attributes, bounds, iteration):
     first, last = _images(bounds, attributes)
-    rows, p, _ = _probabilities(operands["logits"][bounds["g0"] : bounds["g1"]], last - first)
+    rows, p, _ = _probabilities(operands["logits"][bounds["g0"] : bounds["g1"]], attributes, last - first)
     operands["probabilities"][first:last] = p
     operands["predictions"][first:last] = rows.argmax(axis=1)
 
@@ -189,7 +189,7 @@ def _softmax_reference(operands, attributes, bounds, iteration):
 def _softmax_loss_reference(operands, attributes, bounds, iteration):
     g0, g1, lanes, classes = bounds["g0"], bounds["g1"], attributes["lanes"], attributes["classes"]
     first, last = _images(bounds, attributes)
-    rows, p, logs = _probabilities(operands["logits"][g0:g1], last - first)
+    rows, p, logs = _probabilities(operands["logits"][g0:g1], attributes, last - first)
     labels = operands["labels"].reshape(-1)[first:last]
     if ((labels < 0) | (labels >= classes)).any():
         return BAD_LABEL
@@ -199,8 +199,8 @@ def _softmax_loss_reference(operands, attributes, bounds, iteration):
     smoothing = attributes["label_smoothing"]
     gradient[: len(p)] -= smoothing / classes
     gradient[here] -= 1 - smoothing
-    operands["gradient"][g0:g1] = (
-        gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1) / attributes["batch"])
+    out = operands["gradient"][g0:g1]
+    out[...] = gradient.reshape(g1 - g0, lanes, classes).transpose(0, 2, 1).reshape(out.shape) / attributes["batch"]
     loss, hit = np.zeros((g1 - g0) * lanes, dtype=p.dtype), np.zeros((g1 - g0) * lanes, dtype=np.int32)
     loss[: len(p)] = -(1 - smoothing) * logs[here] - smoothing * logs.mean(axis=1)
     hit[: len(p)] = rows.argmax(axis=1) == labels

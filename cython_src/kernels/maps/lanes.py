@@ -19,8 +19,6 @@ def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:
     """View of a map without its halo, shape (groups, channels, height, width, lanes)."""
     halo = attributes[f"{prefix}_halo"]
     height, width = attributes[f"{prefix}_height"], attributes[f"{prefix}_width"]
-    names = ("channels", "rows", "pitch", "lanes")
-    array = array.reshape(len(array), *(attributes[f"{prefix}_{name}"] for name in names))  # features are single pixels
     return array[:, :, halo : halo + height, halo : halo + width]
 
 

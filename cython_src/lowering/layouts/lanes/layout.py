@@ -19,7 +19,7 @@ from ...units import Unit
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
 from .convolutions import convolution, convolution_backward
-from .maps import KERNEL, FeatureMap, Features, Logits
+from .maps import KERNEL, FeatureMap, Features
 from .pixels import index_before, pixelwise, pool, pool_backward
 
 
@@ -91,8 +91,6 @@ class Lanes(ImageLayout):
 
     def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
         shape = low.shapes[tensor]
-        if tensor == low.logits:
-            return self.vector(low, name, *shape)
         padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Convolution)]
         return self._map(low, name, shape, max(padded, default=0))
 
@@ -106,12 +104,12 @@ class Lanes(ImageLayout):
             halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
         return self._map(low, f"{unit.layer.name}.gradient", shape, halo)
 
-    def vector(self, low: Lowering, name: str, length: int) -> Logits:
-        return Logits(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
+    def vector(self, low: Lowering, name: str, length: int) -> Features:
+        return Features(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
 
     def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> FeatureMap:
         if len(shape) == 1:
-            return Features(name, low.groups, *shape, 1, 1, self.lanes, 0, low.batch)
+            return self.vector(low, name, *shape)
         return FeatureMap(name, low.groups, *shape, self.lanes, halo, low.batch)
 
     def features(self, low: Lowering, unit: Unit) -> FeatureMap:

@@ -105,12 +105,3 @@ class Features(FeatureMap):
             return array.transpose(0, 2, 1).reshape(-1, self.channels)[: self.batch]
 
         return view
-
-
-class Logits(Features):
-    """Features as the loss takes them: no map for the kernels, (groups, classes, lanes)."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the buffer."""
-        return (self.groups, self.channels, self.lanes)
