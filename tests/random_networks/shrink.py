@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
 from random_networks.cases import Case
 
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.layers import Add, Layer, Network
 
 SMALLER = ("out_channels", "out_features", "features", "kernel", "padding", "stride", "groups", "dilation", "size")
@@ -47,9 +49,10 @@ def _smaller(case: Case) -> Iterator[Case]:
             value = getattr(layer, field, None)
             if isinstance(value, int) and value > 0:
                 for less in {0, 1, value // 2, value - 1} - {value}:
-                    changed = dataclasses.replace(layer, **{field: less})
-                    layers = (*network.layers[:index], changed, *network.layers[index + 1 :])
-                    yield from _changed(case, layers=layers)
+                    with contextlib.suppress(UsageError):
+                        changed = dataclasses.replace(layer, **{field: less})
+                        layers = (*network.layers[:index], changed, *network.layers[index + 1 :])
+                        yield from _changed(case, layers=layers)
 
 
 def _without(network: Network, index: int) -> tuple[Layer, ...]:
@@ -72,7 +75,5 @@ def _without(network: Network, index: int) -> tuple[Layer, ...]:
 
 def _changed(case: Case, **fields) -> Iterator[Case]:
     """Yield the case with a changed network, where that can be made at all."""
-    try:
+    with contextlib.suppress(UsageError):
         yield dataclasses.replace(case, network=dataclasses.replace(case.network, **fields))
-    except ValueError:  # of which UsageError is one
-        return

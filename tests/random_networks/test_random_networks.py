@@ -83,6 +83,11 @@ FOUND = {
         (FullyConnected("f", 7), ReLU("r"), ReLU("s"), Softmax()),
         {"batch": 33, "granularity": "images=2"},
     ),
+    "windows of padding alone": (
+        (4, 2, 5),
+        (Convolution("c", 4, 2, 2, stride=2, groups=4, bias=False), GlobalPool("pool"), *END),
+        {"batch": 16, "granularity": "images=3,rows=1"},
+    ),
     "nothing is trained": ((2, 3, 3), END, {"clip_norm": 1.0, "frozen": "fc"}),
     "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "flat"}),
     "a halo that is added to": (

@@ -30,9 +30,10 @@ class FeatureMap(ChannelsMap):
         return read(self.name, *self.box(images, (first + self.halo, last + self.halo), channels))
 
     def read_window(self, images, window: Window, rows: tuple[int, int], channels=None) -> Access:
-        """Read what a window needs for its output rows, halo included."""
+        """Read what a window needs for its output rows, halo included; the nearest row where it meets padding alone."""
         first, last = window.input_rows(rows)
-        first, last = max(first, -self.halo), min(last, self.height + self.halo)
+        first = min(max(first, -self.halo), self.height + self.halo - 1)
+        last = max(min(last, self.height + self.halo), first + 1)
         return read(self.name, *self.box(images, (first + self.halo, last + self.halo), channels))
 
     def write(self, images, rows=None, channels=None, accumulate: bool = False) -> Access:
