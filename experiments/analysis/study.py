@@ -59,8 +59,6 @@ class Study:
     plans : dict of plan_id to PlanRow
     machine : MachineRow
         The latest one, or `NOT_MEASURED`.
-    machine_model : dict
-        Keys of a machine file, or empty.
     capacities : list of CapacityRow
         The capacity measured again in each repetition.
     samples : DataFrame
@@ -80,7 +78,6 @@ class Study:
     gpu_profiles: list[GpuProfileRow]
     failures: list[FailureRow]
     traces: list[TraceRow]
-    machine_model: dict[str, Any]
     capacities: list[CapacityRow]
     partial: str = ""
     warnings: list[str] = field(default_factory=list)

@@ -30,7 +30,7 @@ from forktask.experiments.sampling.event_states import STATE_DTYPE
 from forktask.experiments.sampling.events import About, read_events
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
-from forktask.experiments.simulate.predict import error_text, missing, prediction_table
+from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import RESULT, read_result
 from forktask.experiments.sweep.configuration import (
@@ -232,7 +232,7 @@ def use_of_commands(folder):
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(study)
     describe_machine(study.environment, study.machine, 2, study.capacity(2))
-    if study.machine_model and not missing(study, plan_id):
+    if knows_machine(study) and not missing(study, plan_id):
         error_text(prediction_table(study, plan_id, (1, 2)))
         diagnose(case_of_study(study, plan_id))
 
