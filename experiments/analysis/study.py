@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -64,6 +65,8 @@ class Study:
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     profiles, gpu_profiles, failures, traces : list of rows
+    folder : Path, optional
+        That the rows were read from.
     partial : str
         Half-written last line that was left out.
     warnings : list of str
@@ -79,6 +82,7 @@ class Study:
     failures: list[FailureRow]
     traces: list[TraceRow]
     capacities: list[CapacityRow]
+    folder: Path | None = None
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
 
