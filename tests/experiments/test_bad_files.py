@@ -254,7 +254,9 @@ def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "report --against", "report --status"])
+@pytest.mark.parametrize(
+    "command", ["report", "diagnose", "simulate", "report --csv", "report --against", "report --status"]
+)
 def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
     """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
     number = one_of_each(rows)["sample"]
