@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .experiments.analysis.study import Study
+    from .experiments.report.sections import Report
 
 __all__ = ["Comparison", "compare"]
 
@@ -118,10 +119,21 @@ class Comparison(Shown):
     @property
     def report(self) -> Path:
         """The page report.html with everything, written if it is not there yet."""
-        from .experiments.report.files import REPORT, write_report
+        from .experiments.report.files import REPORT
 
         page = self.folder / REPORT
-        return page if page.exists() else write_report(self.folder)
+        return page if page.exists() else self._write()
+
+    def _write(self) -> Path:
+        from .experiments.report.files import write_study
+
+        return write_study(self._study, self._built, self.folder)
+
+    @cached_property
+    def _built(self) -> Report:
+        from .experiments.report.sections import build
+
+        return build(self._study)
 
     def _title(self) -> str:
         networks = dict.fromkeys(f"{plan.network} at batch {plan.batch}" for plan in self._study.plans.values())
@@ -132,9 +144,9 @@ class Comparison(Shown):
         return f"<Comparison of {models} models on {self._title()}: {len(self.samples)} samples in {self.folder}>"
 
     def __str__(self) -> str:
-        from .experiments.report.files import summary_text
+        from .experiments.report.render_text import render_text
 
-        return summary_text(self.folder)
+        return render_text(self._built)
 
     def _rows(self) -> list[dict[str, Any]]:
         return self.table[[name for name in SHOWN if name in self.table]].to_dict("records")
@@ -210,10 +222,9 @@ def compare(
     if not trusted or not results.of(SampleRow):
         why = "every configuration failed" if trusted else "the models did not compute the same weights"
         raise RuntimeError(f"nothing to compare in {folder}: {why}: {'; '.join(lines)}")
-    from .experiments.report.files import write_report
-
-    write_report(folder)
-    return Comparison(folder)
+    comparison = Comparison(folder)
+    comparison._write()
+    return comparison
 
 
 def _configuration(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:

@@ -30,13 +30,9 @@ COMMANDS = (
     "info",
     "compare",
     "run",
-    "status",
     "report",
-    "plot",
     "simulate",
     "diagnose",
-    "export",
-    "overlay",
     "peers",
     "train",
     "study",
@@ -203,8 +199,8 @@ def test_the_layout_names_every_folder():
 
 def test_options_in_commands_are_found():
     """Check that command lines are found in each place where pages have them."""
-    text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask status DIR`, not `forktaskx`.\n"
-    assert commands_of(text) == ["forktask run a", "forktask info", "forktask status DIR"]
+    text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask report DIR`, not `forktaskx`.\n"
+    assert commands_of(text) == ["forktask run a", "forktask info", "forktask report DIR"]
 
 
 def update_outputs(page: Path) -> None:

@@ -26,8 +26,8 @@ def preemption_of(model: str) -> str:
 
 def label_with_preemption(model: str) -> str:
     """Return the model's short form, with "stay" if it could have been "swap" and is not."""
-    can_swap = "preemption" in parse_model(model).model.fields
-    return model_label(model) + ", stay" * (can_swap and preemption_of(model) == "stay")
+    stays = "preemption" in parse_model(model).model.fields and preemption_of(model) == "stay"
+    return f"{model_label(model)}, stay" if stays else model_label(model)
 
 
 def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:

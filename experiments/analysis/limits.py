@@ -12,6 +12,7 @@ import pandas as pd
 
 from ..bounds import bounds
 from ..sampling.models import parse_model
+from ..tables.numbers import plural
 from .names import is_gpu, model_label
 from .speeds import best_serial, estimate_of, interval_columns, speed_table
 from .statistics import Estimate, median_interval
@@ -183,7 +184,7 @@ def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Es
             continue
         bound, own = _speedup_bound(limit, name), inflation.get((row["model"], row["threads"]), NOTHING)
         point = (
-            f"{model_label(row['model'])} on {row['threads']} thread{'s' * (row['threads'] > 1)} "
+            f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} "
             f"(speedup {row['speedup']:.2f}, bound {bound.value:.2f})"
         )
         if math.isnan(row["speedup_low"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ from ..results.rows import (
     CapacityRow,
     FailureRow,
     GpuProfileRow,
-    MachineModelRow,
     MachineRow,
     Measured,
     PlanRow,
@@ -48,7 +48,9 @@ def load(out_dir: str | os.PathLike) -> Study:
         See `study_from_rows` and `read_results`.
     """
     results = read_results(out_dir)
-    return study_from_rows(results.rows, results.partial)
+    study = study_from_rows(results.rows, results.partial)
+    study.folder = Path(out_dir)
+    return study
 
 
 def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
@@ -92,7 +94,6 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
         gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
         traces=by_kind[TraceRow],
-        machine_model=by_kind[MachineModelRow][-1].model if by_kind[MachineModelRow] else {},
         capacities=by_kind[CapacityRow],
         partial=partial,
         warnings=warnings,

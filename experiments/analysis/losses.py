@@ -26,28 +26,108 @@ from ..sampling.event_states import (
     SCHEDULING,
 )
 from ..sampling.events import STREAM, THREAD, EventLog
+from ..tables import text_table
+from ..tables.columns import number_column, text_column, time_column
 from .windows import layer_of_loops
 
 COMPUTING = (THREAD, STREAM)  # lanes that losses are of; of a GPU's other lanes nothing is lost
-# Class -> what it is. Waiting covers all states in which a worker waits or sleeps between blocks.
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A class of the time of threads.
+
+    A new one is an entry of `LOSSES`, with a condition in `classes_of` where events show it, and a field of the rows
+    in which results folders keep losses.
+
+    Attributes
+    ----------
+    label : str
+        In tables and figures.
+    meaning : str
+        What the threads did.
+    color : str
+    factor : str
+        Factor of the efficiency that it is a part of.
+    finding : str
+        How a sentence about it begins, which goes on with its time.
+    attempt : str
+        What to try against it, where the model gives no better advice.
+    waits : bool
+        Whether threads wait, in any state, so that what others do meanwhile matters, and not what they did before.
+    """
+
+    label: str
+    meaning: str
+    color: str
+    factor: str = ""
+    finding: str = ""
+    attempt: str = ""
+    waits: bool = False
+
+
+_FINER = "finer blocks (--granularity)"
 LOSSES = {
-    "useful": "useful work at serial speed",
-    "inflation": "time inflation: blocks run longer than in the serial run",
-    "runtime": "runtime: scheduling, creating tasks, fork and join, start and end of the run",
-    "imbalance": "imbalance: waits while a ready task stands with another thread",
-    "barrier": "waits behind a barrier while the data of some task are there",
-    "dependence": "waits for a dependence or a lock: no task is ready",
-    "preemption": "the CPU was taken away, or given up inside a block",
+    "useful": Loss("useful", "useful work at serial speed", "#b8c7d6"),
+    "inflation": Loss(
+        "inflation",
+        "blocks run longer than in the serial run",
+        "#cc78bc",
+        "computation_scalability",
+        "Blocks run longer than in the serial run by",
+        "blocks whose data stay in a core's cache: smaller ones (--granularity), or placement=partitioned",
+    ),
+    "runtime": Loss(
+        "runtime",
+        "scheduling, creating tasks, fork and join",
+        "#737373",
+        "scheduling_efficiency",
+        "The runtime's own steps, between blocks, take",
+        "coarser blocks (--granularity)",
+    ),
+    "imbalance": Loss(
+        "imbalance",
+        "waits while a ready task stands elsewhere",
+        "#de8f05",
+        "load_balance",
+        "Threads wait, while a ready block stands with another thread, for",
+        _FINER,
+        waits=True,
+    ),
+    "barrier": Loss(
+        "behind a barrier",
+        "waits while the data of some task are there",
+        "#d55e00",
+        "serialization_efficiency",
+        "Threads wait behind barriers for",
+        "taskiter, which has no barrier between iterations",
+        waits=True,
+    ),
+    "dependence": Loss(
+        "dependence",
+        "waits while no task is ready",
+        "#ece133",
+        "serialization_efficiency",
+        "Threads wait, while no block is ready, for",
+        _FINER,
+        waits=True,
+    ),
+    "preemption": Loss(
+        "lost CPU",
+        "the CPU was taken away, or given up inside a block",
+        "#0d0d0d",
+        "cpu_availability",
+        "The CPU is taken away from threads for",
+        "a quiet machine",
+    ),
 }
 # The multiplicative form peels classes off threads x wall time in this order; each factor is the part that is left.
 # Names of POP where POP has one.
-FACTORS = {
-    "cpu_availability": ("preemption",),
-    "scheduling_efficiency": ("runtime",),
-    "serialization_efficiency": ("dependence", "barrier"),
-    "load_balance": ("imbalance",),
-    "computation_scalability": ("inflation",),
-}
+_PEELED = (
+    *("cpu_availability", "scheduling_efficiency", "serialization_efficiency", "load_balance"),
+    "computation_scalability",
+)
+FACTORS = {factor: tuple(name for name, loss in LOSSES.items() if loss.factor == factor) for factor in _PEELED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,22 +303,23 @@ def as_table(found: Sequence[Losses]) -> pd.DataFrame:
     return pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES})
 
 
-def as_text(found: Sequence[Losses], format_time) -> str:
+def as_text(found: Sequence[Losses]) -> str:
     """Return a table of wall time an iteration by class, and the efficiency as a product."""
-    rows = as_rows(found)
-    width = max(len(losses.log.title) for losses in found)
-    head = f"{'':{width}}  {'step':>9}" + "".join(f"  {name:>10}" for name in LOSSES)
-    lines = ["Wall time an iteration, by what the threads did:", head]
-    for losses, row in zip(found, rows, strict=True):
-        cells = "".join(f"  {format_time(row[f'{name}_s']):>10}" for name in LOSSES)
-        lines.append(f"{losses.log.title:{width}}  {format_time(row['step_time_s']):>9}{cells}")
-    names = " x ".join(name.replace("_", " ") for name in FACTORS)
-    lines += ["", f"As a product (peeled off threads x time in this order): {names}:"]
-    for losses, row in zip(found, rows, strict=True):
-        factors = " x ".join(f"{row[name]:.3f}" for name in FACTORS)
-        lines.append(f"{losses.log.title:{width}}  {factors} = {row['global_efficiency']:.3f}")
-    lines += ["", "As StarPU's product: task x runtime x pipeline efficiency:"]
-    for losses, row in zip(found, rows, strict=True):
-        factors = " x ".join(f"{factor:.3f}" for factor in region_free_factors(losses.total_ns).values())
-        lines.append(f"{losses.log.title:{width}}  {factors} = {row['global_efficiency']:.3f}")
+    rows = [{"log": losses.log.title, **row} for losses, row in zip(found, as_rows(found), strict=True)]
+    without_regions = [{**row, **region_free_factors(losses.total_ns)} for losses, row in zip(found, rows, strict=True)]
+    title, product = text_column("log", "model"), number_column("global_efficiency", "product", 3)
+    times = [time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()]
+    factors = [number_column(name, digits=3) for name in FACTORS]
+    lines = [
+        "Wall time an iteration, by what the threads did:",
+        *text_table((title, time_column("step_time_s", "step"), *times), rows),
+        "",
+        "As a product (peeled off threads x time in this order):",
+        *text_table((title, *factors, product), rows),
+        "",
+        "As StarPU's product, without regions:",
+        *text_table(
+            (title, *(number_column(n, digits=3) for n in ("task", "runtime", "pipeline")), product), without_regions
+        ),
+    ]
     return "\n".join([*lines, *remarks(found)])

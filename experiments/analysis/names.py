@@ -17,6 +17,7 @@ from ...cython_src.networks.own import split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
 from ..sampling.models import MODELS
+from ..tables.numbers import plural
 
 TASK_MODELS = tuple(name for name, model in MODELS.items() if model.runs_tasks and not model.is_gpu)
 LOOP_MODELS = tuple(name for name, model in MODELS.items() if model.joins_loops)
@@ -119,5 +120,5 @@ def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:
     hogs = record[INTERFERENCE]
     step = [f"batch {record['batch']}", str(record["phase"])] if record["phase"] else []
     words = [str(record[NETWORK]), *step, *option_texts(record, axes)]
-    beside = f" beside {hogs} spinning process{'es' * (hogs > 1)}" if hogs else ""
+    beside = f" beside {plural(hogs, 'spinning process', 'spinning processes')}" if hogs else ""
     return ", ".join(words) + beside

@@ -15,6 +15,7 @@ import pandas as pd
 from ...cython_src.typed_text import rounded
 from ..bounds.bounds import least_times
 from ..results.rows import Loop
+from ..tables.numbers import plural
 from .accounting import loop_names
 from .names import is_gpu, model_label
 from .study import Study
@@ -129,7 +130,7 @@ def bound_sentences(study: Study, plan_id: str) -> list[str]:
             time_s = study.typical_time((plan_id, fastest, threads)).value
             step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
         sentences.append(
-            f"Bound on {threads} thread{'s' * (threads > 1)}: {'; '.join(said)}; loops that memory bounds are "
+            f"Bound on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms{step}."
         )
     return sentences + beaten_floors(study, plan_id)

@@ -15,7 +15,6 @@ from math import comb
 import numpy as np
 
 FASTER, SLOWER, SAME, NOT_ENOUGH_DATA = "faster", "slower", "same", "not enough data"
-VERDICTS = (FASTER, SLOWER, SAME, NOT_ENOUGH_DATA)
 
 EQUIVALENCE_BAND = 0.02
 # With fewer pairs no interval of order statistics comes near 95 % (5 pairs: 93.75 %, 4 pairs: 87.5 %).

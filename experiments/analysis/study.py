@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -59,13 +60,13 @@ class Study:
     plans : dict of plan_id to PlanRow
     machine : MachineRow
         The latest one, or `NOT_MEASURED`.
-    machine_model : dict
-        Keys of a machine file, or empty.
     capacities : list of CapacityRow
         The capacity measured again in each repetition.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     profiles, gpu_profiles, failures, traces : list of rows
+    folder : Path, optional
+        That the rows were read from.
     partial : str
         Half-written last line that was left out.
     warnings : list of str
@@ -80,8 +81,8 @@ class Study:
     gpu_profiles: list[GpuProfileRow]
     failures: list[FailureRow]
     traces: list[TraceRow]
-    machine_model: dict[str, Any]
     capacities: list[CapacityRow]
+    folder: Path | None = None
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
 

@@ -4,21 +4,105 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_json
+from ...cython_src.errors import UsageError
+from .arguments import add_json, show
 
-HELP = "write summary, figures and report.html again from the samples of a folder"
-DESCRIPTION = "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables."
+HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
+DESCRIPTION = (
+    "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables; or what one of the "
+    "options asks for in place of that."
+)
+_EXPORTS = {
+    "csv": "raw samples, a row each, to DIR/exports, like the other exports",
+    "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
+    "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
+    "talp": "POP metrics of the logged runs, in the form of DLB's TALP",
+    "latex": "the table of models and threads of every plan, for booktabs",
+}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
-    add_json(parser, "the tables")
+    parser.add_argument("--status", action="store_true", help="what it holds, what is missing, which command goes on")
+    parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, overhead, batch, ...")
+    parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
+    parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
+    parser.add_argument("--plan", metavar="ID", help="of --figure: first characters of a plan's id; default: main plan")
+    parser.add_argument(
+        "--against", metavar="OTHER", help="another folder of the same work beside it: ratios, a figure"
+    )
+    parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
+    for kind, text in _EXPORTS.items():
+        parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
+    add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
-    """Write the report again."""
+    """Write the report, or the part of it that is asked for."""
+    parts = [name for name in _PARTS if name and getattr(arguments, name)]
+    if len(parts) > 1:
+        asked = ", ".join(_OPTIONS[name] for name in parts)
+        raise UsageError(f"one part of a report is written at a time, got {asked}; give a command for each")
+    part = parts[0] if parts else ""
+    write, belonging = _PARTS[part]
+    for name in ("column", "kind", "plan", "file", "json"):
+        if getattr(arguments, name) and name not in belonging:
+            homes = [_OPTIONS[other] for other, (_, names) in _PARTS.items() if name in names]
+            raise UsageError(
+                f"{_OPTIONS[name]} belongs to {', '.join(homes)}, got it with {_OPTIONS[part]}; leave it out"
+            )
+    write(arguments)
+    return 0
+
+
+def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
 
-    print(report_folder(arguments.folder, arguments.json))
-    return 0
+    print(report_folder(arguments.folder, arguments.json, [arguments.kind] if arguments.kind else ()))
+
+
+def _status(arguments: Namespace) -> None:
+    from ..results.folder import read_results
+    from ..sweep.status import describe_status, status_text
+
+    results = read_results(arguments.folder)
+    if not results.rows:
+        print("no row has been written completely; give the command that began it again")
+        return
+    show(arguments, describe_status(results), status_text)
+
+
+def _figure(arguments: Namespace) -> None:
+    from ..report.files import draw_folder
+
+    column, kind = arguments.column or "double", arguments.kind or "pdf"
+    print(
+        draw_folder(
+            arguments.folder, arguments.figure, column=column, kind=kind, plan=arguments.plan, out=arguments.file
+        )
+    )
+
+
+def _against(arguments: Namespace) -> None:
+    from ..report.two_results import compare_folders, format_comparison
+
+    show(arguments, compare_folders(arguments.folder, arguments.against, arguments.file), format_comparison)
+
+
+def _exports(arguments: Namespace) -> None:
+    from ..report.exports import export_folder
+
+    print(*export_folder(arguments.folder, arguments.kinds), sep="\n")
+
+
+# Name of the part's argument -> what writes it, and the arguments that belong to it; "": the whole.
+_PARTS = {
+    "": (_report, ("kind", "json")),
+    "status": (_status, ("json",)),
+    "figure": (_figure, ("column", "kind", "plan", "file")),
+    "against": (_against, ("file", "json")),
+    "kinds": (_exports, ()),
+}
+_OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format"}
+_OPTIONS |= {name: f"--{name}" for name in ("status", "figure", "against", "column", "plan", "file", "json")}

@@ -46,9 +46,9 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
         from ..sampling.models import describe_gpu_convolutions
 
         print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-    from ..report.files import report_on_sweep
+    from ..report.files import report_folder
 
-    print(report_on_sweep(out_dir, arguments.json))
+    print(report_folder(out_dir, arguments.json))
     return code
 
 
@@ -118,9 +118,11 @@ def measure(
 
 
 def _say_quick(grid) -> None:
+    from ..tables.numbers import plural
+
     print(
         f"forktask: --quick, a check that it works: batch {', '.join(map(str, grid.batch))}, "
-        f"{grid.threads[0]} thread{'s' * (grid.threads[0] > 1)}, one repetition, whatever else was asked for",
+        f"{plural(grid.threads[0], 'thread')}, one repetition, whatever else was asked for",
         file=sys.stderr,
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from ...cython_src.typed_text import rounded
 from ..analysis.names import base_model, model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.study import Study
@@ -14,6 +13,7 @@ from ..sampling.models import parse_model
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
 from ..simulate.predict import machine_of_study, simulated_models, subject_of
+from ..tables.numbers import format_time
 from .chains import Chain, find_chains
 from .what_if import relower
 
@@ -106,17 +106,9 @@ class Case:
         if now - then < LEAST_PART * now:
             return f"by simulation on {self.threads} threads: less than {LEAST_PART:.0%}"
         return (
-            f"by simulation on {self.threads} threads: {ms(now)} ({model_label(before)}) becomes {ms(then)} "
-            f"({change or model_label(after)}), {now / then:.2f} times as fast"
+            f"by simulation on {self.threads} threads: {format_time(now)} ({model_label(before)}) becomes "
+            f"{format_time(then)} ({change or model_label(after)}), {now / then:.2f} times as fast"
         )
-
-
-def ms(seconds: float) -> str:
-    """Format a time with three digits and a unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{rounded(seconds / scale)} {unit}"
-    return f"{rounded(seconds / 1e-9)} ns"
 
 
 def case_of_study(study: Study, plan_id: str) -> Case:

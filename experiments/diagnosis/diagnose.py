@@ -15,7 +15,8 @@ from ..analysis.names import base_model, model_label
 from ..bounds.bounds import fork_join_static_bound
 from ..simulate.machine_model import continued, extrapolated
 from ..simulate.policies import simulate
-from .case import LEAST_PART, Case, ms
+from ..tables.numbers import format_time, plural
+from .case import LEAST_PART, Case
 from .chains import cycle_parts
 
 SATURATED = 0.7  # part of the measured bandwidth
@@ -65,7 +66,7 @@ def _chains(case: Case) -> Iterator[Finding]:
     if not chains:
         return
     named = "; ".join(
-        f"{c.layer} {c.phase}: {c.links} blocks update {c.buffer!r} one after the other, {ms(c.seconds)}"
+        f"{c.layer} {c.phase}: {c.links} blocks update {c.buffer!r} one after the other, {format_time(c.seconds)}"
         for c in chains[:MANY]
     )
     more = f"; and {len(chains) - MANY} more" if len(chains) > MANY else ""
@@ -78,8 +79,8 @@ def _chains(case: Case) -> Iterator[Finding]:
     other = case.partial_sums
     wide, best = 4 * case.threads, case.best[0]
     wider = (
-        f"{model_label(best)} on {wide} threads: {ms(case.time(best, None, wide))} becomes "
-        f"{ms(case.time(best, other, wide))}"
+        f"{model_label(best)} on {wide} threads: {format_time(case.time(best, None, wide))} becomes "
+        f"{format_time(case.time(best, other, wide))}"
     )
     gain = case.time(case.forkjoin) - case.time(case.forkjoin, other)
     yield Finding("chain", max(gain, lost, 0.0), text, attempt, "; ".join(filter(None, (brings, wider))))
@@ -95,10 +96,10 @@ def _cycle(case: Case) -> Iterator[Finding]:
     yield Finding(
         "cycle",
         max(mean - area, 0.0) or mean * LEAST_PART,
-        f"The critical cycle takes {ms(mean)} a step, work over {case.threads} threads {ms(area)}: more than "
-        f"{max(1, int(case.work_s / mean))} threads cannot help. It leads through {through}.",
+        f"The critical cycle takes {format_time(mean)} a step, work over {case.threads} threads {format_time(area)}: "
+        f"more than {max(1, int(case.work_s / mean))} threads cannot help. It leads through {through}.",
         "smaller blocks in these layers, so that each step of the cycle is shorter",
-        f"at most {ms(mean - area)} a step on {case.threads} threads" if mean > area else "",
+        f"at most {format_time(mean - area)} a step on {case.threads} threads" if mean > area else "",
     )
 
 
@@ -119,15 +120,15 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         seconds[place] += share
         loops[place] += 1
     worst = seconds.most_common(MANY)
-    named = ", ".join(f"{place} {ms(s)} ({loops[place]} loop{'s' * (loops[place] > 1)})" for place, s in worst)
+    named = ", ".join(f"{place} {format_time(s)} ({plural(loops[place], 'loop')})" for place, s in worst)
     now = case.time(case.forkjoin)
     options = {"schedule=dynamic": f"{case.forkjoin}:schedule=dynamic"} if "schedule" not in case.forkjoin else {}
     model = min([*options.values(), *case.task_models], key=case.time)
     yield Finding(
         "imbalance",
         waiting,
-        f"Threads of fork-join wait between layers: {ms(waiting)} of a step of {ms(now)}, because the shares of a "
-        f"loop are unequal or it has too few blocks. Most in {named}.",
+        f"Threads of fork-join wait between layers: {format_time(waiting)} of a step of {format_time(now)}, because "
+        f"the shares of a loop are unequal or it has too few blocks. Most in {named}.",
         f"{model_label(model)}, in which blocks of the next layers run meanwhile"
         if base_model(model) != "forkjoin"
         else model_label(model),
@@ -145,10 +146,10 @@ def _barriers(case: Case) -> Iterator[Finding]:
     yield Finding(
         "barriers",
         loops * each,
-        f"{loops} barriers of {ms(each)} take {ms(loops * each)} of a step of {model_label(case.forkjoin)} on "
-        f"{case.threads} threads.",
+        f"{loops} barriers of {format_time(each)} take {format_time(loops * each)} of a step of "
+        f"{model_label(case.forkjoin)} on {case.threads} threads.",
         f"{model_label(other)}, which has no barrier inside a step",
-        f"at most {ms(loops * each)} a step",
+        f"at most {format_time(loops * each)} a step",
     )
 
 
@@ -167,7 +168,7 @@ def _creation(case: Case) -> Iterator[Finding]:
     yield Finding(
         "creation",
         max(now - then, 0.0),
-        f"One thread creates all {case.plan.num_tasks} tasks: {ms(creation)} of a step of {ms(now)} "
+        f"One thread creates all {case.plan.num_tasks} tasks: {format_time(creation)} of a step of {format_time(now)} "
         f"({model_label(eager[0])}).",
         "record the graph once and replay it: taskgraph or taskiter",
         case.gain_text(eager[0], replayed),
@@ -185,17 +186,17 @@ def _granularity(case: Case) -> Iterator[Finding]:
         yield Finding(
             "too fine",
             runtime,
-            f"Blocks are too fine: {ms(mean)} on average, and {model_label(model)} spends {runtime / now:.0%} of the "
-            f"step on its own steps.",
+            f"Blocks are too fine: {format_time(mean)} on average, and {model_label(model)} spends {runtime / now:.0%} "
+            f"of the step on its own steps.",
             "coarser blocks (--granularity)",
-            f"at most {ms(runtime)} a step",
+            f"at most {format_time(runtime)} a step",
         )
     idle = found.idle_s / case.threads
     few = [loop for loop in case.plan.loops if loop.num_blocks < case.threads]
     held = sum(float(case.seconds[p.first_task : p.first_task + p.num_blocks].sum()) for p in few)
     if idle < 0.05 * now:
         return
-    brings = f"at most {ms(idle)} a step"
+    brings = f"at most {format_time(idle)} a step"
     if cut and int(cut[1]) > 1:
         finer = f"images={int(cut[1]) // 2}"
         brings = case.gain_text(model, model, case.other(granularity=finer), f"--granularity {finer}") or brings

@@ -12,21 +12,16 @@ from ..analysis.names import LOOP_MODELS, base_model, model_label
 from ..analysis.windows import layer_of_loops
 from ..sampling.event_states import LOCK
 from ..sampling.events import EventLog, number_at
-from .case import LEAST_PART, Case, ms
+from ..tables.numbers import format_time, plural
+from .case import LEAST_PART, Case
 from .diagnose import MANY, Finding
 from .gpu_lanes import explain
 from .outliers import CAUSES, Outliers, find_outliers
 
-OWN, WAITING = ("inflation", "runtime", "preemption"), ("imbalance", "barrier", "dependence", "lock")
-_SAID = {
-    "inflation": "Blocks run longer than in the serial run by",
-    "runtime": "The runtime's own steps, between blocks, take",
-    "preemption": "The CPU is taken away from threads for",
-    "imbalance": "Threads wait, while a ready block stands with another thread, for",
-    "barrier": "Threads wait behind barriers for",
-    "dependence": "Threads wait, while no block is ready, for",
-    "lock": "Threads wait for locks of commutative blocks for",
-}
+# Kinds of findings: losses of a thread's own, and waits, of which those for locks are a part of "dependence".
+OWN = tuple(name for name, loss in LOSSES.items() if loss.finding and not loss.waits)
+WAITING = (*(name for name, loss in LOSSES.items() if loss.waits), "lock")
+_LOCKS = "Threads wait for locks of commutative blocks for"
 _ATTEMPTS = {
     "preempted": "a quiet machine, or preemption=swap",
     "first touch": "longer warm-up, or touch the memory before the run; a steady step does not pay for it",
@@ -36,7 +31,6 @@ _ATTEMPTS = {
     "always": "equal blocks, or look for denormal numbers in the layer's data",
     "none": "",
 }
-_COARSER, _FINER = "coarser blocks (--granularity)", "finer blocks (--granularity)"
 
 
 def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[EventLog] = ()) -> list[Finding]:
@@ -71,7 +65,7 @@ def lost_by_loop(log: EventLog, serial: EventLog | None = None) -> dict[str, np.
     by_loop = time_by_loop(log, serial)
     names = list(LOSSES)
     locked = log.events["state"] == LOCK
-    kinds = {name: (classes == names.index(name)) & ~locked for name in ("imbalance", "barrier", "dependence")}
+    kinds = {name: (classes == names.index(name)) & ~locked for name in WAITING[:-1]}
     found = {name: np.append(by_loop[:, names.index(name)], 0.0) for name in OWN}
     found |= {name: meanwhile(log, log.events[chosen]) for name, chosen in {**kinds, "lock": locked}.items()}
     return {name: time * 1e-9 / (log.about["threads"] * log.about["iterations"]) for name, time in found.items()}
@@ -116,9 +110,10 @@ def _losses(
         for group, time in zip(groups, by_loop.tolist(), strict=False):  # its last entry is of no loop
             places[group] += time
         worst = [place for place in places.most_common() if place[1] >= LEAST_PART * seconds]
-        text = f"{_SAID[kind]} {ms(seconds)} of a step of {ms(log.step_s)} ({seconds / log.step_s:.0%})"
+        begin = LOSSES[kind].finding if kind in LOSSES else _LOCKS
+        text = f"{begin} {format_time(seconds)} of a step of {format_time(log.step_s)} ({seconds / log.step_s:.0%})"
         if worst:
-            named = ", ".join(f"{' '.join(filter(None, group))} ({ms(time)})" for group, time in worst[:MANY])
+            named = ", ".join(f"{' '.join(filter(None, group))} ({format_time(time)})" for group, time in worst[:MANY])
             text += f", most {'while another thread runs' if kind in WAITING else 'in'} {named}"
         text += "."
         bound = {group: time for group, time in worst if group in chains and kind in WAITING}
@@ -128,48 +123,44 @@ def _losses(
             text += f" These are chains: blocks that update one buffer, one after the other: {each}."
         if kind == "preemption" and (taken := slow.get("preempted")):
             count, longest_s = sum(one.count for one in taken), max(one.longest_s for one in taken)
-            text += f" For that {count} run{'s' * (count > 1)} of blocks took more than five times as long as others, "
-            text += f"up to {ms(longest_s)}."
+            text += f" For that {plural(count, 'run')} of blocks took more than five times as long as others, "
+            text += f"up to {format_time(longest_s)}."
         attempt, brings = case.break_chains(model) if case and chained else ("", "")
         if not attempt:
             attempt, other = _attempt(kind, model, case)
             brings = case.gain_text(model, other) if case and other else ""
-            brings = brings or f"at most {ms(seconds)} a step"
-            brings += f"; traced here: {ms(steps[other])}" if other in steps else ""
-        yield Finding(kind, seconds, text, attempt, brings or f"at most {ms(seconds)} a step")
+            brings = brings or f"at most {format_time(seconds)} a step"
+            brings += f"; traced here: {format_time(steps[other])}" if other in steps else ""
+        yield Finding(kind, seconds, text, attempt, brings or f"at most {format_time(seconds)} a step")
 
 
 def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
     """Return what to try against a loss of a model, and the model that this is, if it is one."""
     base = base_model(model)
-    joins = base in LOOP_MODELS
-    tasks = min(case.task_models, key=case.time) if case else "taskiter"
-    if kind == "preemption":
-        return "a quiet machine" + ", or preemption=swap" * (base in ("tasks", "taskgraph", "taskiter")), ""
-    if kind == "inflation":
-        return "blocks whose data stay in a core's cache: smaller ones (--granularity), or placement=partitioned", ""
-    if kind == "runtime":
-        if joins and "persistent" not in model:
-            return "one parallel region for the whole run: forkjoin:region=persistent", "forkjoin:region=persistent"
-        if base == "tasks":
-            return "record the graph once and replay it: taskiter", "taskiter"
-        return _COARSER, ""
+    joins, replays = base in LOOP_MODELS, base in ("taskgraph", "taskiter")
     if kind == "lock":
         return "partial sums in place of commutative updates", ""
-    if joins:
+    attempt = LOSSES[kind].attempt
+    if kind == "preemption" and (replays or base == "tasks"):
+        return f"{attempt}, or preemption=swap", ""
+    if kind == "runtime" and joins and "persistent" not in model:
+        return "one parallel region for the whole run: forkjoin:region=persistent", "forkjoin:region=persistent"
+    if kind == "runtime" and base == "tasks":
+        return "record the graph once and replay it: taskiter", "taskiter"
+    if kind in WAITING and joins:
+        tasks = min(case.task_models, key=case.time) if case else "taskiter"
         return f"{model_label(tasks)}, in which blocks of the next layers run meanwhile", tasks
-    if kind == "barrier":
-        return "taskiter, which has no barrier between iterations", "taskiter" * (base != "taskiter")
-    if kind == "imbalance" and "placement" not in model and base in ("taskgraph", "taskiter"):
-        return "placement=stealing, or " + _FINER, f"{model}:placement=stealing"
-    return _FINER, ""
+    if kind == "barrier" and base != "taskiter":
+        return attempt, "taskiter"
+    if kind == "imbalance" and replays and "placement" not in model:
+        return f"placement=stealing, or {attempt}", f"{model}:placement=stealing"
+    return attempt, ""
 
 
 def _lanes(log: EventLog) -> Iterator[Finding]:
     for kind, seconds, text, attempt in explain(log):
-        yield Finding(
-            kind, seconds, text[0].upper() + text[1:], attempt, f"at most {ms(seconds)} a step" * (seconds > 0)
-        )
+        brings = f"at most {format_time(seconds)} a step" if seconds > 0 else ""
+        yield Finding(kind, seconds, text[0].upper() + text[1:], attempt, brings)
 
 
 def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
@@ -181,7 +172,7 @@ def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
         + (f"{first.loop!r}" if len(loops) == 1 else f"{len(loops)} loops")
         + " took more than five times as long as the others"
         + (" of their loop" if len(loops) > 1 else "")
-        + f", up to {ms(longest.longest_s)} where {ms(longest.median_s)} is usual"
+        + f", up to {format_time(longest.longest_s)} where {format_time(longest.median_s)} is usual"
     )
     if first.worker >= 0 and {one.worker for one in loops} == {first.worker}:
         text += f", on {log.lanes[first.worker][1] if log.of_gpu else f'worker {first.worker}'}"
@@ -190,4 +181,6 @@ def _outliers(log: EventLog, loops: Sequence[Outliers]) -> Finding:
     shown = "; ".join(filter(None, [*named, first.evidence if len(loops) == 1 else ""]))
     text += f" ({shown})." if shown else "."
     seconds = sum(one.seconds for one in loops)
-    return Finding("outliers", seconds, text, _ATTEMPTS[first.cause], f"at most {ms(seconds)} of thread time a step")
+    return Finding(
+        "outliers", seconds, text, _ATTEMPTS[first.cause], f"at most {format_time(seconds)} of thread time a step"
+    )

@@ -7,7 +7,8 @@ import numpy as np
 from ..analysis.names import base_model
 from ..sampling.event_states import COPYING, RUNNING, WAITING_DEVICE
 from ..sampling.events import HOST, STREAM, THREAD, EventLog, number_at
-from .case import LEAST_PART, ms
+from ..tables.numbers import format_time
+from .case import LEAST_PART
 
 # Why no launch runs, in the order in which a moment is laid to one of them.
 REASONS = ("copies", "host blocks", "waits", "launches")
@@ -64,7 +65,7 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     said = {
         "launches": (
             f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
-            f"{ms(mean_s)} on average",
+            f"{format_time(mean_s)} on average",
             "more passes in a graph (gpu_taskiter:unroll=N)"
             if graphs
             else "gpu_taskgraph or gpu_taskiter, which launch a step at once; or larger launches (--batch)",
@@ -86,7 +87,7 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
         ),
     }
     rows = [
-        (name, seconds, f"{said[name][0]}; {ms(seconds)} of a step of {ms(step_s)}.", said[name][1])
+        (name, seconds, f"{said[name][0]}; {format_time(seconds)} of a step of {format_time(step_s)}.", said[name][1])
         for name, seconds in idle_s.items()
         if seconds >= LEAST_PART * step_s
     ]

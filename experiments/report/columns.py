@@ -1,4 +1,4 @@
-"""Columns of the report's tables: heading, how a row's value is written, and whether it is a number."""
+"""Columns of the report's tables."""
 
 from __future__ import annotations
 
@@ -7,80 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
-from ..analysis.losses import FACTORS
+from ..analysis.losses import FACTORS, LOSSES
 from ..analysis.memory import LIBRARIES, REST
-from ..analysis.names import axis_label, model_label
-from ..sampling.memory import GRAPH, KINDS, format_bytes
+from ..analysis.names import model_label
+from ..sampling.memory import GRAPH, KINDS
 from ..tables import Column
-from .words import format_time
-
-
-def digits_of(value: float, digits: int = 2) -> int:
-    """Return how many decimals show a number and its interval: `digits`, or more for two significant ones."""
-    known = value is not None and math.isfinite(value) and value > 0
-    return max(digits, 1 - math.floor(math.log10(value))) if known else digits
-
-
-def number(value: Any, digits: int = 2) -> str:
-    """Format a number; empty for none."""
-    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else f"{value:.{digits}f}"
-
-
-def time(value: float | None, unit: str = "s") -> str:
-    """Format a time with its unit, or an energy with the unit J; empty for none."""
-    return format_time(value, unit) if value is not None and math.isfinite(value) else ""
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    """Format a share as a percentage; empty for none."""
-    return f"{value:.{digits}%}" if value is not None and math.isfinite(value) else ""
-
-
-def interval(low: float, high: float, digits: int = 2) -> str:
-    """Format an interval; empty for none."""
-    return f"[{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) and math.isfinite(high) else ""
-
-
-def percent_interval(low: float, high: float) -> str:
-    """Format an interval of shares; empty for none."""
-    return f"[{low:.1%}, {high:.1%}]" if math.isfinite(low) and math.isfinite(high) else ""
-
-
-def count(value: Any) -> str:
-    """Format a whole number; empty for none."""
-    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else f"{int(value)}"
-
-
-def _text(name: str, heading: str | None = None) -> Column:
-    return Column(axis_label(name) if heading is None else heading, lambda r: str(r[name]))
-
-
-def _count(name: str, heading: str | None = None) -> Column:
-    return Column(heading or axis_label(name), lambda r: count(r[name]), True)
-
-
-def _number(name: str, heading: str, digits: int = 2) -> Column:
-    return Column(heading, lambda r: number(r[name], digits), True)
-
-
-def _time(name: str, heading: str) -> Column:
-    return Column(heading, lambda r: time(r[name]), True)
-
-
-def _percent(name: str, heading: str, digits: int = 0) -> Column:
-    return Column(heading, lambda r: percent(r[name], digits), True)
-
-
-def _ratio(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, Column]:
-    """Return the columns of a ratio and its interval, with two significant digits at least."""
-
-    def limits(row: Mapping[str, Any]) -> str:
-        return interval(row[f"{name}_low"], row[f"{name}_high"], digits_of(row[name], digits))
-
-    return (
-        Column(heading, lambda r: number(r[name], digits_of(r[name], digits)), True),
-        Column("95% interval", limits, True),
-    )
+from ..tables.columns import (
+    count_column,
+    number_column,
+    percent_column,
+    ratio_columns,
+    size_column,
+    text_column,
+    time_column,
+)
+from ..tables.numbers import interval, number, percent, percent_interval, time
 
 
 def _spread(row: Mapping[str, Any]) -> str:
@@ -88,20 +29,28 @@ def _spread(row: Mapping[str, Any]) -> str:
 
 
 MODEL = Column("model", lambda r: model_label(r["model"]))
-THREADS = _count("threads")
-PLAN = _text("plan_name", "plan")
-PROBLEM = _text("problem")
-VERDICT = _text("verdict")
+THREADS = count_column("threads")
+PLAN = text_column("plan_name", "plan")
+PROBLEM = text_column("problem")
+VERDICT = text_column("verdict")
 
+ANSWER = (
+    text_column("question"),
+    Column("compared", lambda r: f"{model_label(r['model'])} with {model_label(r['reference'])}"),
+    THREADS,
+    count_column("repetitions", "n"),
+    *ratio_columns("time ratio"),
+    VERDICT,
+)
 SPEED = (
     MODEL,
     THREADS,
-    _count("repetitions", "n"),
-    _time("median_s", "median"),
+    count_column("repetitions", "n"),
+    time_column("median_s", "median"),
     Column("IQR", lambda r: _spread(r) if r["repetitions"] > 1 else "", True),
-    *_ratio("speedup", "speedup", 2),
-    _percent("efficiency", "efficiency", 1),
-    *_ratio("time / fork-join"),
+    *ratio_columns("speedup", "speedup", 2),
+    percent_column("efficiency", "efficiency", 1),
+    *ratio_columns("time / fork-join"),
     VERDICT,
 )
 COUNTERS = (
@@ -113,47 +62,47 @@ COUNTERS = (
     Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
     Column("energy a step", lambda r: time(r["joules"], "J"), True),
 )
-GAIN = (PLAN, THREADS, MODEL, *_ratio("promised", "promised", 3), *_ratio("gained", "gained", 3))
+GAIN = (PLAN, THREADS, MODEL, *ratio_columns("promised", "promised", 3), *ratio_columns("gained", "gained", 3))
 OWN_BEST = (
     THREADS,
     MODEL,
-    _text("granularity", "its best granularity"),
-    _time("median_s", "median"),
-    _ratio("speedup", "speedup", 2)[0],
-    *_ratio("time / fork-join at its best"),
+    text_column("granularity", "its best granularity"),
+    time_column("median_s", "median"),
+    ratio_columns("speedup", "speedup", 2)[0],
+    *ratio_columns("time / fork-join at its best"),
     VERDICT,
 )
 AXIS = (
-    _text("value"),
-    _text("baseline", "over"),
+    text_column("value"),
+    text_column("baseline", "over"),
     MODEL,
     THREADS,
-    _text("problem"),
-    _text("granularity"),
-    _time("median_s", "median"),
-    *_ratio("ratio of times"),
+    text_column("problem"),
+    text_column("granularity"),
+    time_column("median_s", "median"),
+    *ratio_columns("ratio of times"),
     VERDICT,
 )
 
 
 def phase_columns(phases: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns of times, speedups and efficiencies of phases."""
-    found = [MODEL, THREADS, _text("timed", "time is")]
+    found = [MODEL, THREADS, text_column("timed", "time is")]
     for phase in phases:
         found += [
-            _time(f"{phase}_s", phase),
-            _number(f"{phase}_speedup", "speedup"),
-            _percent(f"{phase}_efficiency", "eff.", 1),
+            time_column(f"{phase}_s", phase),
+            number_column(f"{phase}_speedup", "speedup"),
+            percent_column(f"{phase}_efficiency", "eff.", 1),
         ]
-    return (*found, _percent("update_beside_backward", "beside backward"))
+    return (*found, percent_column("update_beside_backward", "beside backward"))
 
 
 LAYER = (
-    _text("layer"),
-    _text("phase"),
-    _count("blocks"),
-    _time("time_s", "time"),
-    _percent("share", "share", 1),
+    text_column("layer"),
+    text_column("phase"),
+    count_column("blocks"),
+    time_column("time_s", "time"),
+    percent_column("share", "share", 1),
     Column(
         "least to most", lambda r: percent_interval(r["share_low"], r["share_high"]) if r["profiles"] > 1 else "", True
     ),
@@ -161,43 +110,37 @@ LAYER = (
     Column("of peak", lambda r: percent(r["peak_fraction"]) if r["flops"] else "", True),
 )
 ROOFLINE = (
-    _text("kernel"),
-    _text("phase"),
-    _count("loops"),
-    _time("time_s", "time"),
-    _percent("share", "share", 1),
-    _number("intensity", "FLOP a byte", 1),
-    _text("bound", "bound by"),
-    _time("floor_s", "floor"),
-    _percent("roof", "floor / time"),
+    text_column("kernel"),
+    text_column("phase"),
+    count_column("loops"),
+    time_column("time_s", "time"),
+    percent_column("share", "share", 1),
+    number_column("intensity", "FLOP a byte", 1),
+    text_column("bound", "bound by"),
+    time_column("floor_s", "floor"),
+    percent_column("roof", "floor / time"),
 )
 LOSS = (
     MODEL,
     THREADS,
-    _time("step_time_s", "iteration"),
-    _time("useful_s", "useful"),
-    _time("inflation_s", "inflation"),
-    _time("runtime_s", "runtime"),
-    _time("imbalance_s", "imbalance"),
-    _time("barrier_s", "behind a barrier"),
-    _time("dependence_s", "dependence"),
-    _time("preemption_s", "lost CPU"),
+    time_column("step_time_s", "iteration"),
+    *(time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()),
 )
 EFFICIENCY = (
     MODEL,
     THREADS,
-    _percent("global_efficiency", "efficiency"),
-    *(_number(name, name.replace("_", " "), 3) for name in FACTORS),
+    percent_column("global_efficiency", "efficiency"),
+    *(number_column(name, digits=3) for name in FACTORS),
 )
 
 COST = (
     MODEL,
     THREADS,
-    _time("prepare_s", "prepare"),
-    _time("record_s", "record"),
-    _time("close_s", "close"),
-    _time("first_replay_s", "first replay"),
-    _time("step_s", "step"),
+    time_column("prepare_s", "prepare"),
+    time_column("record_s", "record"),
+    time_column("close_s", "close"),
+    time_column("first_replay_s", "first replay"),
+    time_column("step_s", "step"),
     Column("break-even vs tasks", lambda r: str(r["break_even_tasks"]), True),
     Column("vs fork-join", lambda r: str(r["break_even_forkjoin"]), True),
 )
@@ -232,84 +175,80 @@ FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle 
 OVERHEAD = (
     MODEL,
     THREADS,
-    _time("floor_s", "floor"),
-    _number("static_shares", "equal shares / floor", 3),
-    _time("runtime_cost_s", "empty kernels"),
-    *_ratio("time / both", "over_expected"),
+    time_column("floor_s", "floor"),
+    number_column("static_shares", "equal shares / floor", 3),
+    time_column("runtime_cost_s", "empty kernels"),
+    *ratio_columns("time / both", "over_expected"),
     Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
 )
 ACCOUNT = (
     MODEL,
     THREADS,
-    _time("measured_s", "measured"),
-    _number("logged", "logged / timed"),
-    *_ratio("inflation", "inflation"),
+    time_column("measured_s", "measured"),
+    number_column("logged", "logged / timed"),
+    *ratio_columns("inflation", "inflation"),
     Column("floor", lambda r: FLOOR_NAMES[r["floor"]]),
-    _time("floor_s", "its value"),
-    _percent("excess", "excess", 1),
+    time_column("floor_s", "its value"),
+    percent_column("excess", "excess", 1),
     Column("95% interval", lambda r: percent_interval(r["excess_low"], r["excess_high"]), True),
-    _time("per_unit_s", "per unit"),
-    _time("runtime_cost_s", "empty kernels"),
+    time_column("per_unit_s", "per unit"),
+    time_column("runtime_cost_s", "empty kernels"),
 )
 GPU = (
     MODEL,
-    *_ratio("gpu_stream / this", "vs_stream", 2),
-    _time("overhead_s", "empty kernels"),
-    _time("busy_s", "kernels"),
-    _percent("idle_share", "idle"),
-    _time("context_s", "context"),
-    _time("compilation_s", "compilation"),
-    _time("prepare_s", "prepare"),
+    *ratio_columns("gpu_stream / this", "vs_stream", 2),
+    time_column("overhead_s", "empty kernels"),
+    time_column("busy_s", "kernels"),
+    percent_column("idle_share", "idle"),
+    time_column("context_s", "context"),
+    time_column("compilation_s", "compilation"),
+    time_column("prepare_s", "prepare"),
 )
 FACTORIAL = (
     THREADS,
-    _text("creation"),
-    _text("barrier"),
-    _text("placement"),
-    _time("median_s", "median"),
-    *_ratio("time / first cell"),
-    _text("note", ""),
+    text_column("creation"),
+    text_column("barrier"),
+    text_column("placement"),
+    time_column("median_s", "median"),
+    *ratio_columns("time / first cell"),
+    text_column("note", ""),
 )
 EFFECT = (
     THREADS,
-    _text("kind"),
-    _text("effect"),
-    _number("ratio", "time after / before", 3),
+    text_column("kind"),
+    text_column("effect"),
+    number_column("ratio", "time after / before", 3),
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3), True),
-    _percent("share", "share"),
+    percent_column("share", "share"),
     Column("verdict", lambda r: r["verdict"] + r["note"]),
 )
 INTERFERENCE = (
-    _count("hogs"),
+    count_column("hogs"),
     MODEL,
-    _text("preemption"),
-    _number("cpu_swaps_per_s", "CPU swaps per s", 0),
+    text_column("preemption"),
+    number_column("cpu_swaps_per_s", "CPU swaps per s", 0),
     THREADS,
-    _number("capacity", "capacity left", 3),
-    *_ratio("slowdown", "slowdown"),
-    _percent("loss", "loss beyond capacity", 1),
+    number_column("capacity", "capacity left", 3),
+    *ratio_columns("slowdown", "slowdown"),
+    percent_column("loss", "loss beyond capacity", 1),
 )
 DISTURBANCE = (
     MODEL,
     THREADS,
     Column("CPU pressure (ms)", lambda r: number(r["pressure_some_us"] / 1e3, 1), True),
-    _count("steal_ticks", "steal (ticks)"),
-    _count("nonvoluntary_switches", "forced switches"),
+    count_column("steal_ticks", "steal (ticks)"),
+    count_column("nonvoluntary_switches", "forced switches"),
     Column("throttled (ms)", lambda r: number(r["throttled_us"] / 1e3, 1), True),
-    _count("thermal_throttles", "slowed by heat"),
-    _number("temperature_c", "hottest (\u00b0C)", 0),
+    count_column("thermal_throttles", "slowed by heat"),
+    number_column("temperature_c", "hottest (\u00b0C)", 0),
 )
-FAILURE = (MODEL, THREADS, PLAN, _text("reason"), _text("message"))
-ENVIRONMENT = (_text("entry"), _text("value"))
-
-
-def _size(name: str, heading: str) -> Column:
-    return Column(heading, lambda r: format_bytes(r[name]) if r.get(name, 0) > 0 else "", True)
+FAILURE = (MODEL, THREADS, PLAN, text_column("reason"), text_column("message"))
+ENVIRONMENT = (text_column("entry"), text_column("value"))
 
 
 MEMORY = (
     MODEL,
     THREADS,
-    _size("peak_bytes", "peak"),
-    *(_size(part, part) for part in (*dict.fromkeys(KINDS.values()), GRAPH, LIBRARIES, REST)),
+    size_column("peak_bytes", "peak"),
+    *(size_column(part, part) for part in (*dict.fromkeys(KINDS.values()), GRAPH, LIBRARIES, REST)),
 )

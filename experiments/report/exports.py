@@ -22,16 +22,6 @@ from .sections import records_of
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"
-# Environment of a LaTeX table; special characters and what stands for them.
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "×": r"$\times$",
-    "µ": r"\textmu{}",
-    "≥": r"$\geq$",
-}
 
 
 def sample_frame(study: Study) -> pd.DataFrame:
@@ -115,35 +105,15 @@ def talp(study: Study) -> dict[str, Any]:
 
 def latex_tables(study: Study) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
-    return "\n".join(
-        _latex_table(
-            Table("speed", columns.SPEED, records_of(speed_table(study), plan_id)), plan_title(study, plan_id), plan_id
-        )
-        for plan_id in study.plan_ids()
-    )
-
-
-def _latex_table(table: Table, caption: str, label: str) -> str:
-    chosen, rows = table.cells()
-    lines = [
-        r"\begin{table}",
-        rf"  \caption{{{latex_text(caption)}}}",
-        rf"  \label{{tab:{label}}}",
-        rf"  \begin{{tabular}}{{{''.join('r' if c.number else 'l' for c in chosen)}}}",
-        r"    \toprule",
-        "    " + " & ".join(latex_text(c.heading) for c in chosen) + r" \\",
-        r"    \midrule",
-        *("    " + " & ".join(map(latex_text, row)) + r" \\" for row in rows),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def latex_text(text: str) -> str:
-    """Return a text with LaTeX's special characters escaped."""
-    return re.sub("|".join(map(re.escape, _LATEX)), lambda match: _LATEX[match[0]], text)
+    tables = []
+    for plan_id in study.plan_ids():
+        chosen, rows = Table("speed", columns.SPEED, records_of(speed_table(study), plan_id)).cells()
+        frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
+        style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
+        form = "".join("r" if column.number else "l" for column in chosen)
+        caption = re.sub(r"[&%$#_{}]", r"\\\g<0>", plan_title(study, plan_id))
+        tables.append(style.to_latex(column_format=form, hrules=True, caption=caption, label=f"tab:{plan_id}"))
+    return "\n".join(tables)
 
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
@@ -171,10 +141,8 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
     Raises
     ------
     UsageError
-        No kind, a library that is missing, or a folder that cannot be written.
+        A library that is missing, or a folder that cannot be written.
     """
-    if not kinds:
-        raise UsageError(f"export needs at least one of {', '.join(f'--{kind}' for kind in EXPORTS)}, got none")
     study = load(folder)
     if not len(study.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.reading import decoding, read_regular
@@ -23,7 +22,7 @@ from .figures.style import FORMATS, save, save_asked
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
 from .render_text import render_text
-from .sections import build
+from .sections import Report, build
 from .words import plan_title
 
 FIGURE_FOLDER = "figures"
@@ -45,20 +44,15 @@ def figure_stem(study: Study, plan_id: str, figure: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.=-]+", "_", "-".join(words)).strip("_-")
 
 
-def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = FORMATS) -> Path:
-    """Write summary.csv, the figures with their captions, and report.html into a results folder.
+def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Path:
+    """Write summary.csv, the figures with their captions, and report.html into a results folder; return the page.
 
     Parameters
     ----------
     out_dir : path
         Holds samples.jsonl.
     formats : sequence of str
-        Of `FORMATS`; figures of plans other than the main one are written as SVG only.
-
-    Returns
-    -------
-    Path
-        The page.
+        Of `FORMATS`, besides SVG; those in which a figure is there already are drawn again too.
 
     Raises
     ------
@@ -66,29 +60,30 @@ def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = FORMATS) -
         Rows that must not be compared (see `load.study_from_rows`), or a folder that cannot be written. Each file of
         an earlier report is then left as it was, or was replaced as a whole.
     """
-    return write_study(load(out_dir), Path(out_dir), formats)
+    study = load(out_dir)
+    return write_study(study, build(study), Path(out_dir), formats)
 
 
-def write_study(study: Study, out_dir: Path, formats: Sequence[str] = FORMATS) -> Path:
-    """Write the files of a study that was loaded; see `write_report`."""
+def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[str] = ()) -> Path:
+    """Write the files of a study that was loaded, and its report; see `write_report`."""
     folder = out_dir / FIGURE_FOLDER
     drawn = []
     try:
         folder.mkdir(exist_ok=True)
         for plan_id in study.plan_ids():
-            main = plan_id == main_plan(study)
             for name in figures.available_figures(study, plan_id):
                 figure, text = figures.draw(study, name, plan_id), figures.caption(study, name, plan_id)
                 stem = folder / figure_stem(study, plan_id, name)
-                for kind in sorted({"svg", *(formats if main else ())}):
-                    save(figure, f"{stem}.{kind}")
+                for kind in FORMATS:
+                    if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
+                        save(figure, f"{stem}.{kind}")
                 write_atomically(f"{stem}.txt", text + "\n")
                 drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
             drawn += _gantt(study, plan_id, out_dir)
         if len(study.samples):
             write_table(out_dir / SUMMARY, summary_table(study))
         page = out_dir / REPORT
-        write_atomically(page, render_html(build(study), drawn))
+        write_atomically(page, render_html(report, drawn))
     except OSError as error:
         raise UsageError(
             f"the report must be writable to {str(out_dir)!r}, got: {error.strerror}; copy the folder to another place"
@@ -108,24 +103,19 @@ def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     return [DrawnFigure(plan_id, "gantt", *texts)]
 
 
-def report_folder(out_dir: str | os.PathLike, as_json: bool = False) -> str:
-    """Write the report of a folder again, and return its tables, as text or JSON."""
+def report_folder(out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = ()) -> str:
+    """Write the report of a folder, and return its tables, as text or JSON; see `write_report`."""
+    for kind in formats:
+        check_choice("--format", kind, FORMATS)
     study = load(out_dir)
-    page = write_study(study, Path(out_dir))
+    report = build(study)
+    page = write_study(study, report, Path(out_dir), formats)
     if as_json:
-        return json.dumps({**render_json(build(study)), "report": str(page)}, indent=2)
-    return f"{render_text(build(study))}\nReport: {page}"
+        return json.dumps({**render_json(report), "report": str(page)}, indent=1)
+    return f"{render_text(report)}\nReport: {page}"
 
 
-def report_on_sweep(out_dir: str | os.PathLike, as_json: bool = False) -> str:
-    """Write the report of a sweep, and return its tables, as text or JSON."""
-    write_report(out_dir)
-    if as_json:
-        return json.dumps(summary_json(out_dir), indent=1)
-    return f"{summary_text(out_dir)}\n\n{out_dir}: samples.jsonl, summary.csv, figures, report.html"
-
-
-def plot_folder(
+def draw_folder(
     folder: str | os.PathLike,
     figure: str = "speedup",
     *,
@@ -179,19 +169,3 @@ def chosen_plan(study: Study, prefix: str | None) -> str:
         known = "; ".join(f"{p}: {plan_title(study, p)}" for p in study.plan_ids())
         raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
     return found[0]
-
-
-def summary_text(out_dir: str | os.PathLike) -> str:
-    """Return the tables that `compare` and `report` print.
-
-    Raises
-    ------
-    UsageError
-        See `load.study_from_rows`.
-    """
-    return render_text(build(load(out_dir)))
-
-
-def summary_json(out_dir: str | os.PathLike) -> dict[str, Any]:
-    """Return the same tables as lists of rows with raw numbers (seconds, ratios), fit for `json.dumps`."""
-    return render_json(build(load(out_dir)))

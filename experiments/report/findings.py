@@ -32,10 +32,9 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     """
     study = load(folder)
     skipped = {plan_id: missing(study, plan_id) for plan_id in study.plan_ids()}
-    if not study.machine_model and not all(skipped.values()):
+    if not all(skipped.values()):
         try:
             keep_machine(folder)
-            study = load(folder)
         except OtherMachine as error:
             skipped = dict.fromkeys(skipped, str(error))
     cases: list[dict[str, Any]] = []
@@ -69,9 +68,8 @@ def format_findings(found: Mapping[str, Any]) -> str:
         for number, finding in enumerate(case["findings"], 1):
             lines += _paragraph(f"{number}. ", finding["text"])
             if finding["try"]:
-                lines += _paragraph(
-                    "   Try: ", finding["try"] + (f" ({finding['brings']})" * bool(finding["brings"])) + "."
-                )
+                brings = f" ({finding['brings']})" if finding["brings"] else ""
+                lines += _paragraph("   Try: ", f"{finding['try']}{brings}.")
     return "\n".join(lines)
 
 

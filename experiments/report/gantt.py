@@ -12,25 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ..analysis.losses import LOSSES, classes_of
 from ..analysis.names import model_label
 from ..analysis.windows import Window, layer_names, layer_of_loops
-from ..sampling.event_states import (
-    ASLEEP,
-    BEHIND_BARRIER,
-    COPYING,
-    CREATING,
-    CREATION,
-    IN_BLOCK,
-    LOCK,
-    PREEMPTED,
-    READY,
-    RUNNING,
-    SCHEDULING,
-    WAITING_DEVICE,
-)
+from ..sampling.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
 from ..sampling.events import COPIES
+from ..tables.numbers import format_time
 from .figures.style import style_parameters
-from .words import format_time
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
@@ -38,14 +26,11 @@ MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an im
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
-# What a thread does between blocks, in the order of the legend: name, colour.
+# What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
+# their own.
 IDLE_KINDS = {
-    "scheduling": ("scheduling, creating tasks", "#7f7f7f"),
-    "ready": ("waits, a ready task is elsewhere", "#f0a000"),
-    "barrier": ("behind a barrier, data are there", "#d62728"),
-    "dependence": ("waits for a dependence", "#f2dc8c"),
+    **{name: (loss.meaning, loss.color) for name, loss in LOSSES.items() if name not in ("useful", "inflation")},
     "lock": ("lock", "#8c4fbf"),
-    "preempted": ("lost its CPU", "#000000"),
     "copying": ("copies", "#00a050"),
     "device": ("waits for the device", "#d2d2d2"),
 }
@@ -53,23 +38,9 @@ IDLE_KINDS = {
 
 def idle_kinds(events: np.ndarray) -> np.ndarray:
     """Return the key of `IDLE_KINDS` for each event, "" for running ones."""
-    state, cause = events["state"], events["cause"]
-    waits = np.select(
-        [cause == READY, cause == BEHIND_BARRIER, cause == CREATION], ["ready", "barrier", "scheduling"], "dependence"
-    )
-    kinds = np.select(
-        [
-            state == RUNNING,
-            np.isin(state, (SCHEDULING, CREATING)),
-            state == LOCK,
-            state == PREEMPTED,
-            state == COPYING,
-            state == WAITING_DEVICE,
-        ],
-        ["", "scheduling", "lock", "preempted", "copying", "device"],
-        waits,
-    )
-    return np.where((state == ASLEEP) & (cause == IN_BLOCK), "preempted", kinds)
+    state = events["state"]
+    kinds = {"": RUNNING, "lock": LOCK, "copying": COPYING, "device": WAITING_DEVICE}
+    return np.select([state == each for each in kinds.values()], list(kinds), np.array([*LOSSES])[classes_of(events)])
 
 
 def axis_length_ns(windows: Sequence[Window]) -> int:
@@ -125,7 +96,7 @@ def draw_gantt(windows: Sequence[Window], critical: bool = True) -> tuple[Figure
         axes[-1].set_xlabel(f"time since the start of the first iteration shown ({unit[0]})")
         _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means))
         figure.get_layout_engine().execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
     return figure, _caption(windows, left_out, any(mean is not None for mean in means))
 
 
@@ -203,7 +174,8 @@ def _label(axis, window: Window, mean_s: float | None, cut: bool) -> None:
     names = [name for _, name in log.lanes]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
     text = f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
-    text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}" * cut
+    if cut:
+        text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}"
     axis.set_title(text, fontsize=7.5, pad=3)
     short = len(names) > 4 and not log.of_gpu
     axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])

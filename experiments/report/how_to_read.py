@@ -18,6 +18,7 @@ DEFINITIONS = (
         "time / fork-join",
         "Time over that of the better fork-join form of the same plan on as many threads. Below 1 is faster.",
     ),
+    ("time ratio", "Time of a step of the first model over that of the second. Below 1 is faster."),
     (
         "ratio of times",
         "Along an option of the sweep: time with one value over time with the first value, all other options, the "

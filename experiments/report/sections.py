@@ -23,7 +23,7 @@ from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import above_bounds, bound_table, floor_table
 from ..analysis.memory import memory_table
-from ..analysis.names import TASK_MODELS, axis_label, base_model, is_gpu, model_label, value_text
+from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, speed_table
@@ -31,13 +31,12 @@ from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from ..sampling.events import overhead_text
 from ..tables import Column, Table
+from ..tables.numbers import format_time
 from . import columns
-from .columns import digits_of, interval
+from .answers import answers
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
-from .in_short import in_short
-from .opening import opening
-from .words import data_warning, format_time, gpu_text, machine_text, plan_title, t1_text
+from .words import data_warning, gpu_text, machine_text, plan_title, t1_text
 
 NAMED_PROBLEMS = 4  # a title that names more takes a page to read
 
@@ -106,9 +105,9 @@ def build(study: Study) -> Report:
     sections: list[Section] = []
     if not len(study.samples):
         sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
-    short = in_short(study, main_plan(study)) if len(study.samples) else []
-    if short:
-        sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, answers=short))
+    else:
+        in_short = Table("in_short", columns.ANSWER, answers(study, main_plan(study)))
+        sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, tables=[in_short]))
     if study.run.how_to_read:
         sections.append(
             Section("How to read the curves", level=2, sentences=[study.run.how_to_read], in_terminal=False)
@@ -133,7 +132,6 @@ def build(study: Study) -> Report:
         notes=[data_warning(study)] if study.smoke_test else [],
         warnings=study.warnings,
         sections=sections,
-        opening=opening(study),
     )
 
 
@@ -153,7 +151,6 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_title(study, plan_id),
             level=2,
             sentences=[t1_text(study, plan_id)],
-            answers=headline(study, plan_id),
             tables=[Table("floors", (), records_of(floor_table(study), plan_id))],
             figures=("speedup", "simulated"),
             plan_id=plan_id,
@@ -364,7 +361,7 @@ def _closing_sections(study: Study) -> list[Section]:
             sentences=[
                 "Beside this page: samples.jsonl has every measured run, a line of JSON each; summary.csv the typical "
                 "times; figures the pictures with their captions. `forktask report` makes this page from them again, "
-                "`forktask export` writes them for other tools."
+                "and writes them for other tools (`--csv`, `--latex`, ...)."
             ],
             in_terminal=False,
         ),
@@ -378,42 +375,6 @@ def _closing_sections(study: Study) -> list[Section]:
             folded=True,
         ),
     ]
-
-
-def headline(study: Study, plan_id: str) -> list[str]:
-    """Return the findings of one plan, a sentence for each task model at the largest number of threads, and for each
-    of a GPU."""
-    table = speed_table(study)
-    table = table[table["plan_id"] == plan_id]
-    gpu = table["model"].map(is_gpu)
-    compared = table[table["model"].map(base_model).isin(TASK_MODELS) & (table["verdict"] != "")]
-    widest = compared[compared["threads"] == compared["threads"].max()]
-    sentences = []
-
-    def name_of(row: Mapping[str, Any]) -> str:
-        workers = table[table["model"] == row["model"]]["threads"].nunique() > 1 and is_gpu(row["model"])
-        of_host = f" with {row['threads']} thread{'s' * (row['threads'] > 1)} of the host" if workers else ""
-        return model_label(row["model"]) + of_host
-
-    for row in pd.concat([widest, table[gpu & (table["verdict"] != "")]]).to_dict("records"):
-        threads = "" if is_gpu(row["model"]) else f" on {row['threads']} threads"
-        against = f"{model_label(row['reference'])}{threads}"
-        words = {
-            "faster": f"faster than {against}",
-            "slower": f"slower than {against}",
-            "same": f"the same as {against}, within {EQUIVALENCE_BAND:.0%}",
-            "not enough data": f"not told apart from {against}: not enough data",
-        }[row["verdict"]]
-        limits = interval(row["ratio_low"], row["ratio_high"], 3)
-        limits = f", 95% interval {limits}" if limits else ""
-        sentences.append(f"{name_of(row)} is {words} (time ratio {row['ratio']:.3f}{limits}).")
-    for row in table[gpu & table["speedup"].notna()].to_dict("records"):
-        digits = digits_of(row["speedup"])
-        limits = interval(row["speedup_low"], row["speedup_high"], digits)
-        limits = f" (95% interval {limits})" if limits else ""
-        times = f"{row['speedup']:.{digits}f} times as fast"
-        sentences.append(f"{name_of(row)} is {times} as the serial run on the CPU{limits}.")
-    return sentences
 
 
 def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:

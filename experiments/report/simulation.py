@@ -16,9 +16,12 @@ from ..analysis.names import model_label
 from ..sampling.models import parse_models
 from ..simulate.machine_model import MAX_CORES, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
+from ..tables import Column, text_table
+from ..tables.columns import number_column, percent_column, time_column
+from ..tables.numbers import percent
 from .figures import simulated, style
 from .files import FIGURE_FOLDER, chosen_plan
-from .words import format_time, plan_title
+from .words import plan_title
 
 
 def simulate_folder(
@@ -68,9 +71,7 @@ def simulate_folder(
     plan_id = chosen_plan(study, plan)
     if reason := missing(study, plan_id):
         raise UsageError(reason)
-    if not study.machine_model:
-        keep_machine(folder)
-        study = load(folder)
+    keep_machine(folder)
     counts = sorted(set(threads)) if threads else thread_counts(study, plan_id, other.cores if other else None)
     table = prediction_table(study, plan_id, counts, other, chosen, seed)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
@@ -92,29 +93,22 @@ def simulate_folder(
     }
 
 
+_COLUMNS = (
+    Column("model", lambda r: model_label(r["model"])),
+    Column("threads", lambda r: f"{r['threads']}*" if r["far"] else f"{r['threads']}", True),
+    time_column("step_s", "simulated"),
+    time_column("measured_s", "measured"),
+    Column("error", lambda r: f"{r['error']:+.1%}" if r["error"] is not None else "", True),
+    number_column("speedup"),
+    number_column("efficiency"),
+    Column("idle", lambda r: percent(round(r["idle"], 2) + 0), True),  # no "-0%"
+    percent_column("runtime", digits=1),
+)
+
+
 def format_simulation(found: Mapping[str, Any]) -> str:
     """Return the simulation as text: a line a model and number of threads."""
-    head = ("model", "threads", "simulated", "measured", "error", "speedup", "efficiency", "idle", "runtime")
-    lines = [head]
-    for row in found["rows"]:
-        lines.append(
-            (
-                model_label(row["model"]),
-                f"{row['threads']}{'*' if row['far'] else ''}",
-                format_time(row["step_s"]),
-                format_time(row["measured_s"]) if row["measured_s"] is not None else "",
-                f"{row['error']:+.1%}" if row["error"] is not None else "",
-                f"{row['speedup']:.2f}",
-                f"{row['efficiency']:.2f}",
-                f"{round(row['idle'], 2) + 0:.0%}",  # no "-0%"
-                f"{row['runtime']:.1%}",
-            )
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    text = [f"{found['title']}, simulated on {found['machine']}", ""]
-    for line in lines:
-        cells = [line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))]
-        text.append("  ".join(cells).rstrip())
+    text = [f"{found['title']}, simulated on {found['machine']}", "", *text_table(_COLUMNS, found["rows"])]
     if any(row["far"] for row in found["rows"]):
         text += ["", "* far beyond what was measured: the error of the simulation is not known there."]
     text += ["", *([found["error"]] if found["error"] else []), f"figure: {found['figure']}"]

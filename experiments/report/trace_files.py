@@ -17,7 +17,6 @@ from ..traces.perfetto import write_perfetto
 from .figures.losses import draw_losses, losses_caption
 from .figures.style import FORMATS, save
 from .gantt import draw_gantt
-from .words import format_time
 
 MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
 
@@ -60,7 +59,7 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
             f"Traces for other tools hold at most {MAX_EXPORTED} events a model: the first iterations of "
             f"{', '.join(log.about['model'] for log in cut)}"
         )
-    return [*said, "", as_text(found, format_time)]
+    return [*said, "", as_text(found)]
 
 
 def largest_window(log: EventLog) -> Window:

@@ -18,11 +18,13 @@ from ..analysis.load import load
 from ..analysis.names import INTERFERENCE, model_label, model_rank
 from ..analysis.speeds import main_plan, speed_table
 from ..analysis.study import Study
+from ..tables import Column, text_table
+from ..tables.columns import count_column, number_column, time_column
 from .figures import style
 from .figures.axes import log2_axis, power_ticks, x_axis
 from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
-from .words import describe_machine, format_time, plan_title
+from .words import describe_machine, plan_title
 
 GREYS = (GREY, "0.7")
 
@@ -53,7 +55,7 @@ def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
-def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: str | None = None) -> dict[str, Any]:
+def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: str | None = None) -> dict[str, Any]:
     """Compare two folders and draw them in one figure.
 
     Parameters
@@ -80,7 +82,7 @@ def overlay_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     for study, plan_id in zip(studies, plans, strict=True):
         for found, table in ((tables, speed_table(study)), (limits, bound_table(study))):
             found.append(table[table["plan_id"] == plan_id])
-    path = Path(out) if out else Path(first) / "figures" / "overlay-of-two.svg"
+    path = Path(out) if out else Path(first) / "figures" / "against.svg"
     most = [int(table["threads"].max()) for table in tables]
     machines = [
         describe_machine(study.environment, study.machine, n, study.capacity(n))
@@ -156,23 +158,25 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
     return figure
 
 
-def format_overlay(found: Mapping[str, Any]) -> str:
+_COLUMNS = (
+    Column("model", lambda r: model_label(r["model"])),
+    count_column("threads"),
+    time_column("first_s", "first"),
+    time_column("second_s", "second"),
+    number_column("ratio", "second / first", 3),
+)
+
+
+def format_comparison(found: Mapping[str, Any]) -> str:
     """Return the comparison as text."""
-    head = ("model", "threads", "first", "second", "second / first")
-    lines = [head]
-    for row in found["rows"]:
-        first, second = (format_time(row[k]) if row[k] is not None else "" for k in ("first_s", "second_s"))
-        ratio = f"{row['ratio']:.3f}" if row["ratio"] is not None else ""
-        lines.append((model_label(row["model"]), str(row["threads"]), first, second, ratio))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    about = zip(("first", "second"), found["titles"], found["machines"], strict=True)
     text = [
-        *(f"{w}: {t}; {m}" for w, t, m in zip(("first", "second"), found["titles"], found["machines"], strict=True)),
+        *(f"{which}: {title}; {machine}" for which, title, machine in about),
         "",
-        *("  ".join([a.ljust(widths[0]), *(c.rjust(w) for c, w in zip(rest, widths[1:], strict=True))]).rstrip()
-          for a, *rest in lines),
+        *text_table(_COLUMNS, found["rows"]),
         "",
         "The folders were not measured in turn, so no interval and no verdict stands beside their ratios.",
-    ]  # fmt: skip
+    ]
     if found["differing"]:
         text.append(f"The plans differ in: {', '.join(found['differing'])}.")
     return "\n".join([*text, f"figure: {found['figure']}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
@@ -15,29 +15,14 @@ from ..analysis.speeds import best_serial
 from ..analysis.statistics import Estimate
 from ..analysis.study import Study
 from ..results.rows import MachineRow, PlanRow
-
-
-def format_time(seconds: float, unit: str = "s") -> str:
-    """Format a time, or an energy with the unit J, with three significant digits: "6.41 ms"."""
-    if not math.isfinite(seconds):
-        return "n/a"
-    for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
-        if abs(seconds) >= scale or prefix == "n":
-            return f"{rounded(seconds / scale)} {prefix}{unit}"
-    raise AssertionError
+from ..tables.numbers import format_time, plural
 
 
 def blocks_text(plan: PlanRow) -> str:
     """Describe a plan's granularity in words."""
     granularity = "" if is_graph(plan) else plan.granularity
     match = re.fullmatch(r"images=(\d+)", granularity)
-    cut = (
-        f"{match[1]} image{'s' * (match[1] != '1')} a block"
-        if match
-        else f"granularity {granularity}"
-        if granularity
-        else ""
-    )
+    cut = f"{plural(int(match[1]), 'image')} a block" if match else f"granularity {granularity}" if granularity else ""
     tasks = f"{plan.num_tasks} tasks in {len(plan.loops)} loops"
     return f"{cut}: {tasks}" if cut else tasks
 
@@ -92,15 +77,9 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
-def axes_text(study: Study, plan_id: str, but: Collection[str] = ()) -> str:
-    """Return what tells a plan from the others of its study: each swept axis `but` some, and its value."""
-    axes = [axis for axis in study.axes if axis not in but]
-    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in axes)
-
-
-def compared_bits(study: Study, plan_id: str) -> bool:
-    """Whether the results of a plan's models were compared bit for bit: not where blocks add in any order."""
-    return study.plans[plan_id].deterministic
+def axes_text(study: Study, plan_id: str) -> str:
+    """Return what tells a plan from the others of its study: each swept axis, and its value."""
+    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
 
 
 def machine_text(study: Study) -> str:
@@ -176,17 +155,20 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     counted = "(convolutions counted in their direct form)"
     flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step {counted}"
     left = "results" if graph else "weights"
-    agreed = ", and all of them " + ("on one device " if gpu_names(study) else "") + f"left bit-identical {left}"
-    agreed += "; the devices' losses agree within rounding" if gpu_names(study) else ""
-    agreed += "; this was checked before anything was drawn"
-    if not compared_bits(study, plan_id):
+    agreed = f", and all of them left bit-identical {left}; this was checked before anything was drawn"
+    if gpu_names(study):
+        agreed = (
+            f", and all of them on one device left bit-identical {left}; the devices' losses agree within rounding; "
+            "this was checked before anything was drawn"
+        )
+    if not plan.deterministic:
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
     return [
         f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
-        f"Each point is {count} repetition{'' if count == '1' else 's'}, each in a process of its own, in random order "
-        f"within blocks of all configurations; a step time is the slope between two run lengths, after warm-up"
-        + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
+        f"Each point is {'1 repetition' if count == '1' else f'{count} repetitions'}, each in a process of its own, in "
+        "random order within blocks of all configurations; a step time is the slope between two run lengths, after "
+        "warm-up" + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(study),
     ]

@@ -136,13 +136,6 @@ class CapacityRow(Row, frozen=True, kw_only=True, tag="capacity"):
     capacity: Annotated[ByThreads, says("by number of threads")]
 
 
-class MachineModelRow(Row, frozen=True, kw_only=True, tag="machine_model"):
-    """What [`forktask simulate`](../guide/simulate.md) needs to know of the machine; written by its first call."""
-
-    model: Annotated[dict[str, Any], says("the keys of a machine file")]
-    started: Annotated[Amount, says("Unix time")]
-
-
 class Loop(Part, frozen=True, kw_only=True):
     """A loop of a plan."""
 
@@ -489,7 +482,6 @@ AnyRow = (
     RunRow
     | MachineRow
     | CapacityRow
-    | MachineModelRow
     | PlanRow
     | SampleRow
     | ProfileRow

@@ -119,15 +119,6 @@ class MachineModel:
         missed = 1 - self.last_level_cache_bytes / footprint_bytes
         return num_bytes * missed / continued(self.bandwidth_bytes_per_s, np.array([1]))[0]
 
-    def as_row(self) -> dict[str, Any]:
-        """Return the values of a file that `machine_of` reads, for JSON."""
-
-        def plain(value: Any) -> Any:
-            return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
-
-        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)[:-1]}
-        return {**own, "overheads": {f.name: plain(getattr(self.overheads, f.name)) for f in fields(Overheads)}}
-
     def to_toml(self) -> str:
         """Return the text of a file that `read_machine` reads."""
         lines = [f"name = {json.dumps(self.name)}"]

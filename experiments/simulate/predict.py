@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,14 @@ from ..analysis.statistics import Estimate
 from ..analysis.study import Study
 from ..analysis.typical import NOTHING
 from ..bounds.bounds import graph_bounds_of
-from ..results.rows import MachineModelRow, MachineRow
+from ..results.files import write_atomically
+from ..results.folder import read_results
+from ..results.rows import MachineRow
 from ..sampling.models import parse_model
-from .machine_model import MachineModel, continued, machine_of
+from .machine_model import MachineModel, continued, read_machine
 from .policies import Subject, can_simulate, simulate
 
+MACHINE = "machine.toml"  # the machine that measured a folder, in the folder
 FAR = 4  # times the measured threads, beyond which a prediction is drawn on request only
 HARDWARE = ("architecture", "cpu", "caches", "affinity")  # parts of an environment in which machines differ
 
@@ -53,6 +56,11 @@ def simulated_models(study: Study, plan_id: str) -> list[str]:
     return [m for m in sorted(models, key=model_rank) if can_simulate(parse_model(m))]
 
 
+def knows_machine(study: Study) -> bool:
+    """Return whether the machine that measured a study is described in its folder."""
+    return study.folder is not None and (study.folder / MACHINE).exists()
+
+
 @lru_cache(maxsize=8)
 def machine_of_study(study: Study) -> MachineModel:
     """Return the machine that measured a study.
@@ -60,14 +68,14 @@ def machine_of_study(study: Study) -> MachineModel:
     Raises
     ------
     UsageError
-        The folder does not hold it.
+        The folder does not hold it, or a file that is none.
     """
-    if not study.machine_model:
+    if not knows_machine(study):
         raise UsageError(
             "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
             "on the machine that measured it"
         )
-    machine = machine_of(study.machine_model, "the row machine_model")
+    machine = read_machine(str(study.folder / MACHINE))
     return replace(machine, capacity={n: study.capacity(n).value for n in machine.capacity})
 
 
@@ -100,20 +108,21 @@ def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mach
 
 
 def keep_machine(out_dir: str | os.PathLike) -> None:
-    """Measure this machine for simulations and add it to a results folder, unless it is there.
+    """Measure this machine for simulations and describe it in a results folder, unless that was done.
 
     Raises
     ------
     OtherMachine
+    UsageError
+        No results there, or the file cannot be written.
     """
-    from ..results.folder import ResultsWriter
-
-    with ResultsWriter(out_dir) as writer:
-        if writer.results.of(MachineModelRow):
-            return
-        limits, started = writer.results.of(MachineRow), time.time()
-        model = measure_for(out_dir, writer.results.run.environment, limits[-1] if limits else None)
-        writer.append(MachineModelRow(model=model.as_row(), started=started))
+    path = Path(out_dir) / MACHINE
+    if path.exists():
+        return
+    results = read_results(out_dir)
+    limits = results.of(MachineRow)
+    machine = measure_for(out_dir, results.run.environment, limits[-1] if limits else None)
+    write_atomically(path, machine.to_toml() + "\n")
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,6 @@ import matplotlib
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..report.columns import number, time
 from ..report.figures.style import FORMATS, save, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
@@ -21,6 +20,7 @@ from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
 from ..sampling.memory import format_bytes
 from ..tables import Column, Table
+from ..tables.numbers import number, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
 from .running import Results

@@ -55,6 +55,7 @@ from ..sampling.models import (
     process_environment,
 )
 from ..sampling.timing import LEAST_PAIRS
+from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
@@ -235,7 +236,7 @@ class Point:
 
     def __str__(self) -> str:
         hogs = f", {self.interference} hogs" if self.interference else ""
-        return f"{self.model} on {self.threads} thread{'s' * (self.threads > 1)}{hogs}"
+        return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, RunRow, SampleRow
+from ..tables import Column, text_table
+from ..tables.columns import count_column, text_column
+from ..tables.numbers import plural
 from .configuration import from_dict
 
 
@@ -22,7 +26,7 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
         if row.reason == "crash" and row.config_id in finished:
             continue
         message = (row.message.splitlines() or [""])[0]
-        lines.append(f"{row.model} on {row.threads} thread{'s' * (row.threads > 1)}: {row.reason}: {message}")
+        lines.append(f"{row.model} on {plural(row.threads, 'thread')}: {row.reason}: {message}")
         trusted = trusted and row.reason != "mismatch"
     return lines, trusted
 
@@ -84,18 +88,23 @@ def describe_status(results: Results) -> dict[str, Any]:
     }
 
 
+def _columns(status: Mapping[str, Any]) -> tuple[Column, ...]:
+    return (
+        text_column("model"),
+        count_column("threads"),
+        Column("beside", lambda c: f"{c['interference']} hogs" if c["interference"] else ""),
+        Column("network", lambda c: c["plan"]["network"]),
+        Column("batch", lambda c: str(c["plan"]["batch"]), True),
+        Column("options", lambda c: describe(plan_options(c["plan"]), leave_out=("batch",))),
+        Column("samples", lambda c: f"{c['samples']} of {status['repeats']}", True),
+        count_column("profiles"),
+    )
+
+
 def status_text(status: dict[str, Any]) -> str:
     """Format the result of `describe_status` for a terminal."""
     lines = [f"{status['title']}, begun {status['started']}, environment {status['environment_id']}"]
-    for c in status["configurations"]:
-        plan = c["plan"]
-        hogs = f" hogs {c['interference']}" if c["interference"] else ""
-        others = describe(plan_options(plan), leave_out=("batch",))
-        lines.append(
-            f"  {c['model']:<32} threads {c['threads']:>3}{hogs}  {plan['network']} batch {plan['batch']}"
-            f"{', ' + others if others else ''}: {c['samples']} of {status['repeats']} samples"
-            f", {c['profiles']} profiles"
-        )
+    lines += text_table(_columns(status), status["configurations"])
     lines += [f"  failed: {line}" for line in status["failures"]]
     if not status["weights_agree"]:
         lines.append("the models did not compute the same weights: no figure of this folder can be trusted")

@@ -48,6 +48,7 @@ from ..sampling.memory import format_bytes, parse_bytes
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar, format_seconds
+from ..tables.numbers import plural
 from .configuration import Configuration, Point
 
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
@@ -401,7 +402,7 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
         measuring="sample",
         reason="mismatch",
         message=f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of "
-        f"{first.model} on {first.threads} thread{'s' * (first.threads > 1)}, repetition {first.repetition}, as they "
+        f"{first.model} on {plural(first.threads, 'thread')}, repetition {first.repetition}, as they "
         f"must be bit for bit",
         sample=msgspec.to_builtins(sample),
     )
@@ -485,9 +486,7 @@ def expected_text(found: Mapping[str, Any]) -> str:
         for c in found["configurations"]:
             if c["plan_id"] == plan_id:
                 hogs = f", {c['interference']} hogs" if c["interference"] else ""
-                lines.append(
-                    f"  {c['config_id']}  {c['model']} on {c['threads']} thread{'s' * (c['threads'] > 1)}{hogs}"
-                )
+                lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{hogs}")
     environment = found["environment"]
     lines += ["", *(f"cannot run: {text}" for text in found["obstacles"])] if found["obstacles"] else []
     count, repeats = len(found["configurations"]), found["repeats"]

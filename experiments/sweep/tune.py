@@ -23,6 +23,9 @@ from ..sampling.child import clean_environment, run_sample, sample_environment
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar
+from ..tables import Column, text_table
+from ..tables.columns import count_column, text_column, time_column
+from ..tables.numbers import format_time
 from .configuration import Configuration
 from .tuned import keep_tuned, read_tuned
 
@@ -195,21 +198,23 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     return problem
 
 
+_COLUMNS = (
+    text_column("model"),
+    count_column("threads"),
+    Column("at auto", lambda r: format_time(r["auto_time_s"]) if r["auto_time_s"] else "failed", True),
+    time_column("step_time_s", "at best"),
+    text_column("granularity", "best granularity"),
+)
+
+
 def as_text(problem: Mapping[str, Any], out: str) -> str:
     """Format the result of `tune` for a terminal."""
     plan = problem["plan"]
     tried = f"{len(problem['candidates'])} granularities for each model"
-    lines = [
-        f"{plan['network']}, batch {plan['batch']}, {plan['phase']}: {tried}",
-        f"{'model':32} {'threads':>7} {'ms at auto':>11} {'ms at best':>11}  best granularity",
-    ]
-    for row in problem["rows"]:
-        auto = f"{row['auto_time_s'] * 1e3:.3f}" if row["auto_time_s"] else "failed"
-        lines.append(
-            f"{row['model']:32} {row['threads']:7} {auto:>11} {row['step_time_s'] * 1e3:11.3f}  {row['granularity']}"
-        )
+    lines = [f"{plan['network']}, batch {plan['batch']}, {plan['phase']}: {tried}"]
     if not problem["rows"]:
         return "\n".join([*lines, f"no model could be measured; {out} stays as it was"])
+    lines += text_table(_COLUMNS, problem["rows"])
     lines.append(
         f"kept in {out}; compare with: "
         f"forktask compare --network {plan['network']} --batch {plan['batch']} --tuned {out}"

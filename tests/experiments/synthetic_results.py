@@ -15,7 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.experiments.analysis.load import study_from_rows
+from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.report.render_json import render_json
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
 from forktask.experiments.results.rows import parse_row
 
 LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
@@ -109,7 +112,6 @@ OTHERS = {
         "disturbance": {},
         "elapsed_s": 1.0,
     },
-    "machine_model": {"started": 1.0},
     "plan": {
         "num_joins": 2,
         "memory_bytes": {"parameter": 60000, "activation": 9000000},
@@ -422,6 +424,16 @@ def write_rows(folder, rows, partial: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "samples.jsonl").write_text("".join(json.dumps(completed(row)) + "\n" for row in rows) + partial)
     return folder
+
+
+def report_text(folder) -> str:
+    """Return the tables of a folder, as they are printed."""
+    return render_text(build(load(folder)))
+
+
+def report_rows(folder) -> dict:
+    """Return the rows of a folder's tables, as they are printed with `--json`."""
+    return render_json(build(load(folder)))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

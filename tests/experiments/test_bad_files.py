@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tomllib
 from contextlib import suppress
 
 import msgspec
@@ -30,7 +31,7 @@ from forktask.experiments.sampling.event_states import STATE_DTYPE
 from forktask.experiments.sampling.events import About, read_events
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
-from forktask.experiments.simulate.predict import error_text, missing, prediction_table
+from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import RESULT, read_result
 from forktask.experiments.sweep.configuration import (
@@ -116,15 +117,17 @@ STUDY = {
     "stages": [{"learning_rate": 0.1}, {"frozen": "conv1"}],
     "quick": {"epochs": 1},
 }
-MACHINE = MachineModel(
-    name="m",
-    cores=4,
-    peak_flops_per_s=1e11,
-    bandwidth_bytes_per_s={1: 1e10, 4: 3e10},
-    capacity={1: 1.0, 4: 3.5},
-    spin_s=1e-5,
-    overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
-).as_row()
+MACHINE = tomllib.loads(
+    MachineModel(
+        name="m",
+        cores=4,
+        peak_flops_per_s=1e11,
+        bandwidth_bytes_per_s={1: 1e10, 4: 3e10},
+        capacity={1: 1.0, 4: 3.5},
+        spin_s=1e-5,
+        overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
+    ).to_toml()
+)
 MARKER = {"format_version": 1, "config": {**TrainingConfig().as_dict(), "betas": [0.9, 0.999]}}
 PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
 TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
@@ -225,14 +228,14 @@ def typed_as_written(row):
 
 
 def use_of_commands(folder):
-    """What report, status, simulate, diagnose, export and overlay do with the rows of a folder, without pictures."""
+    """What report, simulate and diagnose do with the rows of a folder, without pictures."""
     describe_status(read_results(folder))
     study = load(folder)
     render_text(build(study))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(study)
     describe_machine(study.environment, study.machine, 2, study.capacity(2))
-    if study.machine_model and not missing(study, plan_id):
+    if knows_machine(study) and not missing(study, plan_id):
         error_text(prediction_table(study, plan_id, (1, 2)))
         diagnose(case_of_study(study, plan_id))
 
@@ -251,14 +254,16 @@ def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "export --csv", "overlay", "status"])
+@pytest.mark.parametrize(
+    "command", ["report", "diagnose", "simulate", "report --csv", "report --against", "report --status"]
+)
 def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
     """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
     number = one_of_each(rows)["sample"]
     write_rows(tmp_path, [*rows[:number], {**rows[number], "disturbance": "much"}, *rows[number + 1 :]])
     before = (tmp_path / "samples.jsonl").read_bytes()
     name, *options = command.split()
-    assert main([name, str(tmp_path), *options, *([str(tmp_path)] if name == "overlay" else [])]) == 2
+    assert main([name, str(tmp_path), *options, *([str(tmp_path)] if "--against" in options else [])]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
     assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.timeout(120)
 # What commands need besides the option under test, so that it is the only thing wrong.
 REQUIRED = {
     "run": ["none.toml"],
-    "status": ["none"],
     "report": ["none"],
-    "plot": ["none"],
     "gate": ["--against", "HEAD"],
     "plan": ["--network", "lenet5", "--graph", "x.svg"],
 }

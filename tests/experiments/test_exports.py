@@ -11,7 +11,7 @@ from experiments.synthetic_results import synthetic_rows, trace_row, write_rows
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
-from forktask.experiments.report.exports import export_folder, latex_text, sample_frame, write_parquet
+from forktask.experiments.report.exports import export_folder, sample_frame, write_parquet
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 def test_every_sample_is_a_row_of_the_csv(folder, capsys):
     """Check the number of rows, the swept option and the times of the CSV."""
-    assert main(["export", str(folder), "--csv"]) == 0
+    assert main(["report", str(folder), "--csv"]) == 0
     path = capsys.readouterr().out.strip()
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
@@ -76,14 +76,11 @@ def test_latex_has_a_balanced_table_for_each_plan(folder):
         width = len(re.search(r"\\begin\{tabular\}\{([lr]+)\}", table)[1])
         assert {line.count(" & ") for line in table.splitlines() if line.endswith(r"\\")} == {width - 1}
     assert not re.search(r"(?<!\\)[%_#]", text.replace("tab:", ""))
-    assert latex_text("a_b 5% × \\") == r"a\_b 5\% $\times$ \textbackslash{}"
 
 
-def test_a_missing_library_and_no_choice_are_refused(folder, monkeypatch, tmp_path):
-    """Check one sentence for Parquet without pyarrow, and for no format at all."""
+def test_a_missing_library_is_refused(folder, monkeypatch, tmp_path):
+    """Check the error for Parquet without pyarrow."""
     study = load(folder)  # pandas uses pyarrow where it is there
     with monkeypatch.context() as without, pytest.raises(UsageError, match="pyarrow"):
         without.setitem(sys.modules, "pyarrow", None)
         write_parquet(study, tmp_path / "samples.parquet")
-    with pytest.raises(UsageError, match="--csv"):
-        export_folder(folder, [])

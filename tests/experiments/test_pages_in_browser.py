@@ -70,7 +70,7 @@ def pages(tmp_path_factory):
     found = {}
     for name, axes in (("compare", {"failures": True}), ("sweep", {"batches": (16, 64), "granularities": (4, 16)})):
         folder = write_rows(tmp_path_factory.mktemp(name), synthetic_rows(**axes, profiles=1, repeats=7))
-        found[name] = files.write_report(folder, formats=())
+        found[name] = files.write_report(folder)
     folder = tmp_path_factory.mktemp("study")
     (folder / "small.toml").write_text(FILE)
     study = read_study(folder / "small.toml")

@@ -5,17 +5,15 @@ import itertools
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows, write_rows
+from experiments.synthetic_results import report_rows, report_text, study_of, synthetic_rows, write_rows
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
 from forktask.experiments.analysis.accounting import OTHER_RUNS, inflation, layer_table
-from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import phase_table
 from forktask.experiments.analysis.speeds import speed_table
-from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files
 from forktask.experiments.sampling.models import built_models
 from forktask.experiments.sampling.phases import phase_walls, phases_beside
@@ -201,39 +199,18 @@ def test_phases_of_other_runs_come_with_the_reason():
     assert table.loc[table["remark"] == OTHER_RUNS, ["model", "threads"]].to_numpy().tolist() == [["forkjoin", 2]]
 
 
-def test_phases_are_in_summary_tables_and_figure(tmp_path, capsys):
-    """Check summary.csv, text, JSON, page and figure of a report, and `plot --phases`."""
+def test_phases_are_in_summary_tables_and_figure(tmp_path):
+    """Check summary.csv, text, JSON, page and figure of a report."""
     folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=5))
-    files.write_report(folder, formats=())
+    files.write_report(folder)
     with open(folder / "summary.csv", newline="") as file:
         row = next(r for r in csv.DictReader(file) if (r["model"], r["threads"]) == ("forkjoin", "2"))
-    json_row = next(r for r in files.summary_json(folder)["phases"] if (r["model"], r["threads"]) == ("forkjoin", 2))
+    json_row = next(r for r in report_rows(folder)["phases"] if (r["model"], r["threads"]) == ("forkjoin", 2))
     assert row["timed"] == "wall" and row["phase"] == "train"
     assert all(float(row[f"{p}_efficiency"]) == pytest.approx(json_row[f"{p}_efficiency"]) for p in PHASES)
-    assert "Busy: time in blocks, mean over the threads, of taskiter" in files.summary_text(folder)
+    assert "Busy: time in blocks, mean over the threads, of taskiter" in report_text(folder)
     assert "Phases of a step" in (folder / "report.html").read_text(encoding="utf-8")
     assert (folder / "figures" / "phases.svg").exists()
-    out = tmp_path / "drawn.svg"
-    assert main(["plot", str(folder), "--phases", "--format", "svg", "--file", str(out)]) == 0 and out.exists()
-    capsys.readouterr()
-    assert main(["plot", str(folder), "--phases", "--figure", "layers"]) == 2
-    assert "--phases belongs to --figure speedup, got --figure layers" in capsys.readouterr().err
-
-
-def test_figure_shows_every_long_phase(study):
-    """Check panels and their points against the table, hollow markers of busy times, and what is left out."""
-    figure = figures.draw(study, "phases")
-    table = phase_table(study)
-    assert [axis.get_ylabel() for axis in figure.axes] == ["speedup", "speedup", "efficiency", "efficiency"]
-    for axis, (name, phase) in zip(
-        figure.axes, itertools.product(("speedup", "efficiency"), ("forward", "backward")), strict=True
-    ):
-        lines = {line.get_label(): line for line in axis.lines}
-        for model in ("forkjoin", "taskgraph", "taskiter"):
-            line, points = lines[model_label(model)], table[table["model"] == model].sort_values("threads")
-            assert line.get_ydata() == pytest.approx(points[f"{phase}_{name}"].to_numpy())
-            assert (line.get_markerfacecolor() == "white") == (model != "forkjoin")
-    assert "left out: load, update" in figures.caption(study, "phases")
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.analysis.limits import BOUND_NAMES, bound_table, floor_table
+from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.speeds import axis_table, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures.bound_lines import bound_lines, bound_sentence, draw_bound
 from forktask.experiments.report.figures.speedup import SLOWEST_SPEEDUP
 from forktask.experiments.report.figures.style import FORMATS, model_styles, save
-from forktask.experiments.report.words import format_time
+from forktask.experiments.tables.numbers import format_time
 
 
 @pytest.fixture(scope="module")
@@ -34,39 +34,6 @@ def two():
 def sweep():
     models = ("serial", "forkjoin", "taskiter")
     return study_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
-
-
-def test_speedup_figure_shows_every_point(two):
-    """Check lines, markers, raw dots and bounds of the three panels against the table."""
-    figure = figures.draw(two, "speedup")
-    speedup, efficiency, ratio = figure.axes
-    table = speed_table(two)
-    lines = {line.get_label(): line for line in speedup.lines}
-    models = [m for m in table["model"].unique() if m != "serial"]
-    for model in models:
-        points = table[table["model"] == model].sort_values("threads")
-        line = lines[model_label(model)]
-        assert line.get_xdata() == pytest.approx([1, 2])
-        assert line.get_ydata() == pytest.approx(points["speedup"].to_numpy())
-    assert (
-        sum(len(c.get_offsets()) for c in speedup.collections if hasattr(c, "get_sizes") and len(c.get_sizes()))
-        == len(models) * 2 * 9
-    )
-    limits = bound_table(two)
-    drawn = bound_lines(limits, models)
-    # tasks wait between steps, so that the span holds for them, and Brent's bound for greedy ones
-    assert {name for line in drawn for name in line.names} == {"area", "forkjoin", "taskgraph", "taskiter", "brent"}
-    for bound in drawn:
-        assert np.allclose(bound.value, limits[f"{bound.names[0]}_speedup"])
-        assert any(np.array_equal(line.get_ydata(), bound.value) for line in speedup.lines)
-        assert bound.label in [text.get_text() for text in figure.legends[0].get_texts()]
-    marked = [line for line in efficiency.lines if line.get_marker() not in ("None", "")]
-    assert len(marked) == len(models)
-    compared = [line for line in ratio.lines if line.get_marker() not in ("None", "")]
-    assert len(compared) == 3  # tasks, taskgraph, taskiter
-    for line in compared:
-        values = table[(table["model"] == line.get_label())].sort_values("threads")["ratio"]
-        assert line.get_ydata() == pytest.approx(values.to_numpy())
 
 
 def test_bounds_that_coincide_are_one_line_and_have_intervals():
@@ -91,20 +58,6 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
     assert len(axis.lines) == len(axis.collections) == 3
     alone = pd.DataFrame(rows).assign(area_speedup_low=np.nan, area_speedup_high=np.nan)
     assert "two repetitions" in bound_sentence(bound_lines(alone, ())) and bound_lines(pd.DataFrame(), ()) == []
-
-
-def test_a_model_far_too_slow_is_named_at_the_edge():
-    """Check that a model with a fiftieth of the speed leaves the axis to the others and is written with its value."""
-    rows = synthetic_rows(threads=(1, 2))
-    for row in rows:
-        if row["kind"] == "sample" and row["model"] == "joblib" and row["threads"] == 2:
-            row["step_time_s"] *= 50
-    study = study_of(rows)
-    axis = figures.draw(study, "speedup").axes[0]
-    table = speed_table(study)
-    value = table.loc[(table["model"] == "joblib") & (table["threads"] == 2), "speedup"].item()
-    assert [text.get_text() for text in axis.texts] == [f"joblib {value:.2g} \u2193"]
-    assert axis.get_ylim()[0] == pytest.approx(SLOWEST_SPEEDUP)
 
 
 @pytest.fixture(scope="module")
@@ -165,32 +118,6 @@ def test_any_number_of_thread_counts_can_be_drawn(threads):
     figure = figures.draw(s)
     ticks = figure.axes[0].xaxis.get_major_locator()()
     assert set(ticks) <= {1, *threads} and {1, max(threads)} <= set(ticks)
-
-
-def test_header_says_what_was_measured(two):
-    """Check that network, batch, blocks, T1 and the smoke test are written in the figure."""
-    text = figures.draw(two)._suptitle.get_text()
-    t1 = format_time(floor_table(two)["t1_s"].iloc[0])
-    for piece in (
-        "cifar10_cnn, batch 64, train",
-        "16 images a block",
-        "65 tasks in 17 loops",
-        t1,
-        "FLOP",
-        "smoke test",
-    ):
-        assert piece in text
-
-
-def test_sweeps_over_batch_and_granularity_are_drawn(sweep):
-    """Check that each plan is a point of its line."""
-    figure = figures.draw(sweep, "batch")
-    line = next(line for line in figure.axes[0].lines if line.get_label() == "taskiter")
-    assert len(line.get_xdata()) == 2
-    assert figure.axes[0].get_xlabel() == "batch (images)"
-    figure = figures.draw(sweep, "granularity")
-    line = next(line for line in figure.axes[0].lines if line.get_label() == "forkjoin")
-    assert len(line.get_xdata()) == 2
 
 
 def test_available_figures_can_all_be_drawn(two, sweep):
@@ -288,23 +215,6 @@ def test_models_keep_their_style():
         assert len({colors.to_hex(s.color) for s in variants.values()}) == 3
 
 
-def test_ratios_along_options_are_drawn():
-    """Check a panel for each swept option, and each ratio of the table as a marker in it."""
-    options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), options=options, slowdowns=(1, 1.1, 1.2, 1.3))
-    study = study_of(rows)
-    figure = figures.draw(study, "options")
-    table = axis_table(study)
-    assert len(figure.axes) == 2
-    for axis, name in zip(figure.axes, ("weight_gradients", "memory"), strict=True):
-        mine = table[(table["axis"] == name) & table["baseline_plan_id"].eq(study.plan_ids()[0])]
-        drawn = [line.get_ydata()[0] for line in axis.lines if line.get_marker() not in ("None", "")]
-        assert sorted(drawn) == pytest.approx(sorted(mine["ratio"])) and len(drawn) == 5
-        assert name.replace("_", " ") in axis.get_title(loc="left")
-    with pytest.raises(UsageError, match="at least two values"):
-        figures.draw(study_of(synthetic_rows()), "options")
-
-
 @pytest.fixture(scope="module")
 def overlaid():
     models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
@@ -327,16 +237,12 @@ def test_granularities_are_overlaid_over_threads(overlaid):
             speedups = [fastest / times[plans[granularity], models[number % 3], t] for t in (1, 2, 4)]
             expected = speedups if number < 3 else [s / t for s, t in zip(speedups, (1, 2, 4), strict=True)]
             assert line.get_ydata() == pytest.approx(expected)
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries[:4] == ["images=4 (257 tasks)", "images=16 (65 tasks)", "images=32 (33 tasks)", "ideal"]
     limits = bound_table(overlaid).set_index(["plan_id", "threads"])
     for number, (model, bound) in enumerate(zip(models, ("forkjoin", "taskgraph", "taskiter"), strict=True)):
-        assert entries[4 + number] == BOUND_NAMES[bound]
         for plan in plans.values():
             seconds = [limits.loc[(plan, threads), f"{bound}_s"] for threads in (1, 2, 4)]
             lines = [line.get_ydata() for line in figure.axes[number].lines]
             assert any(np.allclose(line, [fastest / s for s in seconds]) for line in lines if len(line) == 3), model
-    assert "the fastest serial run at any of them" in figures.caption(overlaid, "overlay")
 
 
 def test_batches_are_overlaid_over_their_own_serial_runs():

@@ -3,9 +3,10 @@
 import csv
 import html.parser
 import json
+import re
 
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows, write_rows
+from experiments.synthetic_results import report_rows, report_text, study_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
@@ -13,9 +14,10 @@ from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.commands.main import main
 from forktask.experiments.report import figures, files, sections
-from forktask.experiments.report.in_short import in_short
-from forktask.experiments.report.render_html import _unwrapped
-from forktask.experiments.report.words import format_time
+from forktask.experiments.report.answers import answers
+from forktask.experiments.report.render_html import unwrapped
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.tables.numbers import format_time
 
 
 class Page(html.parser.HTMLParser):
@@ -63,7 +65,7 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = write_rows(tmp_path_factory.mktemp("results"), synthetic_rows(failures=True), partial='{"kind":')
-    files.write_report(path)
+    files.write_report(path, ["pdf", "png"])
     return path
 
 
@@ -73,7 +75,7 @@ def page(folder):
 
 
 def test_report_leaves_all_files(folder):
-    """Check the page, the table, and each figure in all formats with its caption."""
+    """Check the page, the table, and each figure in the formats that were asked for, with its caption."""
     assert (folder / "report.html").stat().st_size < 2_000_000
     for name in ("speedup", "phases", "layers", "overhead"):
         for ending in ("pdf", "svg", "png", "txt"):
@@ -140,13 +142,13 @@ def test_report_again_gives_the_same_files(folder):
     """Check that drawing again from the samples changes no byte."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file())
     before = {p: p.read_bytes() for p in paths}
-    files.write_report(folder, formats=())
+    files.write_report(folder)
     assert {p: p.read_bytes() for p in paths} == before
 
 
 def test_summary_text_holds_the_three_tables(folder):
     """Check headings, a row per point, and that no line is wider than a wide terminal."""
-    text = files.summary_text(folder)
+    text = report_text(folder)
     for piece in ("T1 = ", "Layers, serial", "One-time costs", "break-even vs tasks", "of peak", "Not measured"):
         assert piece in text
     assert all(len(line) <= 170 for line in text.splitlines() if not line.endswith("."))
@@ -155,7 +157,7 @@ def test_summary_text_holds_the_three_tables(folder):
 
 def test_summary_json_is_json(folder):
     """Check that the answer has no NaN and holds the same points."""
-    answer = files.summary_json(folder)
+    answer = report_rows(folder)
     again = json.loads(json.dumps(answer, allow_nan=False))
     assert len(again["speed"]) == 13 and again["smoke_test"] and len(again["failures"]) == 1
     assert set(again) >= {"layers", "costs", "bounds", "accounting", "floors", "disturbances", "own_best"}
@@ -166,7 +168,7 @@ def test_hostile_text_stays_text(tmp_path):
     rows = synthetic_rows(failures=True, models=("serial", "forkjoin"), repeats=5)
     rows[-1]["message"] = "<script>alert(1)</script>"
     rows[0]["environment"]["note"] = "<img src=x>"
-    files.write_report(write_rows(tmp_path, rows), formats=())
+    files.write_report(write_rows(tmp_path, rows))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page and "<img" not in page and "&lt;script&gt;" in page
 
@@ -176,14 +178,14 @@ def test_report_of_failures_only(tmp_path):
     rows = [r for r in synthetic_rows(failures=True) if r["kind"] in ("run", "plan", "machine", "failure")]
     page = files.write_report(write_rows(tmp_path, rows)).read_text(encoding="utf-8")
     assert "No sample was measured" in page and "no answer within 60 s" in page
-    assert "No sample was measured" in files.summary_text(tmp_path)
-    assert files.summary_json(tmp_path)["failures"]
+    assert "No sample was measured" in report_text(tmp_path)
+    assert report_rows(tmp_path)["failures"]
 
 
 def test_several_plans_get_figures_of_their_own(tmp_path):
     """Check the sweep's figures and sections, and that file names differ."""
     rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
-    files.write_report(write_rows(tmp_path, rows), formats=())
+    files.write_report(write_rows(tmp_path, rows))
     names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
     assert names == ["speedup-cifar10_cnn-batch64-train-images=16.svg", "speedup.svg"]
     assert (tmp_path / "figures" / "batch.svg").exists()
@@ -192,41 +194,44 @@ def test_several_plans_get_figures_of_their_own(tmp_path):
 
 
 def test_commands_redraw(folder, tmp_path, capsys):
-    """Check `report` and `plot` with all options."""
+    """Check the report and its figures with all options."""
     assert main(["report", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["report"].endswith("report.html")
     out = tmp_path / "deep" / "figure.svg"
     assert (
-        main(["plot", str(folder), "--figure", "layers", "--column", "single", "--format", "svg", "--file", str(out)])
+        main(["report", str(folder), "--figure", "layers", "--column", "single", "--format", "svg", "--file", str(out)])
         == 0
     )
     assert out.exists() and out.with_suffix(".txt").exists()
-    assert main(["plot", str(folder), "--column", "single", "--format", "png"]) == 0
+    assert main(["report", str(folder), "--figure", "speedup", "--column", "single", "--format", "png"]) == 0
     assert (folder / "figures" / "speedup-single.png").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--figure", "pie"], "one of speedup"),
-        (["--column", "wide"], "one of double"),
-        (["--format", "gif"], "one of pdf, svg, png"),
-        (["--plan", "zzz"], "exactly one plan"),
+        (["--figure", "pie"], "'pie'"),
+        (["--figure", "speedup", "--column", "wide"], "'wide'"),
+        (["--figure", "speedup", "--format", "gif"], "'gif'"),
+        (["--figure", "speedup", "--plan", "zzz"], "'zzz'"),
+        (["--format", "gif"], "'gif'"),
+        (["--column", "single"], "--figure"),
+        (["--csv", "--status"], "--status, exports"),
     ],
 )
 def test_bad_arguments_are_one_sentence(folder, capsys, arguments, words):
     """Check exit code 2 and the sentence for each wrong option, and for a folder without results."""
-    assert main(["plot", str(folder), *arguments]) == 2
+    assert main(["report", str(folder), *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
 
 
 def test_report_prints_the_tables(tmp_path, capsys):
-    """Check that the command prints what `summary_text` holds and where the page is."""
+    """Check that the command prints what `report_text` holds and where the page is."""
     folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
     assert main(["report", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert files.summary_text(folder) in out and out.endswith("report.html\n")
+    assert report_text(folder) in out and out.endswith("report.html\n")
 
 
 def test_a_folder_without_results_is_refused(tmp_path, capsys):
@@ -253,9 +258,9 @@ def test_a_swept_option_is_named_everywhere(tmp_path):
         slowdowns=(1.0, 1.25),
         repeats=6,
     )
-    files.write_report(write_rows(tmp_path, rows), formats=())
+    files.write_report(write_rows(tmp_path, rows))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    text = files.summary_text(tmp_path)
+    text = report_text(tmp_path)
     for written in (page, text):
         assert "train, weight gradients partial;" in written and "train, weight gradients chain;" in written
         assert "Along weight gradients: time with one value over that with another" in written
@@ -264,7 +269,7 @@ def test_a_swept_option_is_named_everywhere(tmp_path):
     assert names == {"speedup.svg", "speedup-cifar10_cnn-batch64-train-images=16-weight_gradients=chain.svg"}
     with open(tmp_path / "summary.csv", newline="") as file:
         assert {row["weight_gradients"] for row in csv.DictReader(file)} == {"partial", "chain"}
-    answer = files.summary_json(tmp_path)
+    answer = report_rows(tmp_path)
     assert answer["swept"] == ["weight_gradients"]
     assert {row["value"] for row in answer["axes"]} == {"chain"}
     assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])
@@ -286,15 +291,44 @@ def test_the_title_names_problems_or_what_many_differ_by(count, title):
 def test_text_for_the_page_has_no_line_ends_inside_paragraphs():
     """Check paragraphs, and lists in two columns as they stand at the head of a sweep's file."""
     text = "Curves\nof it.\n\nEach takes\none away:\n  forkjoin        a region\n  taskiter:x=2    no\nLook\nthere."
-    unwrapped = "Curves of it.\n\nEach takes one away:\n• forkjoin: a region\n• taskiter:x=2: no\nLook there."
-    assert _unwrapped(text) == unwrapped
+    expected = "Curves of it.\n\nEach takes one away:\n• forkjoin: a region\n• taskiter:x=2: no\nLook there."
+    assert unwrapped(text) == expected
 
 
-def test_too_few_repetitions_are_said_as_such():
-    """Check that the number of repetitions that a verdict needs cannot be read as a time, for one and for several."""
-    for repeats, words in ((1, "1 repetition cannot tell"), (3, "3 repetitions cannot tell")):
-        study = study_of(synthetic_rows(repeats=repeats))
-        sentences = in_short(study, study.plan_ids()[0])
-        assert len(sentences) == 3
-        assert all(words in s and "a verdict needs at least 5 repetitions)" in s for s in sentences)
-        assert not any("it takes" in s for s in sentences)
+def test_answers_are_those_of_the_tables():
+    """Check models, ratios and verdicts of the questions about threads, and that one thread answers none."""
+    study = study_of(synthetic_rows(models=("serial", "forkjoin", "tasks", "taskgraph", "taskiter"), repeats=9))
+    (plan_id,) = study.plan_ids()
+    sides = [("taskgraph", "forkjoin"), ("taskgraph", "tasks"), ("taskiter", "taskgraph")]
+    found = answers(study, plan_id)
+    assert [(row["model"], row["reference"]) for row in found] == sides
+    for row in found:
+        times = [study.typical_time((plan_id, row[side], 2)).value for side in ("model", "reference")]
+        assert row["threads"] == 2 and row["ratio"] == pytest.approx(times[0] / times[1])
+    assert "In short" in sections.build(study).sections[0].title
+    few = study_of(synthetic_rows(repeats=3))
+    assert {row["verdict"] for row in answers(few, few.plan_ids()[0])} == {"not enough data"}
+    one = study_of(synthetic_rows(threads=(1,), repeats=3))
+    assert answers(one, one.plan_ids()[0]) == []
+
+
+def test_sums_in_any_order_are_not_said_to_agree():
+    """Check captions of a plan whose blocks add in any order, beside one whose results were compared."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=2)
+    for deterministic in (True, False):
+        for row in rows:
+            if row["kind"] == "plan":
+                row["deterministic"] = deterministic
+        study = study_of(rows)
+        caption = figures.caption(study, "speedup")
+        assert ("left bit-identical weights" in caption) == deterministic
+        assert ("were not compared" in caption) != deterministic
+
+
+def test_one_repetition_has_no_spread():
+    """Check that the column of quartiles is there for several repetitions and left out for one."""
+    for repeats in (1, 3):
+        text = render_text(
+            sections.build(study_of(synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=repeats)))
+        )
+        assert bool(re.search(r"median +IQR", text)) == (repeats > 1)

@@ -10,17 +10,10 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.typed_text import rounded
-from forktask.experiments.analysis.roofline import (
-    bound_sentences,
-    floors_by_phase,
-    kernel_sentence,
-    memory_share,
-    roofline_table,
-)
+from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
-from forktask.experiments.report.opening import opening
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
 from forktask.experiments.sweep.sweep import plan_row
@@ -165,36 +158,3 @@ def test_without_peak_nothing_is_said():
     assert kernel_sentence(study, plan_id) == ""
     assert "peak and bandwidth" in figures.FIGURES["roofline"].missing(study, plan_id)
     assert "got 0" in figures.FIGURES["bound"].missing(study, plan_id)
-
-
-def test_opening_says_which_size_memory_limits():
-    """Check the least and the greatest share of memory, along the batch only, and nothing of other axes or one size."""
-    rows = synthetic_rows(repeats=4, batches=(16, 64))
-    assert "memory limits 76% in each of these sizes." in opening(study_of(rows))[-1]
-    for row in rows:
-        if row["kind"] == "plan" and row["options"]["batch"] == 64:
-            row["loops"] = [{**loop, "least_bytes": 0.01 * loop["least_bytes"]} for loop in row["loops"]]
-    study = study_of(rows)
-    shares = {study.records[each]["batch"]: memory_share(study, each) for each in study.plan_ids()}
-    assert f"memory limits {shares[16]:.0%} with batch 16, and {shares[64]:.0%} with batch 64." in opening(study)[-1]
-    assert shares[16] > 2 * shares[64]
-    for other in ({}, {"granularities": (4, 16)}, {"batches": (16, 64), "granularities": (4, 16)}):
-        assert not any("memory limits" in text for text in opening(study_of(synthetic_rows(repeats=4, **other))))
-
-
-@pytest.mark.parametrize("column", ["single", "double"])
-def test_figures_show_the_table(column):
-    """Check bars and marks of both figures against the table, and that captions hold the answers."""
-    study = study_of(synthetic_rows(repeats=4, batches=(16, 64)))
-    plan_id = main_plan(study)
-    assert {"roofline", "bound"} <= {*figures.available_figures(study, plan_id)}
-    table = roofline_table(study, plan_id)
-    roof, bars = figures.draw(study, "roofline", plan_id, column).axes
-    assert len(roof.collections) == (table["flops"] > 0).sum()
-    widths = [patch.get_width() for patch in bars.patches]
-    assert max(widths) == pytest.approx(table["time_s"].max() * 1e3)
-    assert bound_sentences(study, plan_id)[0] in figures.caption(study, "roofline", plan_id)
-    shares, phases = figures.draw(study, "bound", plan_id, column).axes
-    assert [label.get_text() for label in shares.get_yticklabels()] == ["batch 16", "batch 64"]
-    assert len(shares.patches) == 2 * 3 and len(phases.lines) >= 6
-    assert "batch 16: " in figures.caption(study, "bound", plan_id)

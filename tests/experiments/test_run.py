@@ -297,12 +297,12 @@ def test_status_says_what_is_missing(sweep, capsys):
     assert describe_status(results)["resume"] is None
     path = Path(out, "samples.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    assert main(["status", out]) == 0
+    assert main(["report", out, "--status"]) == 0
     text = capsys.readouterr().out
     assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
-    assert main(["status", out, "--json"]) == 0
+    assert main(["report", out, "--status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
-    assert main(["status", out + "/nothing"]) == 2
+    assert main(["report", out + "/nothing", "--status"]) == 2
 
 
 def test_the_measured_process_gets_a_clean_environment():

@@ -7,7 +7,7 @@ from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.report.two_results import overlay_folders
+from forktask.experiments.report.two_results import compare_folders
 
 
 def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
@@ -16,7 +16,7 @@ def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
     rows = synthetic_rows(threads=(1, 4), granularities=(8, 16), slowdowns=(2.0,), noise=0.0)
     second = write_rows(tmp_path / "b", rows)
     out = tmp_path / "figure.svg"
-    assert main(["overlay", str(first), str(second), "--json", "--file", str(out)]) == 0
+    assert main(["report", str(first), "--against", str(second), "--json", "--file", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["differing"] == []
     of = {(row["model"], row["threads"]): row for row in found["rows"]}
@@ -24,7 +24,7 @@ def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
     assert of["taskiter", 2]["second_s"] is None and of["taskiter", 4]["first_s"] is None
     assert all("Example CPU 9000" in text and "235 GFLOP/s" in text for text in found["machines"])
     assert out.read_text().startswith("<?xml")
-    assert main(["overlay", str(first), str(second), "--file", str(out)]) == 0
+    assert main(["report", str(first), "--against", str(second), "--file", str(out)]) == 0
     assert "no interval" in capsys.readouterr().out
 
 
@@ -33,4 +33,4 @@ def test_other_work_is_refused(tmp_path):
     first = write_rows(tmp_path / "a", synthetic_rows(batches=(16,)))
     second = write_rows(tmp_path / "b", synthetic_rows(batches=(64,)))
     with pytest.raises(UsageError, match="same network, batch and phase"):
-        overlay_folders(first, second)
+        compare_folders(first, second)

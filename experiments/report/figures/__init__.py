@@ -66,7 +66,7 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
         drawn = FIGURES[figure].draw(study, plan_id, column)
         # The layout is computed once here; saving would compute it again for each format.
         drawn.get_layout_engine().execute(drawn)
-        drawn.set_layout_engine("none")
+        drawn.set_layout_engine(None)
     return drawn
 
 

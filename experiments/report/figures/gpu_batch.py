@@ -63,10 +63,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    threads = max(threads for _, threads in study.points_of(plan_id)) > 1
+    several = max(threads for _, threads in study.points_of(plan_id)) > 1
     return [
-        f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone"
-        + "; models of several threads on the number that is fastest" * threads
-        + ".",
+        f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone.",
+        "Models of several threads ran on the number that is fastest." if several else "",
         *conditions(study, plan_id),
     ]

@@ -16,28 +16,9 @@ from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, mode
 from ...analysis.study import Study
 from ..words import conditions
 from .heading import plan_header
-from .style import COLORS, add_legend, new_figure, panel_title, style_parameters
+from .style import add_legend, new_figure, panel_title, style_parameters
 
 RANK, ONE_FOR = 2, "plan"
-
-NAMES = {
-    "useful": "useful work at serial speed",
-    "inflation": "time inflation",
-    "runtime": "runtime",
-    "imbalance": "imbalance",
-    "barrier": "behind a barrier",
-    "dependence": "waits for a dependence",
-    "preemption": "lost its CPU",
-}
-CLASS_COLORS = {
-    "useful": (0.72, 0.78, 0.84),
-    "inflation": COLORS[4],
-    "runtime": "0.45",
-    "imbalance": COLORS[1],
-    "barrier": COLORS[3],
-    "dependence": COLORS[8],
-    "preemption": "0.05",
-}
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -80,7 +61,7 @@ def draw_losses(rows: Sequence[Mapping[str, Any]], column: str = "double") -> Fi
         panel_title(bars, "where the threads' time went")
         if others:
             _draw_differences(axes[1], reference, others)
-        handles = [Patch(color=CLASS_COLORS[name], label=NAMES[name]) for name in LOSSES]
+        handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
         handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
         add_legend(figure, column, handles, columns=4 if column == "double" else 2)
     return figure
@@ -114,7 +95,7 @@ def _stack(axis, place: int, values: Mapping[str, float]) -> None:
     right = left = 0.0
     for name, value in values.items():
         start = right if value >= 0 else left
-        axis.barh(place, value, left=start, height=0.7, color=CLASS_COLORS[name], linewidth=0, zorder=2)
+        axis.barh(place, value, left=start, height=0.7, color=LOSSES[name].color, linewidth=0, zorder=2)
         right, left = (right + value, left) if value >= 0 else (right, left + value)
 
 
@@ -129,9 +110,9 @@ def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     sentences = [
         "(a) Wall time of an iteration of a logged run, divided by what its threads did; the parts of a bar sum to the "
         "measured time, the line. Parts that are negative lie left of zero. Useful work is the time that the same "
-        "blocks take in a logged serial run; inflation is by how much longer they took. Imbalance: waiting while a "
-        "ready task stood with another thread; behind a barrier: waiting while the data of some task were there; "
-        "waiting for a dependence: no task was ready."
+        "blocks take in a logged serial run. "
+        + "; ".join(f"{loss.label}: {loss.meaning}" for loss in LOSSES.values())
+        + "."
     ]
     reference, others = compared(rows)
     if others:

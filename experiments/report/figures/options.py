@@ -10,6 +10,7 @@ from ...analysis.names import GRANULARITY, axis_label, model_rank
 from ...analysis.speeds import PER, axis_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
+from ...tables.numbers import plural
 from ..words import blocks_text, conditions
 from .axes import equivalence_band, ratio_axis, series
 from .heading import header
@@ -59,7 +60,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
         ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
-        panel.set_xticks(range(len(groups)), [f"{v}\n{t} thread{'s' * (t > 1)}" for v, t in groups])
+        panel.set_xticks(range(len(groups)), [f"{v}\n{plural(t, 'thread')}" for v, t in groups])
         panel.set_xlim(-0.5, len(groups) - 0.5)
         panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))

@@ -14,6 +14,7 @@ from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
+from ...tables.numbers import plural
 from ..words import conditions
 from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
@@ -89,9 +90,11 @@ def _where(models: Sequence[str], widest: int) -> str:
     """Return where the models ran: threads of the processor, a GPU, or both."""
     gpu = any(map(is_gpu, models))
     if gpu and all(is_gpu(model) or model == "serial" for model in models):
-        return "on a GPU" + " (serial: 1 thread of the processor)" * ("serial" in models)
-    threads = f"{widest} thread{'s' * (widest != 1)}" + " (serial: 1)" * ("serial" in models and widest != 1)
-    return threads + ", and on a GPU" * gpu
+        return "on a GPU (serial: 1 thread of the processor)" if "serial" in models else "on a GPU"
+    threads = plural(widest, "thread")
+    if "serial" in models and widest > 1:
+        threads += " (serial: 1)"
+    return f"{threads}, and on a GPU" if gpu else threads
 
 
 def _bounds(
@@ -114,7 +117,8 @@ def _bounds(
 
 def caption_over_plans(study: Study, plan_id: str, plan_ids: Sequence[str], what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
-    of_gpu = ", of each model of a GPU over that of gpu_forkjoin" * any(map(is_gpu, study.samples["model"]))
+    gpu = any(map(is_gpu, study.samples["model"]))
+    of_gpu = ", of each model of a GPU over that of gpu_forkjoin" if gpu else ""
     return [
         f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
         f"threads{of_gpu}. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "

@@ -11,7 +11,8 @@ from ...analysis.costs import cost_table
 from ...analysis.names import base_model, is_gpu, model_label
 from ...analysis.speeds import better_forkjoin, on_most_threads
 from ...analysis.study import Study
-from ..words import conditions, format_time
+from ...tables.numbers import format_time, plural
+from ..words import conditions
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
@@ -60,7 +61,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.set_xlabel("one-time cost (ms)")
     bars.xaxis.set_major_locator(MaxNLocator(5))
     gpu = costs["model"].map(is_gpu)
-    places = [f"{widest} thread{'s' * (widest != 1)}"] * (not all(gpu)) + ["a GPU"] * any(gpu)
+    places = [plural(widest, "thread")] if not all(gpu) else []
+    places += ["a GPU"] if any(gpu) else []
     panel_title(bars, f"before the steady state, {' and '.join(places)}")
 
     steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
@@ -114,7 +116,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
     own = study.samples[study.samples["plan_id"] == plan_id]
     records = "record_s" in own and own["record_s"].notna().any()
     spent = "recording the graph, closing it over iterations, the rest of its preparation" if records else "preparation"
-    of_gpu = ", of models of a GPU over that of gpu_forkjoin" * any(map(is_gpu, own["model"]))
+    of_gpu = ", of models of a GPU over that of gpu_forkjoin" if any(map(is_gpu, own["model"])) else ""
     return [
         f"(a) What each model spends once: {spent}, and how much longer its first iteration takes than a steady one "
         "(cold caches included; it meets every model). (b) Mean time per iteration of a run of n iterations, one-time "

@@ -24,7 +24,8 @@ from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_c
 from ...analysis.statistics import CONFIDENCE, Estimate
 from ...analysis.study import Point, Study
 from ...analysis.typical import NOTHING
-from ..words import conditions, format_time
+from ...tables.numbers import format_time
+from ..words import conditions
 from .axes import dodged, log2_axis, power_ticks, series, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
 from .heading import header

@@ -1,4 +1,4 @@
-"""Figure `phases`: speedup and efficiency over threads of each phase of a step: `forktask plot --phases`."""
+"""Figure `phases`: speedup and efficiency over threads of each phase of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.phases import BUSY, phase_bound_table, phase_table, phases_of
 from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
-from ..words import conditions, format_time, t1_text
+from ...tables.numbers import format_time
+from ..words import conditions, t1_text
 from .axes import (
     SLOWEST_SPEEDUP,
     dodged,

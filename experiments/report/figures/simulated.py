@@ -17,6 +17,7 @@ from ...simulate.machine_model import MachineModel
 from ...simulate.predict import (
     FAR,
     error_text,
+    knows_machine,
     machine_of_study,
     prediction_table,
     simulated_bounds,
@@ -36,12 +37,13 @@ RANK, ONE_FOR = 3, "plan"
 
 def missing(study: Study, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if not study.machine_model:
+    if not knows_machine(study):
         return "a simulation needs the machine's latencies and overheads; give `forktask simulate DIR` once"
     if reason := missing_for_simulation(study, plan_id):
         return reason
+    machine = machine_of_study(study)
     try:
-        subject_of(study, plan_id, machine_of_study(study))
+        subject_of(study, plan_id, machine)
     except UsageError as error:
         return str(error)
     return ""

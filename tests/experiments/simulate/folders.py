@@ -52,6 +52,7 @@ def results_folder(
             r |= {"phase_wall_s": None, "bounds": asdict(plan_bounds(plan, times))}
             r["phase_beside_s"] = {loop.phase: {} for loop in plan.loops}
     rows.insert(1, msgspec.to_builtins(row))
+    folder = write_rows(path, rows)
     if machine is not None:
-        rows.insert(2, {"kind": "machine_model", "model": machine.as_row(), "started": 0.0})
-    return write_rows(path, rows), plan
+        (folder / "machine.toml").write_text(machine.to_toml())
+    return folder, plan

@@ -92,7 +92,7 @@ def test_machine_files(tmp_path):
     """Check that a file reads as it was written, and that wrong ones are refused with the key at fault."""
     path = tmp_path / "m.toml"
     path.write_text(MACHINE.to_toml())
-    assert read_machine(str(path)).as_row() == MACHINE.as_row()
+    assert read_machine(str(path)).to_toml() == MACHINE.to_toml()
     least = {"cores": 4, "peak_flops_per_s": 1e9, "bandwidth_bytes_per_s": {"1": 1e9}, "line_s": 1e-7}
     for wrong, words in (
         ({"cores": 0}, "cores"),

@@ -1,0 +1,57 @@
+"""Columns of the common kinds; a heading is the value's name unless one is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...cython_src.typed_text import format_bytes
+from . import Column
+from .numbers import count, digits_of, interval, number, percent, time
+
+
+def text_column(name: str, heading: str | None = None) -> Column:
+    """Return a column of texts."""
+    return Column(_heading(name, heading), lambda r: str(r[name]))
+
+
+def count_column(name: str, heading: str | None = None) -> Column:
+    """Return a column of whole numbers."""
+    return Column(_heading(name, heading), lambda r: count(r[name]), True)
+
+
+def number_column(name: str, heading: str | None = None, digits: int = 2) -> Column:
+    """Return a column of numbers with so many decimals."""
+    return Column(_heading(name, heading), lambda r: number(r[name], digits), True)
+
+
+def time_column(name: str, heading: str | None = None) -> Column:
+    """Return a column of times, seconds in the rows."""
+    return Column(_heading(name, heading), lambda r: time(r[name]), True)
+
+
+def percent_column(name: str, heading: str | None = None, digits: int = 0) -> Column:
+    """Return a column of shares, as percentages."""
+    return Column(_heading(name, heading), lambda r: percent(r[name], digits), True)
+
+
+def size_column(name: str, heading: str | None = None) -> Column:
+    """Return a column of bytes; empty where there are none."""
+    return Column(_heading(name, heading), lambda r: format_bytes(r[name]) if r.get(name, 0) > 0 else "", True)
+
+
+def ratio_columns(heading: str, name: str = "ratio", digits: int = 3) -> tuple[Column, Column]:
+    """Return the columns of a ratio and of its interval `{name}_low` to `{name}_high`, with two significant digits at
+    least."""
+
+    def limits(row: Mapping[str, Any]) -> str:
+        return interval(row[f"{name}_low"], row[f"{name}_high"], digits_of(row[name], digits))
+
+    return (
+        Column(heading, lambda r: number(r[name], digits_of(r[name], digits)), True),
+        Column("95% interval", limits, True),
+    )
+
+
+def _heading(name: str, heading: str | None) -> str:
+    return name.replace("_", " ") if heading is None else heading

@@ -1,0 +1,63 @@
+"""Numbers as text; of what is not known, nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...cython_src.typed_text import rounded
+
+
+def format_time(seconds: float, unit: str = "s") -> str:
+    """Format a time, or an energy with the unit J, with three significant digits: "6.41 ms"."""
+    if not math.isfinite(seconds):
+        return "n/a"
+    for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
+        if abs(seconds) >= scale or prefix == "n":
+            return f"{rounded(seconds / scale)} {prefix}{unit}"
+    raise AssertionError
+
+
+def plural(count: int, word: str, words: str = "") -> str:
+    """Return a count with its noun: "1 thread", "2 threads"; `words` is the plural that takes no s."""
+    return f"{count} {word if count == 1 else words or word + 's'}"
+
+
+def known(value: Any) -> bool:
+    """Return whether a value is a number at all, neither None nor NaN nor infinite."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """Format a number."""
+    return f"{value:.{digits}f}" if known(value) else ""
+
+
+def count(value: Any) -> str:
+    """Format a whole number."""
+    return f"{int(value)}" if known(value) else ""
+
+
+def time(value: float | None, unit: str = "s") -> str:
+    """Format a time like `format_time`."""
+    return format_time(value, unit) if known(value) else ""
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """Format a share as a percentage."""
+    return f"{value:.{digits}%}" if known(value) else ""
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """Format an interval."""
+    return f"[{low:.{digits}f}, {high:.{digits}f}]" if known(low) and known(high) else ""
+
+
+def percent_interval(low: float, high: float) -> str:
+    """Format an interval of shares."""
+    return f"[{low:.1%}, {high:.1%}]" if known(low) and known(high) else ""
+
+
+def digits_of(value: float, digits: int = 2) -> int:
+    """Return how many decimals show a number and its interval: `digits`, or more for two significant ones."""
+    return max(digits, 1 - math.floor(math.log10(value))) if known(value) and value > 0 else digits
