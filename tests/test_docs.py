@@ -138,7 +138,7 @@ def test_commands_parse(page):
         except SystemExit as stop:
             assert not stop.code, f"{name_of(page)}: {command}\n{errors.getvalue()}"
         else:
-            models = getattr(arguments, "models", None) or getattr(arguments, "model", "serial")
+            models = getattr(arguments, "models", None) or getattr(arguments, "model", None) or "serial"
             parse_models(models.split(","))
 
 
