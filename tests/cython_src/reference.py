@@ -145,42 +145,6 @@ def forward_backward(
     return step
 
 
-class Sgd:
-    """Stochastic gradient descent as torch.optim.SGD writes it, over the steps of one training run.
-
-    g = gradient + weight_decay * p;  v = momentum * v + g;  p = p - learning_rate * v
-
-    Parameters
-    ----------
-    parameters : mapping of str to ndarray
-        Copied, in float64.
-    learning_rate, momentum, weight_decay : float
-
-    Attributes
-    ----------
-    parameters, velocities, statistics : dict of str to float64 ndarray
-    """
-
-    def __init__(self, parameters, learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0):
-        self.parameters = {name: np.array(value, np.float64) for name, value in parameters.items()}
-        self.velocities = {name: np.zeros_like(value) for name, value in self.parameters.items()}
-        self.statistics: dict[str, np.ndarray] = {}
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-
-    def step(self, network: Network, images: np.ndarray, labels: np.ndarray, label_smoothing: float = 0.0) -> Step:
-        """One training step: gradients at the current parameters, then the update."""
-        step = forward_backward(network, self.parameters, images, labels, self.statistics, label_smoothing)
-        self.statistics = step.statistics
-        for name, p in self.parameters.items():
-            v = self.velocities[name]
-            v *= self.momentum
-            v += step.gradients[name] + self.weight_decay * p
-            p -= self.learning_rate * v
-        return step
-
-
 def _layers_before_softmax(network):
     if not network.layers or not isinstance(network.layers[-1], Softmax):
         raise UsageError(f"the last layer of network {network.name!r} must be Softmax")

@@ -100,17 +100,13 @@ class AdamW:
     """AdamW as torch.optim.AdamW writes it, over the steps of one training run.
 
     p = p (1 - rate decay);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
-    p = p - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps), after the gradients were scaled to the largest norm
+    p = p - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Parameters
     ----------
     parameters : mapping of str to ndarray
         Copied, in float64.
     learning_rate, betas, eps, weight_decay : float
-    decay : str
-        "all" parameters are decayed, or "matrices": those with more than one dimension.
-    clip_norm : float
-        Largest global norm; 0: not clipped.
     """
 
     def __init__(
@@ -120,26 +116,21 @@ class AdamW:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-4,
-        decay: str = "all",
-        clip_norm: float = 0.0,
     ):
         self.parameters = {name: np.array(value, np.float64) for name, value in parameters.items()}
         self.first = {name: np.zeros_like(value) for name, value in self.parameters.items()}
         self.second = {name: np.zeros_like(value) for name, value in self.parameters.items()}
         self.learning_rate, self.betas, self.eps, self.weight_decay = learning_rate, betas, eps, weight_decay
-        self.decay, self.clip_norm, self.steps = decay, clip_norm, 0
+        self.steps = 0
 
     def step(self, network: Network, tokens: np.ndarray, targets: np.ndarray) -> Step:
         """One training step: gradients at the current parameters, then the update."""
         step = forward_backward(network, self.parameters, tokens, targets)
         self.steps += 1
-        norm = math.sqrt(sum(float((step.gradients[name] ** 2).sum()) for name in self.parameters))
-        scale = min(1.0, self.clip_norm / (norm + 1e-6)) if self.clip_norm else 1.0
         corrections = [1 - beta**self.steps for beta in self.betas]
         for name, p in self.parameters.items():
-            g, m, v = scale * step.gradients[name], self.first[name], self.second[name]
-            if self.decay == "all" or p.ndim > 1:
-                p *= 1 - self.learning_rate * self.weight_decay
+            g, m, v = step.gradients[name], self.first[name], self.second[name]
+            p *= 1 - self.learning_rate * self.weight_decay
             m += (1 - self.betas[0]) * (g - m)
             v += (1 - self.betas[1]) * (g * g - v)
             p -= self.learning_rate * (m / corrections[0]) / (np.sqrt(v / corrections[1]) + self.eps)

@@ -5,8 +5,9 @@
 1. `check_accesses` of the compiled kernels, some blocks of each loop, with guards around all buffers.
 2. Two serial runs from memory poisoned in two ways leave the same bits, and guards as they were.
 3. Other models and numbers of threads, and random legal orders, leave the bits of the serial run.
-4. Losses, answers, gradients, updates and statistics are those of the reference in float64, which knows no plans, up to
-   what changes in it where every result of a layer, and what it sends back, is perturbed by some roundings.
+4. Losses, answers, gradients, their norm, updates and statistics, by an instruction set drawn by the seed, are those of
+   the reference in float64, which knows no plans, up to what changes in it where every result of a layer, and what it
+   sends back, is perturbed by some roundings.
 5. Those of the NumPy forms in float64, for one case in four, are the reference's.
 """
 
@@ -28,6 +29,7 @@ from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.loss.loss import IGNORED
+from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Dropout
 from forktask.cython_src.plan.model import Plan
@@ -236,14 +238,16 @@ def _check_numbers(case: Case, plan: Plan) -> None:
 
 def _numbers(plan: Plan, target: str, seed: int) -> dict[str, np.ndarray]:
     """Return losses, answers, parameters, statistics and gradients after the serial run."""
-    bound = bind(plan, target=target)
+    sets = instruction_sets.available()
+    bound = bind(plan, target=target, instruction_set=sets[seed % len(sets)] if target == "cpu" else None)
     fill(bound, seed)
     _poison(bound, "nan")
     with make_executor("serial", 1) as executor, np.errstate(all="ignore"):
         executor.prepare(bound)
         executor.run(STEPS)
     names = [name for name, b in plan.buffers.items() if b.role in ("parameter", "statistic")]
-    names += [name for name in ("losses", "probabilities") if name in plan.buffers]
+    results = ("losses", "correct", "predictions", "probabilities", "gradient_norms")
+    names += [name for name in results if name in plan.buffers]
     names += [name for name in plan.attributes["aliases"] if name == "logits" or _parameter_of(name, plan)]
     return {name: np.array(bound.view(name), np.float64) for name in names}
 
@@ -272,15 +276,17 @@ class _Optimizer:
     """SGD, Adam and AdamW by PyTorch's formulas, in float64."""
 
     def __init__(self, attributes: Mapping, parameters: Mapping[str, np.ndarray], trained: set[str]):
-        self.o, self.parameters, self.trained, self.steps = attributes, parameters, trained, 0
+        self.o, self.parameters, self.trained = attributes, parameters, trained
+        self.norms: list[float] = []
         self.first = {name: np.zeros_like(p) for name, p in parameters.items()}
         self.second = {name: np.zeros_like(p) for name, p in parameters.items()}
 
     def step(self, gradients: Mapping[str, np.ndarray]) -> None:
         o, beta = self.o, self.o["betas"]
-        self.steps += 1
         norm = np.sqrt(sum((gradients[name] ** 2).sum() for name in self.trained))
+        self.norms.append(norm)
         scale = min(1.0, o["clip_norm"] / (norm + 1e-6)) if o["clip_norm"] else 1.0
+        corrections = [1 - b ** len(self.norms) for b in beta]
         for name in self.trained:
             p, m, v = self.parameters[name], self.first[name], self.second[name]
             g = scale * gradients[name]
@@ -296,7 +302,7 @@ class _Optimizer:
                 continue
             m += (1 - beta[0]) * (g - m)
             v += (1 - beta[1]) * (g * g - v)
-            p -= RATE * (m / (1 - beta[0] ** self.steps)) / (np.sqrt(v / (1 - beta[1] ** self.steps)) + o["eps"])
+            p -= RATE * (m / corrections[0]) / (np.sqrt(v / corrections[1]) + o["eps"])
 
 
 @contextlib.contextmanager
@@ -343,7 +349,7 @@ def _reference_steps(case: Case, plan: Plan, seed: int) -> dict[str, np.ndarray]
     trained = {_parameter_of(alias, plan) for alias in attributes["aliases"]} - {""}
     optimizer = _Optimizer(attributes, parameters, trained)
     statistics = {name: np.array(arrays[name]) for name in network.statistic_shapes()}
-    losses, step = [], None
+    losses, correct, step = [], [], None
     for iteration in range(STEPS):
         if network.tokens:
             forward = reference_tokens.forward_backward if training else reference_tokens.forward
@@ -359,11 +365,14 @@ def _reference_steps(case: Case, plan: Plan, seed: int) -> dict[str, np.ndarray]
                 step = reference.forward(network, parameters, *data, False, smoothing)
             statistics = step.statistics
         losses.append(step.loss)
+        correct.append(step.correct)
         if training:
             optimizer.step(step.gradients)
     answer = step.activations["softmax"]
     logits = step.activations[network.inputs()[network.layers[-1].name][0]]
-    result = {**parameters, **statistics, "losses": np.array(losses), "probabilities": answer, "logits": logits}
+    result = {**parameters, **statistics, "losses": np.array(losses), "correct": np.array(correct), "logits": logits}
+    result |= {"probabilities": answer, "predictions": answer.argmax(axis=-1)}
+    result["gradient_norms"] = np.array(optimizer.norms)
     return result | {f"{name}.grad": step.gradients[name] for name in trained if training}
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from contract.common import kernel
+from cython_src.python_kernels import kernel
 
 from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
 from forktask.cython_src.binding.storage import Storage

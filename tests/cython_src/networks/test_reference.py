@@ -1,13 +1,11 @@
-"""The float64 reference against finite differences, stored PyTorch values and PyTorch itself."""
+"""The float64 reference of images against finite differences; against PyTorch: `tests/random_networks`."""
 
 import numpy as np
 import pytest
 
 from cython_src import reference
-from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
-from forktask.cython_src.networks.registry import get_network
 
 SMALL = Network(
     "small",
@@ -23,7 +21,6 @@ SMALL = Network(
         Softmax(),
     ),
 )
-CIFAR10_CNN = get_network("cifar10_cnn")
 
 
 def small_problem():
@@ -70,41 +67,6 @@ def test_gradients_of_activations_equal_finite_differences():
             moved[index] += shift
             losses.append(reference.forward(tail, parameters, moved, labels).loss)
         assert step.gradients["pool1"][index] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-6, abs=1e-9)
-
-
-def test_three_steps_equal_stored_pytorch_values():
-    """Check losses, first gradients and final parameters of the CIFAR-10 CNN against stored values."""
-    stored = np.load(pytorch_values.PATH)
-    images, labels, parameters = pytorch_values.inputs()
-    assert CIFAR10_CNN.parameter_shapes() == pytorch_values.SHAPES
-    sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)
-    steps = [sgd.step(CIFAR10_CNN, x, t) for x, t in zip(images, labels, strict=True)]
-    np.testing.assert_allclose([step.loss for step in steps], stored["losses"], rtol=1e-12)
-    for name in pytorch_values.SHAPES:
-        assert_equal_to_float32(steps[0].gradients[name], stored[f"{name}.grad"])
-        assert_equal_to_float32(sgd.parameters[name], stored[f"{name}.final"])
-
-
-def assert_equal_to_float32(actual, stored):
-    """Equal up to the rounding of the stored values to float32."""
-    np.testing.assert_allclose(actual, stored, rtol=2.0**-23, atol=1e-12)
-
-
-@pytest.mark.torch
-def test_three_steps_equal_pytorch():
-    """Check losses, gradients of every step and final parameters of the CIFAR-10 CNN against PyTorch."""
-    import torch
-
-    losses, gradients, final = pytorch_values.pytorch_steps(torch.float64)
-    images, labels, parameters = pytorch_values.inputs()
-    sgd = reference.Sgd(parameters, pytorch_values.LEARNING_RATE, pytorch_values.MOMENTUM, pytorch_values.WEIGHT_DECAY)
-    for x, t, loss, gradient in zip(images, labels, losses, gradients, strict=True):
-        step = sgd.step(CIFAR10_CNN, x, t)
-        assert step.loss == pytest.approx(loss, rel=1e-12)
-        for name in pytorch_values.SHAPES:
-            np.testing.assert_allclose(step.gradients[name], gradient[name], rtol=1e-9, atol=1e-13)
-    for name in pytorch_values.SHAPES:
-        np.testing.assert_allclose(sgd.parameters[name], final[name], rtol=1e-9, atol=1e-13)
 
 
 def test_softmax_stands_extreme_logits():
