@@ -145,14 +145,22 @@ class Case:
             signal.signal(signal.SIGALRM, former)
             self.kernel = lambda: None
 
-    def exchange(self):
-        executor = self.prepared()
-        mine = self.bound.arrays["counters"]
-        self.bound.arrays["counters"] = mine.copy()
+    def exchange(self, arrays):
+        """Run with another array of the same name, in the plan or its storage."""
+        executor, mine = self.prepared(), arrays["counters"]
+        arrays["counters"] = mine.copy()
         try:
             executor.run(1)
         finally:
-            self.bound.arrays["counters"] = mine
+            arrays["counters"] = mine
+
+    def reshape(self):
+        executor, mine = self.prepared(), self.bound.arrays["counters"]
+        mine.shape = (2, 1)
+        try:
+            executor.run(1)
+        finally:
+            mine.shape = (2,)
 
     def beside(self, storage=False):
         """A second executor on the plan that the first one runs, or on another plan of its storage."""
@@ -232,7 +240,9 @@ MISUSES = {
     "too few decisions": (lambda c: c.prepared().run_while(STOP, max_iterations=1, lookahead=4), "^stop must be an"),
     "NaN decisions": (lambda c: c.prepared().run_while(STOP, max_iterations=float("nan")), "^max_iterations must be a"),
     "a negative lookahead": (lambda c: c.prepared().run_while(STOP, max_iterations=1, lookahead=-1), "^lookahead must"),
-    "an exchanged array": (lambda c: c.exchange(), "^arrays of a bound plan may not be exchanged"),
+    "an exchanged array": (lambda c: c.exchange(c.bound.arrays), "exchanged, but 'counters' was"),
+    "an array exchanged below": (lambda c: c.exchange(c.bound.storage.arrays), "exchanged, but 'counters' was"),
+    "an exchanged shape": (lambda c: c.reshape(), "shape"),
     "a run beside a run": (lambda c: c.while_running(lambda e: e.run(1)), IN_USE + "'first'"),
     "a loop beside a run": (lambda c: c.while_running(lambda e: e.run_while(STOP, max_iterations=1)), IN_USE),
     "a plan beside a run": (lambda c: c.while_running(lambda e: e.prepare(c.bound)), IN_USE + "'first'"),

@@ -1,4 +1,4 @@
-"""oneTBB, Taskflow and StarPU over the plans of all other executors."""
+"""OpenMP tasks, oneTBB, Taskflow and StarPU over the plans of all other executors."""
 
 import os
 
@@ -15,6 +15,8 @@ from forktask.experiments.sampling.models import make_executor
 from forktask.forkjoin.executor import SerialExecutor
 
 SPECS = [
+    "openmp_tasks",
+    *(f"openmp_tasks:taskwait={taskwait}" for taskwait in ("iteration", "phase", "loop")),
     pytest.param("tbb", marks=pytest.mark.tbb),
     pytest.param("taskflow", marks=pytest.mark.taskflow),
     *(

@@ -1,13 +1,12 @@
-"""CUDA kernels of the networks: every kernel of a plan has one; run by the CPU, they compute what the CPU's compute."""
+"""CUDA kernels with the channels in the lanes: convolutions of any geometry, which blocks are products, refusals."""
 
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON
-from cython_src.networks_for_tests import SMALL, fill
+from cython_src.networks_for_tests import SMALL
 from gpu.fake_gpu import emulator
+from gpu.test_gpu_networks import make_plan
 
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.binding.checks import check_accesses, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_launches
@@ -15,161 +14,6 @@ from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import (
-    AveragePool,
-    BatchNorm,
-    Convolution,
-    Dropout,
-    FullyConnected,
-    GlobalPool,
-    MaxPool,
-    Network,
-    ReLU,
-    ReLU6,
-    Softmax,
-)
-from forktask.cython_src.networks.registry import network_names
-
-# What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
-MIXED = Network(
-    "mixed",
-    (3, 9, 9),
-    (
-        Convolution("conv1", 20, 3, 1),
-        ReLU6("relu1"),
-        MaxPool("pool1", 3, 2, 1),
-        Dropout("drop1", 0.3),
-        Convolution("depthwise", 20, 3, 1, 1, groups=20),
-        Convolution("conv2", 24, 3, 1, 2, groups=4),
-        BatchNorm("bn"),
-        ReLU("relu2"),
-        AveragePool("pool2", 2, 1),
-        GlobalPool("pool"),
-        Dropout("drop2", 0.5),
-        FullyConnected("linear", 5),
-        Softmax(),
-    ),
-)
-LENET = Network(
-    "small lenet",
-    (1, 14, 14),
-    (
-        Convolution("conv1", 3, 5, 1),
-        ReLU("relu1"),
-        MaxPool("pool1"),
-        Convolution("conv2", 4, 5, 2),
-        ReLU("relu2"),
-        MaxPool("pool2"),
-        FullyConnected("fc1", 7),
-        ReLU("relu3"),
-        FullyConnected("fc2", 4),
-        Softmax(),
-    ),
-)
-# Of Adam's eps: where a gradient is all rounding, a small one makes a whole step of it.
-SMOOTH = {"eps": 0.01}
-ADAM = {**SMOOTH, "optimizer": "adamw", "clip_norm": 0.5, "label_smoothing": 0.1, "weight_decay": 0.01}
-STEPS = {
-    "resnet18": (SMALL["resnet18"], {}),
-    "preact_resnet18": (SMALL["preact_resnet18"], {"granularity": "images=1", "weight_gradients": "chain"}),
-    "resnext29": (SMALL["resnext29_2x64d"], {"fusion": "none", "granularity": "images=2,channels=32"}),
-    "mobilenet_v1": (SMALL["mobilenet_v1"], {"granularity": "images=2", **ADAM}),
-    "mobilenet_v2": (SMALL["mobilenet_v2"], {"granularity": "images=2,rows=3", "optimizer": "adam", **SMOOTH}),
-    "mobilenet_v2, kept maps": (
-        SMALL["mobilenet_v2"],
-        {"granularity": "images=2", "fusion": "activation,residual,statistics"},
-    ),
-    "branches": (SMALL["branches"], {"granularity": "rows=4", "frozen": "conv1"}),
-    "winograd": (SMALL["preact_resnet18"], {"granularity": "images=1,rows=3", "conv": "winograd2"}),
-    "mixed": (MIXED, {"granularity": "channels=16,rows=2", "momentum": 0.0, "dropout_seed": 5}),
-    "maps of classes": (SMALL["maps of classes"], {"granularity": "images=1,channels=16"}),
-    "dense": (SMALL["dense"], {"granularity": "images=1,rows=4"}),
-    "starpu_cnn": (SMALL["starpu_cnn"], {"granularity": "images=1,channels=16"}),
-    "lenet": (LENET, {"granularity": "images=16"}),
-}
-
-
-def make_plan(name, batch=2, **more):
-    network, options = STEPS[name]
-    options = {"conv": "direct", **options, **more}
-    return lower(network, batch=batch, num_images=batch + 1, num_iterations_logged=4, **options)
-
-
-def steps(plan, target="cpu", count=2):
-    bound = bind(plan, target=target)
-    fill(bound)
-    run_serial(bound, count)
-    return bound.arrays
-
-
-@pytest.mark.parametrize("name", network_names("images"))
-def test_every_kernel_of_every_network_has_a_cuda_form(name):
-    """Check that a GPU can launch the plans of a network, in all phases and options that bring other kernels; of the
-    forms for larger images, which differ in size and stem, the training plan."""
-    cases = [
-        ("train", {}),
-        ("train", {"optimizer": "adamw"}),
-        ("train", {"fusion": "none"}),
-        ("forward", {}),
-        ("evaluate", {}),
-    ]
-    for phase, options in cases[:1] if name.endswith(("_64", "_224")) else cases:
-        plan = lower(name, batch=16, phase=phase, conv="direct", granularity="images=16", **options)
-        for loop in plan.loops:
-            launches = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
-            spec = kernel_table.get(loop.kernel)
-            assert {how.symbol for how in launches} <= set(gpu_launches.symbols())
-            assert len(spec.operands) <= gpu_launches.MAX_OPERANDS and len(spec.integers) <= gpu_launches.MAX_INTEGERS
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize(
-    ("name", "products"),
-    # Only these networks have products that the library computes.
-    [*((name, "own") for name in STEPS), *((name, "cublas") for name in ("mobilenet_v1", "mobilenet_v2", "lenet"))],
-)
-def test_two_training_steps_equal_the_reference(name, products):
-    """Check every array of a training plan after two steps of CUDA kernels against float64, as close as the CPU's
-    kernels; matrix products by our kernels, or as cuBLAS is asked for them."""
-    plan = make_plan(name)
-    expected, cpu = steps(plan, "float64"), steps(plan)
-    got = steps(emulator.with_cuda_kernels(plan, 3, products=products))
-    for buffer in plan.buffers.values():
-        if buffer.dtype != "float32":
-            assert (got[buffer.name] == cpu[buffer.name]).all(), buffer.name
-            continue
-        norm = np.linalg.norm(expected[buffer.name]) + 1e-30
-        error, usual = (np.linalg.norm(a[buffer.name] - expected[buffer.name]) / norm for a in (got, cpu))
-        assert error < 4 * usual + 16 * EPSILON, f"{buffer.name}: {error:.1e}, the CPU {usual:.1e}"
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "branches", "mixed", "dense", "winograd"])
-def test_kernels_touch_what_they_declare(name):
-    """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
-    plan = emulator.with_cuda_kernels(make_plan(name, granularity="images=1,channels=16,rows=4"))
-    assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=1) > len(plan.loops) / 2
-
-
-@pytest.mark.cxx
-def test_results_do_not_depend_on_the_order_of_threads_or_blocks():
-    """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for two more seeds."""
-    plan = make_plan("mixed")
-    runs = [steps(emulator.with_cuda_kernels(plan, seed), count=1) for seed in range(3)]
-    for name in plan.buffers:
-        for other in runs[1:]:
-            assert runs[0][name].tobytes() == other[name].tobytes(), name
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("phase", ["forward", "evaluate"])
-def test_inference_equals_the_cpu(phase):
-    """Check probabilities, predictions, losses and hits of the CUDA kernels against the CPU's."""
-    plan = lower(SMALL["mobilenet_v2"], batch=3, phase=phase, num_images=4, num_iterations_logged=4, conv="direct")
-    cpu, got = steps(plan), steps(emulator.with_cuda_kernels(plan))
-    for buffer in plan.buffers.values():
-        np.testing.assert_allclose(got[buffer.name], cpu[buffer.name], rtol=1e-4, atol=1e-5, err_msg=buffer.name)
-
 
 WINOGRAD2 = algorithms.CODES["winograd2"]
 CONVOLUTIONS = [

@@ -378,17 +378,9 @@ def test_the_report_of_both_devices(tmp_path):
     assert (row["context_s"], row["compilation_s"]) == (0.25, 0.5)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"speedup.svg", "gpu_batch.svg", "overhead.svg", "batch.svg"} <= drawn
-    assert "models of a GPU" in (tmp_path / "figures" / "speedup.txt").read_text()
     batch = figures.draw(load(tmp_path), "batch")
     assert {line.get_label() for line in batch.axes[0].lines} >= {*{row["model"] for row in found["speed"]}}
-    assert {line.get_label() for line in batch.axes[1].lines} >= {"taskiter", "gpu_stream"}
-    assert "2 threads (serial: 1), and on a GPU" in batch._suptitle.get_text()
     assert {model for model, _ in overlay.curves(load(tmp_path), main_plan(load(tmp_path)))} == {"forkjoin", "taskiter"}
-    overhead = figures.draw(load(tmp_path), "overhead")
-    assert {text.get_text() for text in overhead.axes[0].get_yticklabels()} >= {"taskiter", "gpu_stream"}
-    assert "2 threads and a GPU" in overhead.axes[0].get_title(loc="left") + overhead.axes[0].get_title()
-    assert "over that of gpu_forkjoin" in (tmp_path / "figures" / "batch.txt").read_text()
-    assert "sm_90" in (tmp_path / "figures" / "gpu_batch.txt").read_text()
 
 
 def test_host_workers_are_named():
@@ -411,11 +403,7 @@ def test_a_report_of_gpu_models_alone(tmp_path):
     text = reported(tmp_path)
     assert "no serial run" in text and "gpu_stream" in text
     assert "What bounds the kernels" not in text and "Bound on" not in text  # the peaks are the processor's
-    batch = figures.draw(load(tmp_path), "batch")
-    assert batch.axes[1].lines and not any("measured together" in text.get_text() for text in batch.axes[1].texts)
-    assert "on a GPU" in batch._suptitle.get_text() and "serial" not in batch._suptitle.get_text()
-    legend = {text.get_text() for text in figures.draw(load(tmp_path), "overhead").legends[0].get_texts()}
-    assert "other preparation" in legend and not legend & {"record", "close"}
+    assert figures.draw(load(tmp_path), "batch").axes[1].lines
     assert (tmp_path / "figures" / "gpu_batch.svg").exists() and not (tmp_path / "figures" / "speedup.svg").exists()
 
 
@@ -427,23 +415,10 @@ def test_a_report_where_no_model_of_a_gpu_fitted(tmp_path):
 
 
 def test_slow_models_of_a_gpu_keep_two_digits():
-    """Check speedups far below 1 in sentences and tables, and throughputs below a thousand in the figure."""
-    rows = mixed_rows()
-    for row in rows:
-        if row["kind"] == "sample" and row["model"].startswith("gpu_"):
-            row["step_time_s"] *= 20 / 0.00271
-    study = study_of(rows)
-    columns = {column.heading: column for column in SPEED}
-    row = {"speedup": 0.00271, "speedup_low": 0.0024, "speedup_high": 0.003}
-    assert columns["speedup"].text(row) == "0.0027"
-    row = {"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
-    assert columns["speedup"].text(row) == "1.50"
-    assert figures.draw(study, "batch").axes[0].get_ylabel() == "images per second"
-    of_cpu = study_of([row for row in rows if not row.get("model", "").startswith("gpu_")])
-    assert figures.draw(of_cpu, "batch").axes[0].get_ylabel() == "thousand images per second"
-    speedup = figures.draw(study, "speedup")
-    assert any("gpu_forkjoin 0.0027" in text.get_text() for text in speedup.axes[0].texts)
-    assert {round(line.get_ydata()[0], 3) for line in speedup.axes[2].lines} >= {0.333}  # gpu_stream, a line across
+    """Check speedups far below 1 and above it."""
+    text = {column.heading: column for column in SPEED}["speedup"].text
+    for speedup, shown in ((0.00271, "0.0027"), (1.5, "1.50")):
+        assert text({"speedup": speedup, "speedup_low": 0.9 * speedup, "speedup_high": 1.1 * speedup}) == shown
 
 
 def test_the_answers_tell_gpu_both_from_a_gpu():

@@ -40,6 +40,11 @@ def small_plan(**options):
     return lower(SMALL, batch=4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 
+def residual_plan():
+    sizes = {"batch": 2, "num_images": 12, "num_batches": 6, "num_iterations_logged": 8, "num_learning_rates": 5}
+    return lower(RESIDUAL, **sizes, granularity="images=1", conv="direct")
+
+
 def fill(bound):
     initialise(bound, 1)
     rng = np.random.default_rng(2)
@@ -232,16 +237,7 @@ def test_every_conflict_is_ordered(model):
 @pytest.mark.parametrize("model", ["tasks, blocks, no taskwait", "taskiter, blocks"])
 def test_every_conflict_of_a_residual_network_is_ordered(model):
     """Check the same for loops of several launches: statistics after convolutions."""
-    plan = lower(
-        RESIDUAL,
-        batch=2,
-        num_images=12,
-        num_batches=6,
-        num_iterations_logged=8,
-        granularity="images=1",
-        conv="direct",
-        num_learning_rates=5,
-    )
+    plan = residual_plan()
     executor, settings = MODELS[model]
     bound = GpuBoundPlan(plan, None, FakeDevice(3, execute=False), products="own")
     assert any(len(launches) > 1 for launches in bound.launches)
@@ -256,16 +252,7 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
 def test_models_agree_on_a_residual_network(products):
     """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, for
     matrix products by the library and by our kernels; the two agree within rounding."""
-    plan = lower(
-        RESIDUAL,
-        batch=2,
-        num_images=12,
-        num_batches=6,
-        num_iterations_logged=8,
-        granularity="images=1",
-        conv="direct",
-        num_learning_rates=5,
-    )
+    plan = residual_plan()
     got = {}
     for model in ("stream", "taskiter, blocks"):
         executor, settings = MODELS[model]

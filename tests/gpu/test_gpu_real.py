@@ -310,26 +310,7 @@ def test_compute_sanitizer_finds_nothing(gpu):
     tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus "
     tests += "or test_networks_of_tokens"
     for check in ("memcheck", "racecheck"):
-        done = subprocess.run(
-            [
-                kinds.compute_sanitizer(),
-                "--tool",
-                check,
-                "--error-exitcode",
-                "9",
-                sys.executable,
-                "-P",
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                str(Path(__file__)),
-                "-k",
-                tests,
-            ],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parent.parent.parent,
-        )
+        command = [kinds.compute_sanitizer(), "--tool", check, "--error-exitcode", "9", sys.executable, "-P", "-m"]
+        command += ["pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__)), "-k", tests]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent.parent)
         assert done.returncode == 0, done.stdout[-3000:]

@@ -14,8 +14,6 @@ from forktask.cython_src.networks.layers import (
     LayerNorm,
     Linear,
     Network,
-    ReLU6,
-    Softmax,
     TiedHead,
     Tokens,
 )
@@ -50,20 +48,6 @@ def test_gradients_are_those_of_finite_differences(network):
             ]
             slope = (losses[0] - losses[1]) / (2 * step)
             assert (gradients[name] * direction).sum() == pytest.approx(slope, rel=1e-5, abs=1e-9), name
-
-
-def test_probabilities_and_answers_are_those_of_the_logits():
-    """Check the loss and the number of right answers of a network whose logits are known."""
-    network = SMALL.with_sequence(4)
-    parameters = some_parameters(network)
-    tokens, targets = some_tokens(network, 3, 4)
-    step = reference_tokens.forward(network, parameters, tokens, targets)
-    p = step.activations["softmax"]
-    assert p.shape == (3, 4, 37)
-    np.testing.assert_allclose(p.sum(axis=-1), 1)
-    chosen = np.take_along_axis(p, targets[..., None], axis=-1)
-    assert step.loss == pytest.approx(-np.log(chosen).mean())
-    assert step.correct == (p.argmax(axis=-1) == targets).sum()
 
 
 def test_causal_attention_sees_no_later_token():
@@ -127,10 +111,3 @@ def test_sequences_longer_than_the_positions_are_refused():
         get_network("cifar10_cnn").with_sequence(9)
     with pytest.raises(UsageError, match="input of a network of tokens"):
         list(Network("bad", (3, 8, 8), (Embedding("a", 4),)).shapes())
-
-
-def test_the_reference_says_what_it_does_not_know():
-    """Check that a layer without a formula is refused by name."""
-    network = Network("bad", (5,), (Embedding("a", 10), ReLU6("b"), Softmax()), Tokens(10, 8))
-    with pytest.raises(UsageError, match="no formula for ReLU6"):
-        reference_tokens.forward(network, some_parameters(network), *some_tokens(network, 1, 5))
