@@ -239,35 +239,33 @@ def test_a_run_can_end_by_a_decision():
 
 
 def test_representations_are_short(bound):
-    """Check that what a notebook shows of large objects fits a line."""
+    """Check that what a notebook shows of large objects fits a line and names them."""
     resnet = ft.lower("resnet18", batch=16)
     graph = ft.UserGraph("g")
     array = graph.array("x", np.zeros((4, 4)))
     graph.task(print, updates=array[0:2, 1])
-    objects = [
-        (resnet, r"<plan 'resnet18 train b16': \d+ loops, \d+ blocks, \d+ MiB>"),
-        (resnet.loops[0], r"<loop 'load': .*>"),
-        (resnet.accesses, r"<\d+ accesses of \d+ tasks to \d+ cells>"),
-        (plans.record_graph(resnet.accesses), r"<closed graph of \d+ tasks: \d+ edges, \d+ joins>"),
-        (ft.get_network("resnet18"), r"<network 'resnet18': 68 layers on images of 3 x 32 x 32>"),
-        (ft.PlanOptions(batch=16, memory="shared"), r"PlanOptions\(batch=16, memory='shared'\)"),
-        (ft.PlanOptions(), r"PlanOptions\(\)"),
-        (ft.load_data("digits"), r"<data 'digits': 1797 images of 3 x 32 x 32, 10 classes>"),
-        (bound.storage, r"<storage of \d+ arrays, \S+ MiB>"),
-        (bound, r"<bound to cpu \(\w+\): <plan 'lenet5 train b16': .*>>"),
-        (graph, r"<graph 'g': 1 tasks on 1 arrays>"),
-        (array, r"<array 'x' of graph 'g': float64, shape \(4, 4\)>"),
-        (array[0:2, 1], r"x\[0:2, 1:2\]"),
-        (array[...], r"x\[...\]"),
-        (plans.PlanBuilder("p"), r"<builder of plan 'p': 0 loops on 0 buffers>"),
-    ]
-    for value, pattern in objects:
-        assert len(repr(value)) < 120
-        assert re.fullmatch(pattern, repr(value)), repr(value)
+    objects = {
+        "resnet18 train b16": resnet,
+        "load": resnet.loops[0],
+        "accesses": resnet.accesses,
+        "closed graph": plans.record_graph(resnet.accesses),
+        "68 layers on images of 3 x 32 x 32": ft.get_network("resnet18"),
+        "PlanOptions(batch=16, memory='shared')": ft.PlanOptions(batch=16, memory="shared"),
+        "PlanOptions()": ft.PlanOptions(),
+        "1797 images of 3 x 32 x 32, 10 classes": ft.load_data("digits"),
+        "storage": bound.storage,
+        "bound to cpu": bound,
+        "1 tasks on 1 arrays": graph,
+        "float64, shape (4, 4)": array,
+        "x[0:2, 1:2]": array[0:2, 1],
+        "x[...]": array[...],
+        "builder of plan 'p'": plans.PlanBuilder("p"),
+    }
+    for part, value in objects.items():
+        assert part in repr(value) and len(repr(value)) < 120 and "\n" not in repr(value)
     for model in ("serial", "joblib", "tasks", "taskiter"):
         with ft.executor(model, num_threads=1) as executor:
             assert repr(executor) == f"<{model} on 1 thread>"
-            assert repr(executor._runner) == f"<executor {model!r} on 1 thread>"
             executor.prepare(bound)
             assert repr(executor) == f"<{model} on 1 thread, prepared for 'lenet5 train b16'>"
 

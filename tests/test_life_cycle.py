@@ -313,6 +313,23 @@ def test_what_is_right_is_no_misuse(case):
     assert executor.state == "closed" and executor.bound is None
 
 
+@pytest.mark.parametrize("spec", ["tasks", "taskiter"])
+def test_a_new_executor_runs_in_a_forked_process(spec):
+    """Check that our own threads are made anew where those of the parent are gone."""
+    case = Case(spec)
+
+    def run():
+        with case.make() as executor:
+            executor.prepare(case.bind())
+            executor.run(3)
+        raise UsageError("ran")
+
+    with pytest.raises(UsageError, match="^ran$"):
+        case.in_fork(run)
+    case.check()
+    case.executor.close()
+
+
 def test_every_model_is_here():
     """Check that no model of the processor is left out, and that a kernel's own exception is named first."""
     assert {parse_model(spec).model.name for spec in SPECS} == {

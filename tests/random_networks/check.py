@@ -346,7 +346,8 @@ def _reference_steps(case: Case, plan: Plan, seed: int) -> dict[str, np.ndarray]
     fill(bound, seed)
     arrays, training = bound.arrays, attributes["phase"] == "train"
     parameters = {name: np.array(arrays[name]) for name in attributes["parameters"] if name in arrays}
-    trained = {_parameter_of(alias, plan) for alias in attributes["aliases"]} - {""}
+    frozen = tuple(f"{name}." for name in case.options.get("frozen", "").split(",") if name)
+    trained = {name for name in parameters if not name.startswith(frozen)}
     optimizer = _Optimizer(attributes, parameters, trained)
     statistics = {name: np.array(arrays[name]) for name in network.statistic_shapes()}
     losses, correct, step = [], [], None
@@ -373,7 +374,7 @@ def _reference_steps(case: Case, plan: Plan, seed: int) -> dict[str, np.ndarray]
     result = {**parameters, **statistics, "losses": np.array(losses), "correct": np.array(correct), "logits": logits}
     result |= {"probabilities": answer, "predictions": answer.argmax(axis=-1)}
     result["gradient_norms"] = np.array(optimizer.norms)
-    return result | {f"{name}.grad": step.gradients[name] for name in trained if training}
+    return result | {f"{name}.grad": step.gradients[name] for name in parameters if training}
 
 
 def _masks(case: Case, plan: Plan, iteration: int) -> dict[str, np.ndarray]:

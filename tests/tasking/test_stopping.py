@@ -1,9 +1,6 @@
-"""Errors, interrupts, forks, sleeping: how runs of the task executors end and what idle threads cost."""
+"""Errors, interrupts, sleeping: how runs of the task executors end and what idle threads cost."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -113,54 +110,6 @@ def test_the_watchdog_leaves_long_tasks_alone(placement):
     with TaskIterExecutor(2, watchdog_s=0.05, placement=placement) as executor:
         executor.prepare(bind(columns_plan(1, 1, 200_000_000)))
         executor.run(1)
-
-
-FORK = """
-import os, sys, importlib
-sys.path.insert(0, {tests!r})
-from tasking.hash_kernels import register_hash_kernels
-from tasking.test_executor import EXECUTORS
-from tasking.random_plans import random_plan
-from forktask.cython_src.binding.bind import bind
-register_hash_kernels()
-bound = bind(random_plan(3))
-executor = EXECUTORS[{name!r}](2)
-executor.prepare(bound)
-executor.run(3)
-child = os.fork()
-if child == 0:
-    try:
-        executor.run(1)
-    except ValueError as error:
-        print(error)
-    executor.close()
-    new = EXECUTORS[{name!r}](2)
-    new.prepare(bound)
-    new.run(3)
-    print("new executor ran")
-    sys.stdout.flush()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-executor.run(3)
-executor.close()
-print("parent ran")
-"""
-
-
-@pytest.mark.parametrize("name", ["tasks-none", "taskiter-partitioned"])
-def test_a_forked_process_gets_an_error(name):
-    """Check that the first run after a fork raises, that a new executor works there, and that the parent goes on."""
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    done = subprocess.run(
-        [sys.executable, "-P", "-W", "ignore", "-c", FORK.format(tests=tests, name=name)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    first, second, third = done.stdout.splitlines()
-    assert "do not survive a fork" in first
-    assert (second, third) == ("new executor ran", "parent ran")
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

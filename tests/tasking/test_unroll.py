@@ -96,12 +96,12 @@ def prefetch_plan():
 
 
 def test_slots_let_loading_run_ahead():
-    """Check that a load waits for the former iteration's use with one slot and not with two, and that bits stay."""
-    for slots, waits in ((1, True), (2, False)):
-        plan = unroll(prefetch_plan(), 2, {"batch": slots})
+    """Check that a load waits for the use of as many iterations before as there are slots, and that bits stay."""
+    for slots in (1, 2, 3):
+        plan = unroll(prefetch_plan(), 3, {"batch": slots})
         graph = record_graph(plan.accesses, closed=False)
-        second_loads = slice(plan.loops[2].first_task, plan.loops[2].first_task + 4)
-        assert (graph.num_intra[second_loads] > 0).all() == waits
+        loads = [graph.num_intra[loop.first_task : loop.first_task + 4] for loop in plan.loops[::2]]
+        assert [(waits > 0).all() for waits in loads] == [k >= slots for k in range(3)]
         check_accesses(plan, "cpu")
     for placement in ("stealing", "partitioned"):
         with TaskIterExecutor(3, unroll=2, slots=2, placement=placement) as executor:
