@@ -345,12 +345,6 @@ def test_a_run_leaves_the_weights_that_samples_hold(comparison):
     assert {ft.weights_hash(run.bound)} == set(comparison.samples["weights_hash"])
 
 
-def test_the_same_call_goes_on(comparison):
-    """Check that a call with the folder of a finished one measures nothing again."""
-    again = ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, quick=True, out=comparison.folder)
-    assert again.samples.equals(comparison.samples)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -80,7 +80,7 @@ def test_joblib_equals_serial():
     """Check weights and losses after 20 steps, bit for bit; joblib hands out blocks too slowly for more."""
     plan = lower("cifar10_cnn", batch=20, num_images=40, num_batches=2)
     expected = hashes_after_steps(plan, "serial", 1)
-    for threads in (1, 2, 8):
+    for threads in (1, 3):
         assert hashes_after_steps(plan, "joblib", threads) == expected, f"{threads} threads"
 
 

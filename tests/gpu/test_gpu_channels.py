@@ -16,6 +16,25 @@ from forktask.cython_src.kernels.maps.channels import ChannelsMap
 from forktask.cython_src.lowering.lower import lower
 
 WINOGRAD2 = algorithms.CODES["winograd2"]
+
+
+def convolution(rng, direction, weight, groups, algorithm):
+    """Name of a convolution's kernel, its packed weights and bias, and the attributes of the packing."""
+    outs, ins, kernel, _ = weight.shape
+    pack = {"out_channels": outs, "in_channels": ins * groups, "kernel": kernel, "groups": groups}
+    pack |= {"direction": direction, "algorithm": algorithm}
+    shape = algorithms.packed_shape(algorithm, direction, weight.shape, groups)
+    operands = {"packed": np.full(shape, np.nan, np.float32)}
+    run_kernel("channels_conv_pack", {"weight": weight, **operands}, pack, {"o0": 0, "o1": shape[0]})
+    if direction == 0:
+        operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+    return ("channels_conv_forward", "channels_conv_backward_data")[direction], operands, pack
+
+
+def block_bounds(n, y, c):
+    return {"n0": n[0], "n1": n[1], "y0": y[0], "y1": y[1], "c0": c[0], "c1": c[1], "partial": 0}
+
+
 CONVOLUTIONS = [
     # batch, in, out, size, kernel, stride, padding, dilation, groups
     (2, 3, 40, 9, 3, 1, 1, 1, 1),
@@ -56,35 +75,16 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
     weight = rng.standard_normal((outs, ins // groups, kernel, kernel)).astype(np.float32)
     data = {"x": inside_random(rng, x), "y": inside_random(rng, y)}
     for direction, (source, target) in enumerate(((x, y), (y, x))):
-        name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
-        pack = {
-            "out_channels": outs,
-            "in_channels": ins,
-            "kernel": kernel,
-            "groups": groups,
-            "direction": direction,
-            "algorithm": 0,
-        }
-        shape_packed = algorithms.packed_shape(0, direction, weight.shape, groups)
-        packed = np.full(shape_packed, np.nan, np.float32)
-        run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": shape_packed[0]})
-        np.testing.assert_array_equal(packed, algorithms.pack(weight, pack, (0, shape_packed[0])))
-        operands = {("input", "gradient")[direction]: data[source.name], "packed": packed}
-        if direction == 0:
-            operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+        name, operands, attributes = convolution(rng, direction, weight, groups, 0)
+        np.testing.assert_array_equal(
+            operands["packed"], algorithms.pack(weight, attributes, (0, len(operands["packed"])))
+        )
+        operands["gradient" if direction else "input"] = data[source.name]
         attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
         attributes["accumulate" if direction else "activation"] = 0
         c1 = target.channels
         for rows, channels in (((0, target.height), (0, c1)), ((1, 4), (c1 // 16 * 16 if c1 % 16 else 0, c1))):
-            bounds = {
-                "n0": batch - 1,
-                "n1": batch,
-                "y0": rows[0],
-                "y1": rows[1],
-                "c0": channels[0],
-                "c1": channels[1],
-                "partial": 0,
-            }
+            bounds = block_bounds((batch - 1, batch), rows, channels)
             compare(name, operands, {"output": target.shape}, attributes, bounds, kernel * kernel * ins)
     operands = {"gradient": data["y"], "input": data["x"]}
     attributes = {**y.attributes("dy"), **x.attributes("in"), **geometry, "accumulate": 0}
@@ -122,36 +122,15 @@ def test_winograd_of_any_geometry(shape):
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((outs, ins // groups, 3, 3)).astype(np.float32)
     for direction, (source, target) in enumerate(((x, y), (y, x))):
-        name = ("channels_conv_forward", "channels_conv_backward_data")[direction]
-        pack = {
-            "out_channels": outs,
-            "in_channels": ins,
-            "kernel": 3,
-            "groups": groups,
-            "direction": direction,
-            "algorithm": WINOGRAD2,
-        }
-        panels = algorithms.packed_shape(WINOGRAD2, direction, weight.shape, groups)
-        packed = np.full(panels, np.nan, np.float32)
-        run_kernel("channels_conv_pack", {"weight": weight, "packed": packed}, pack, {"o0": 0, "o1": panels[0]})
-        exact = algorithms.pack(weight.astype(float), pack, (0, panels[0]))
-        np.testing.assert_allclose(packed, exact, atol=4 * EPSILON * abs(exact).max())
-        operands = {("input", "gradient")[direction]: inside_random(rng, source), "packed": packed}
-        if direction == 0:
-            operands["bias"] = rng.standard_normal(outs).astype(np.float32)
+        name, operands, attributes = convolution(rng, direction, weight, groups, geometry["algorithm"])
+        exact = algorithms.pack(weight.astype(float), attributes, (0, len(operands["packed"])))
+        np.testing.assert_allclose(operands["packed"], exact, atol=4 * EPSILON * abs(exact).max())
+        operands["gradient" if direction else "input"] = inside_random(rng, source)
         attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
         attributes["accumulate" if direction else "activation"] = 1
         spec = kernel_table.get(name)
         for rows, channels in (((0, target.height), (0, target.channels)), ((1, 4), (0, 16))):
-            bounds = {
-                "n0": 0,
-                "n1": 2,
-                "y0": rows[0],
-                "y1": rows[1],
-                "c0": channels[0],
-                "c1": channels[1],
-                "partial": 0,
-            }
+            bounds = block_bounds((0, 2), rows, channels)
             bounds = {k: bounds[k] for k in spec.bounds}
             before = inside_random(rng, target) if direction else np.full(target.shape, np.nan, np.float32)
             got, expected = before.copy(), before.astype(float)
