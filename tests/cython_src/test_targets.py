@@ -10,9 +10,9 @@ from forktask.cython_src.targets import TARGETS, bind
 
 def test_bad_targets_are_refused():
     """Check an unknown target, and an instruction set for a GPU."""
-    with pytest.raises(UsageError, match="target must be one of cpu, numpy, float64, gpu; got 'tpu'"):
+    with pytest.raises(UsageError, match="target.*'tpu'"):
         bind(task_bench("trivial", 2, 2), target="tpu")
-    with pytest.raises(UsageError, match="only target 'cpu' has instruction sets, got 'avx2' for 'gpu'"):
+    with pytest.raises(UsageError, match="'avx2' for 'gpu'"):
         bind(task_bench("trivial", 2, 2), target="gpu", instruction_set="avx2")
 
 

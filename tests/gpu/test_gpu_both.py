@@ -194,7 +194,7 @@ def test_results_are_right_wherever_loops_run(policy, kind, threads):
         assert bool(executor.placed[HOST]) == (policy != "gpu") and bool(executor.placed[DEVICE]) == (policy != "cpu")
         if policy == "cpu":
             assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
-    with pytest.raises(UsageError, match="policy must be one of dmda, cpu, gpu; got 'heft'"):
+    with pytest.raises(UsageError, match="policy.*'heft'"):
         GpuBothExecutor(policy="heft")
 
 

@@ -121,7 +121,7 @@ def test_a_dry_run_needs_no_gpu(monkeypatch, capsys):
     assert main(["run", "gpu_batch", "--dry-run", "--quick"]) == 0
     assert "gpu_taskiter on 1 thread" in capsys.readouterr().out
     configuration = Configuration(grid=Grid(models=("gpu_stream",), conv=("winograd4",)))
-    with pytest.raises(UsageError, match="convolutions on a GPU must be direct or winograd2"):
+    with pytest.raises(UsageError, match="winograd4"):
         configuration.obstacles()
 
 
@@ -233,7 +233,7 @@ def test_models_on_a_gpu(fake_gpu):
     assert models_on("gpu", ["taskiter:unroll=2", "gpu_stream"], ()) == ["gpu_taskiter:unroll=2", "gpu_stream"]
     spec = parse_model("gpu_taskiter:memory=pinned:convolution=tiled")
     assert str(spec) == "gpu_taskiter:memory=pinned"
-    with pytest.raises(UsageError, match="must be one of pageable, pinned; got 'managed'"):
+    with pytest.raises(UsageError, match="'managed'"):
         parse_model("gpu_hostload:memory=managed")
     assert {name for name, model in MODELS.items() if model.device == "gpu" and model.max_threads != 1} == {"gpu_both"}
 
@@ -437,7 +437,7 @@ def test_the_answers_tell_gpu_both_from_a_gpu():
 def test_devices_that_disagree_are_refused():
     """Check that no time is shown when CPU and GPU computed something else, and that rounding is allowed."""
     study_of(mixed_rows((2.3001, 2.2, 2.1)))
-    with pytest.raises(UsageError, match=r"devices must agree .* gpu_forkjoin differs in number 1 by 0.043"):
+    with pytest.raises(UsageError, match=r"gpu_forkjoin .* 0.043"):
         study_of(mixed_rows((2.3, 2.3, 2.1)))
 
 

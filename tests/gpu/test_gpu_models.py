@@ -175,7 +175,7 @@ def test_convolutions_on_the_device_the_rest_on_the_host():
     for buffer in bound.plan.buffers.values():
         if buffer.persistent and buffer.dtype == "float32":
             np.testing.assert_allclose(bound.arrays[buffer.name], cpu.arrays[buffer.name], rtol=1e-3, atol=1e-5)
-    with pytest.raises(UsageError, match="no kernel of this plan begins with 'depthwise'"):
+    with pytest.raises(UsageError, match="'depthwise'"):
         GpuOffloadExecutor(kernels="depthwise").prepare(bound)
 
 
@@ -268,7 +268,7 @@ def test_models_agree_on_a_residual_network(products):
         got[model] = persistent(bound)
         assert (bound.device.counts.get("multiply", 0) > 0) == (products == "cublas")
     assert_same_bits(*got.values())
-    with pytest.raises(UsageError, match="products must be one of cublas, tf32, own; got 'magma'"):
+    with pytest.raises(UsageError, match="products.*'magma'"):
         GpuBoundPlan(plan, None, FakeDevice(3), products="magma")
 
 
@@ -394,7 +394,7 @@ def test_wrong_use_is_refused():
         GpuStreamExecutor(2)
     with pytest.raises(UsageError, match="needs a plan before it can run"):
         GpuStreamExecutor().run(1)
-    with pytest.raises(UsageError, match="needs a plan bound with target 'gpu', got 'cpu'"):
+    with pytest.raises(UsageError, match="'gpu'.*'cpu'"):
         GpuStreamExecutor().prepare(bind(small_plan()))
     for wrong in ({"unit": "task"}, {"streams": 0}):
         with pytest.raises(UsageError):

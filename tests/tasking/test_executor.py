@@ -217,14 +217,14 @@ with make_executor("taskgraph", len(os.sched_getaffinity(0))) as executor:
         start = time.perf_counter()
         executor.run(1)
         times.append(time.perf_counter() - start)
-print(statistics.median(times))
+    print(statistics.median(times) / (executor._team.spin_ns / 1e9))
 """
 
 
 def test_threads_under_a_real_time_policy_let_the_caller_go_on():
-    """Check that a run does not take the time for which idle workers spin on every CPU, here 10 ms."""
+    """Check that a run takes less than half of the time for which idle workers spin on every CPU."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "active"}
     done = subprocess.run(
         [sys.executable, "-P", "-c", REAL_TIME], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
-    assert float(done.stdout) < 0.005
+    assert float(done.stdout) < 0.5

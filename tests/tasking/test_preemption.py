@@ -43,7 +43,7 @@ def test_workers_swap_cpus_beside_a_hog_and_go_back(placement):
 @pytest.mark.parametrize("options", [{}, {"cpus": CPUS[:1] * 2}])
 def test_swaps_need_a_cpu_for_each_worker(options):
     """Check threads that are not pinned, and threads that share a CPU."""
-    with pytest.raises(UsageError, match="preemption=swap needs each of 2 threads pinned to a CPU of its own"):
+    with pytest.raises(UsageError, match="preemption=swap.* 2 threads"):
         TaskIterExecutor(2, preemption="swap", **options)
 
 
@@ -84,5 +84,5 @@ def test_workers_stay_unless_asked(make):
 
 def test_unknown_preemption_is_refused():
     """Check the message."""
-    with pytest.raises(UsageError, match="preemption must be one of stay, swap; got 'move'"):
+    with pytest.raises(UsageError, match="preemption.*'move'"):
         TaskIterExecutor(1, preemption="move")

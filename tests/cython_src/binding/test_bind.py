@@ -72,7 +72,7 @@ def test_optional_operand():
     bound.arrays["bias"][0] = 100
     bound.run_task(0, 0, 0, Workers(1))
     assert bound.arrays["x"][0] == 100.5
-    with pytest.raises(UsageError, match="takes operands x, bias; loop 'add' gives bais, x"):
+    with pytest.raises(UsageError, match="'add' gives bais, x"):
         bind(plan(bais="bias"), target="numpy")
 
 
@@ -84,7 +84,7 @@ def test_float64_target():
 
 def test_bad_binding_is_refused():
     """Check unknown targets, kernels and kernels without the form asked for."""
-    with pytest.raises(UsageError, match="target must be one of cpu, numpy, float64; got 'tpu'"):
+    with pytest.raises(UsageError, match="target.*'tpu'"):
         bind(plan(), target="tpu")
     builder = PlanBuilder("test")
     builder.buffer("x", (1,), role="parameter")
@@ -195,7 +195,7 @@ def test_views_by_name():
     bound = bind(builder.build(), Storage(), "numpy")
     bound.view("first")[0] = 3
     assert bound.view("x")[0] == 3
-    with pytest.raises(UsageError, match="no array is called 'y'; known: first, x"):
+    with pytest.raises(UsageError, match="'y'; known: first, x"):
         bound.view("y")
 
 

@@ -68,9 +68,9 @@ def test_bad_loop_is_refused():
     builder = builder_with(x=(4,), y=(4,))
     with pytest.raises(UsageError, match="at least one block"):
         builder.loop("f", "k", {}, [])
-    with pytest.raises(UsageError, match="phase of loop 'f' must be one of load, forward"):
+    with pytest.raises(UsageError, match="phase of loop 'f'"):
         builder.loop("f", "k", {"x": "x"}, [Block((), ())], phase="foward")
-    with pytest.raises(UsageError, match="operand 'x' of loop 'f' must be a declared buffer, got 'z'"):
+    with pytest.raises(UsageError, match="operand 'x' of loop 'f'.*'z'"):
         builder.loop("f", "k", {"x": "z"}, [Block((), ())])
     with pytest.raises(UsageError, match="access to 'y', which is no operand"):
         builder.loop("f", "k", {"x": "x"}, [Block((), (read("y"),))])
@@ -109,7 +109,7 @@ def test_blocks_may_meet_in_any_order_if_all_say_so(access):
     for meets in (read, write, update, other):
         with pytest.raises(UsageError, match="blocks 0 and 1"):
             loop(builder_with(x=(4,)), (access("x"),), (meets("x"),)).build()
-        with pytest.raises(UsageError, match="both as concurrent, commutative or reduction and otherwise, but block 0"):
+        with pytest.raises(UsageError, match="block 0"):
             loop(builder_with(x=(4,)), (access("x"), meets("x", (1, 2)))).build()
 
 
@@ -130,7 +130,7 @@ def test_transient_must_be_written_before_it_is_read():
         if carried:
             builder.build()
         else:
-            with pytest.raises(UsageError, match=r"all\[0\] reads buffer 'x' before any block wrote"):
+            with pytest.raises(UsageError, match=r"all\[0\].*'x'"):
                 builder.build()
 
 
