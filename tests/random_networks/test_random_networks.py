@@ -1,5 +1,6 @@
 """Random networks with random options are refused in a sentence, or compute right under every model."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -13,6 +14,9 @@ from random_networks.torch_forms import torch_step
 
 from cython_src import reference, reference_tokens
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.convolution.algorithms import CONV_OPTIONS
+from forktask.cython_src.kernels.interface.kernel_spec import registered
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
     Add,
@@ -28,6 +32,7 @@ from forktask.cython_src.networks.layers import (
     ReLU6,
     Softmax,
 )
+from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.model import READ
 
 NETWORKS = 2000 if LONG else 240
@@ -118,6 +123,40 @@ def test_what_was_found_stays_mended(name):
     models = [("forkjoin", 2), ("taskgraph", 2), ("taskiter", 2), ("taskiter:placement=stealing", 3)]
     case = Case(Network("found", shape, layers), {"batch": 1, **options}, seed=4)  # a seed with the NumPy forms
     assert check(case, models)
+
+
+TWO = convolutional_classifier("two convolutions", (2, 16, 24), (3, 6), 4)
+IN_THE_LANES = [conv for conv in CONV_OPTIONS if conv not in ("winograd2", "winograd4")]
+# Kernels of images and pixels in the lanes that few networks have: two 5x5 convolutions with what follows joined.
+CHAINS = [
+    {"batch": 17},
+    {"batch": 17, "weight_gradients": "chain", "memory": "shared"},
+    {"batch": 40, "granularity": "images=32,channels=4,rows=3", "fusion": "none"},
+    {"batch": 3, "layout": "flat", "granularity": "images=1,channels=2,rows=6"},
+    *({"batch": 17, "conv": conv, "fusion": fusion} for conv in IN_THE_LANES for fusion in ("all", "none")),
+]
+
+
+def case_of(chain):
+    return Case(TWO, {"layout": "lanes", **chain}, seed=4 * CHAINS.index(chain))  # NumPy forms, all instruction sets
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=str)
+def test_chains_compute_right_with_every_algorithm(chain):
+    """Check every algorithm of a convolution in the lanes, with what follows joined and apart."""
+    models = [("forkjoin", 2), ("taskiter", 2), ("taskiter:placement=stealing", 3)]
+    assert check(case_of(chain), models)
+
+
+def test_every_kernel_is_checked():
+    """Check that the networks of this file have every kernel of the package but those without a network."""
+    found = [Case(Network("found", shape, layers), {"batch": 1, **o}) for shape, layers, o in FOUND.values()]
+    kernels = set()
+    for case in (*map(draw, range(240)), *found, *map(case_of, CHAINS)):
+        with contextlib.suppress(UsageError):
+            kernels |= {loop.kernel for loop in checks._lower(case).loops}
+    missing = {name for name in registered() if not name.startswith(("test", "task_bench", "reduction"))} - kernels
+    assert missing <= {"hash_chain", "replica", "walk"}
 
 
 def test_code_makes_the_same_case():
