@@ -518,7 +518,8 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
     TaskGraph
     """
     if not isinstance(access_table, AccessTable):
-        raise UsageError(f"record_graph() takes the accesses of a plan, got {access_table!r}; call it with plan.accesses")
+        raise UsageError(
+            f"record_graph() takes the accesses of a plan, got {access_table!r}; call it with plan.accesses")
     cdef _Recorder recorder = _Recorder(access_table)
     cdef int32_t n = <int32_t> recorder.num_tasks
     cdef IntVector source, target, token, kind
