@@ -265,7 +265,7 @@ def _compare(actual: Mapping, expected: Mapping, spread: Mapping[str, float], re
     for name, values in actual.items():
         wanted = expected[name]
         difference = np.abs(values - wanted.reshape(values.shape))
-        largest = max(gradients if name.endswith(".grad") else 0.0, largest_of[name], 0.05)
+        largest = max(gradients if name.endswith(".grad") else 0.0, largest_of[name], 0.5)
         limit = spread.get(name, 0.0) + relative * largest
         if not (difference <= limit).all():
             worst = float(np.nanmax(difference)) if np.isfinite(difference).any() else np.nan

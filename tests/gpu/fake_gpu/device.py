@@ -246,6 +246,8 @@ class FakeDevice(Device):
         self._running = True
         try:
             ready = [o for o in self._pending if all(d.done for d in o.dependences)]
+            if not self._pending:  # memory that Python freed just now has waited for all operations
+                return
             operation = self.random.choice(ready)
             if operation.action is not None:
                 operation.action()
