@@ -372,7 +372,7 @@ def test_weights_of_pytorch_are_loaded_and_named(tmp_path):
         "used: bn1.num_batches_tracked, linear.bias, linear.weight"
     )
     (tmp_path / "bad.pth").write_bytes(b"nothing")
-    with pytest.raises(UsageError, match="must be a dictionary of tensors saved by PyTorch"):
+    with pytest.raises(UsageError, match="dictionary of tensors saved by PyTorch"):
         Trainer(config.with_changes(start=str(tmp_path / "bad.pth")), load_data("synthetic:16"), 0)
 
 
