@@ -68,7 +68,7 @@ ARROWS = {
         "sweep": {"results", "sampling", "machine", "tables"},
         "images": {"results", "sampling"},
         "training": {"results", "images", "report", "sampling", "machine"},
-        "peers": {"results", "analysis", "sampling", "bounds", "machine", "training"},
+        "peers": {"results", "analysis", "sampling", "bounds", "machine", "tables", "training"},
         "studies": {"results", "training", "report", "sampling", "machine", "tables"},
         "metg": {"results", "report", "sampling", "machine", "tables"},
         "scaling": {"results", "analysis", "sampling", "bounds", "machine", "tables"},

@@ -20,7 +20,7 @@ from ...cython_src.reading import Amount, Name, Real, Text, checked, decode_json
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus
 from ..results.files import check_writable_folder, locked_file, write_atomically
-from ..sampling.child import clean_environment, run_sample, sample_environment
+from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..sampling.models import check_threads, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.checkpoints import EpochMeasurements
@@ -209,7 +209,7 @@ def _train(run: Run, folder: Path, time_limit_s: float) -> dict[str, Any]:
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
     settings = sample_environment(threads, 0, len(available_cpus()))
-    return run_sample(job, clean_environment(os.environ, settings), limit_s, command)
+    return measure_in_process(job, clean_environment(os.environ, settings), limit_s, command)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
