@@ -1,4 +1,4 @@
-"""Where figures come from: the commit of the installed sources, and the folders below results/ that figures are drawn from."""
+"""Where figures come from: the commit of the installed sources, and the folders below results/ they are drawn from."""
 
 import os
 import re
@@ -19,7 +19,8 @@ NOBODY = {f"GIT_{who}_{what}": "nobody@localhost" for who in ("AUTHOR", "COMMITT
 def git(folder, *words):
     """What git prints in a folder."""
     environment = {**os.environ, **NOBODY}
-    return subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def source_commit(folder):
@@ -44,7 +45,7 @@ def clone(tmp_path):
 
 
 def test_the_commit_is_that_of_the_sources(clone):
-    """Check that a page changes no commit of the sources, that a changed or new source shows, and that a commit names it."""
+    """Check that a page changes no commit of the sources, that a new source shows, and that a commit names it."""
     first = git(clone, "rev-parse", "HEAD").strip()
     assert source_commit(clone) == first
     (clone / "README.md").write_text("another page\n")
