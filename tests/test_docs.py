@@ -22,6 +22,7 @@ import pytest
 
 from forktask.experiments.commands.main import make_parser
 from forktask.experiments.sampling.models import parse_models
+from forktask.experiments.scaling.sequential import FALSE_ALARM, FALSE_PASS, least_rounds
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
@@ -173,13 +174,32 @@ def test_tables_of_the_reference_are_those_of_the_code(page):
 
 
 def test_the_index_names_every_page():
-    """Check that docs/README.md leads to each page below docs/, and that each note says when it was written."""
-    index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
-    pages = {page for page in PAGES if page.is_relative_to(index.parent) and page.parent.name != "site"}
-    assert pages - {index} <= linked
-    for note in (index.parent / "notes").glob("*.md"):
-        assert re.search(r"^Note of \d{4}-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
+    """Check that docs/README.md leads to each page below docs/, the list of studies to each study."""
+    docs = ROOT / "docs"
+    linked = {
+        (index.parent / target).resolve()
+        for index in (docs / "README.md", docs / "studies.md")
+        for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())
+    }
+    pages = {page for page in PAGES if page.is_relative_to(docs) and page.parent.name != "site"}
+    assert pages - {docs / "README.md"} <= linked
+
+
+def test_notes_begin_with_what_was_found():
+    """Check that each note states its finding first, then when it was measured; and that studies are short."""
+    for note in (ROOT / "docs" / "notes").glob("*.md"):
+        assert re.match(r"# .*\n\n\*\*Finding:\*\* ", note.read_text()), name_of(note)
+        assert re.search(r"^\*\*Measured\*\* 2026-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
+    for page in (ROOT / "docs" / "studies").glob("*.md"):
+        assert len(page.read_text().splitlines()) <= 60, name_of(page)
+
+
+def test_numbers_of_scaling_tests_are_those_of_the_code():
+    """Check that the page has the least rounds of a verdict, and the guide no others."""
+    least = [least_rounds(error) for error in (FALSE_PASS, FALSE_ALARM)]
+    page, guide = (ROOT / "docs" / folder / "scaling_tests.md" for folder in ("reference", "guide"))
+    assert "{} rounds at least for a pass, {} for a failure".format(*least) in page.read_text()
+    assert not re.findall(r"(\w+) rounds", guide.read_text())
 
 
 def _anchor(heading: str) -> str:

@@ -1,5 +1,6 @@
 """Where figures come from: the commit of the installed sources, and the folders below results/ they are drawn from."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forktask.experiments.analysis.load import load
 from forktask.experiments.machine.build_info import BUILD
 from forktask.experiments.machine.environment import collect, version_text
 
@@ -75,6 +77,33 @@ def test_every_run_row_has_the_commit():
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", commit) and commit == BUILD["commit"]
     assert commit.partition("-")[0][:12] in environment["forktask"]
     assert version_text({"version": "1", "commit": "a" * 40 + "-dirty"}) == f"1 (commit {'a' * 12}, with changes)"
+
+
+@pytest.fixture
+def update_readme():
+    """The module docs/update_readme.py."""
+    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs" / "update_readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):
+    """Check that README and figure are what their folder gives, and that the folder says where it comes from."""
+    study, readme = load(update_readme.PUBLISHED), (ROOT / "README.md").read_text()
+    assert update_readme.readme_of(study, readme) == readme
+    update_readme.draw_all(study, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_bytes() == update_readme.FIGURE.read_bytes()
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", study.environment["build"]["commit"])
+    assert len(readme.splitlines()) <= 120
+
+
+def test_results_are_small_and_listed():
+    """Check that each folder of results stands in their list, below its machine, and is at most 2 MiB."""
+    listed = (ROOT / "results" / "README.md").read_text()
+    for rows in (ROOT / "results").glob("*/*/samples.jsonl"):
+        assert f"`{rows.parent.relative_to(ROOT / 'results')}`" in listed
+        assert sum(path.stat().st_size for path in rows.parent.glob("*.*")) < 2**21
 
 
 @pytest.mark.parametrize(
