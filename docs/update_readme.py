@@ -59,8 +59,8 @@ def measured(study) -> str:
     cpu, folder = environment["cpu"], PUBLISHED.relative_to(ROOT)
     about = (
         f"{cpu['model']}{', virtual machine' if cpu['virtual_machine'] else ''}, {threads} threads, "
-        f"{study.run.created[:10]}; commit {environment['build']['commit'][:12]}; `forktask run demonstration`; samples: "
-        f"[`{folder}`]({folder}/samples.jsonl)."
+        f"{study.run.created[:10]}; commit {environment['build']['commit'][:12]}; `forktask run demonstration`; "
+        f"samples: [`{folder}`]({folder}/samples.jsonl)."
     )
     return "\n".join([*markdown_table(COLUMNS, rows), "", textwrap.fill(about, 120, break_on_hyphens=False)])
 

@@ -217,6 +217,49 @@ def test_the_layout_names_every_folder():
     assert {f"{name}/" for name in tests - sources} <= table
 
 
+def where_is_what():
+    """Rows of CONTRIBUTING's section "Where is what": (what, files, name)."""
+    section = re.search(
+        r"^## Where is what\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    rows = [line.split(" | ") for line in section[1].splitlines() if line.startswith("| ") and "`" in line]
+    assert len(section[1].splitlines()) <= 42, "it must fit onto one screen"
+    return [(what.removeprefix("| "), re.findall("`(.*?)`", files), name.strip("| `")) for what, files, name in rows]
+
+
+def test_where_is_what_names_what_is_there():
+    """Check that each file of the section exists and contains the name beside it."""
+    for what, files, name in where_is_what():
+        for file in files:
+            assert name in (ROOT / file).read_text(), f"{what}: {name!r} in {file}"
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "file"),
+    [
+        ("where is the barrier of the persistent region?", "barrier persistent", "forkjoin/persistent_region.c"),
+        ("where does a new figure go?", "figure", "experiments/report/figures/__init__.py"),
+        (
+            "where is a kernel's inner loop for AVX-512?",
+            "inner AVX-512",
+            "cython_src/kernels/convolution/channels_loops.c",
+        ),
+        ("which file has the steal of a task?", "steal task", "tasking/deque.h"),
+        ("where is a new loss named?", "losses", "experiments/analysis/losses.py"),
+        ("where does a new option of plans go?", "options plan", "cython_src/lowering/options.py"),
+        ("where are dependences found?", "dependences", "cython_src/plan/dependences.pyx"),
+        ("where does a new command go?", "command", "experiments/commands/main.py"),
+        ("where is the field of a sample declared?", "rows samples", "experiments/results/rows.py"),
+        ("which loop reads the clock?", "clock", "experiments/sampling/timing.py"),
+        ("where is a new network named?", "list networks", "cython_src/networks/registry.py"),
+    ],
+)
+def test_tasks_are_answered_by_the_section(task, words, file):
+    """Check that a row with the words of the task names its file, and no more than two rows have them."""
+    found = [files for what, files, _ in where_is_what() if all(word in what for word in words.split())]
+    assert [file] in found and len(found) <= 2, task
+
+
 def test_options_in_commands_are_found():
     """Check that command lines are found in each place where pages have them."""
     text = "    forktask info\n\n```\nforktask run a\n```\nand `forktask report DIR`, not `forktaskx`.\n"
