@@ -1,4 +1,4 @@
-"""Checks of arguments of public functions: a wrong name, type or range gives one sentence, derived from the signature."""
+"""Checks of arguments of public functions: a wrong name, type or range gives one sentence."""
 
 from __future__ import annotations
 
