@@ -17,8 +17,8 @@ from forktask.experiments.analysis.speeds import on_most_threads, speed_table
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
 from forktask.experiments.simulate.predict import error_text, prediction_table, thread_counts
-from forktask.experiments.tables import markdown_table
-from forktask.experiments.tables.columns import ratio_columns, text_column, time_column
+from forktask.experiments.tables import Column, markdown_table
+from forktask.experiments.tables.numbers import interval, time
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
@@ -27,13 +27,6 @@ MODELS = {
     "forkjoin:region=persistent": "fork-join: a barrier after each loop",
     "taskiter": "tasks: replayed, no barriers",
 }
-COLUMNS = (
-    text_column("blocks"),
-    text_column("model"),
-    time_column("median_s", "step"),
-    *ratio_columns("time / fork-join"),
-    text_column("verdict"),
-)
 
 
 def fine_and_coarse(study) -> dict[str, str]:
@@ -49,20 +42,35 @@ def blocks_text(study, plan_id: str) -> str:
 
 
 def measured(study) -> str:
-    """Return the table of all models on most threads, with machine, commit and date."""
+    """Return the table of all models on most threads, with machine, commit, date and conditions."""
     table, threads = on_most_threads(speed_table(study))
-    rows = []
-    for plan_id, name in fine_and_coarse(study).items():
-        own = table[table["plan_id"] == plan_id].sort_values("median_s")
-        rows += [{**row, "blocks": f"{name}: {blocks_text(study, plan_id)}"} for row in own.to_dict("records")]
+    plans = fine_and_coarse(study)
+    table = table.set_index(["plan_id", "model"])
+    fine = next(iter(plans))
+    columns = [Column("model", lambda row: f"`{row['model']}`")]
+    for plan_id, name in plans.items():
+        columns += [
+            Column(f"{name}: a step", lambda row, p=plan_id: time(table.loc[(p, row["model"]), "median_s"]), True),
+            Column("time / fork-join", lambda row, p=plan_id: ratio_text(table.loc[(p, row["model"])])),
+        ]
+    rows = [{"model": model} for model in table.loc[fine].sort_values("median_s").index]
     environment = study.environment
     cpu, folder = environment["cpu"], PUBLISHED.relative_to(ROOT)
+    blocks = "; ".join(f"{name}: {blocks_text(study, plan_id)}" for plan_id, name in plans.items())
     about = (
-        f"{cpu['model']}{', virtual machine' if cpu['virtual_machine'] else ''}, {threads} threads, "
-        f"{study.run.created[:10]}; commit {environment['build']['commit'][:12]}; `forktask run demonstration`; "
-        f"samples: [`{folder}`]({folder}/samples.jsonl)."
+        f"Blocks, {blocks}. {cpu['model']}{', virtual machine' if cpu['virtual_machine'] else ''}, {threads} "
+        f"threads, {study.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"{(PUBLISHED / 'conditions.txt').read_text().strip()} Measured with `forktask run demonstration`; "
+        f"[the samples]({folder}/samples.jsonl)."
     )
-    return "\n".join([*markdown_table(COLUMNS, rows), "", textwrap.fill(about, 120, break_on_hyphens=False)])
+    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False)])
+
+
+def ratio_text(row) -> str:
+    """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
+    if not row["verdict"]:
+        return ""
+    return f"{row['ratio']:.3f} {interval(row['ratio_low'], row['ratio_high'], 3)} {row['verdict']}"
 
 
 def simulated(study, threads: list[int]) -> str:
