@@ -236,3 +236,9 @@ def environment_id(environment: dict) -> str:
         [v["name"], v["value"]] for v in environment["variables"] if v["kind"] in ("cripples", "kernels")
     ]
     return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def described_environment(variables=None) -> dict:
+    """Return what a results folder keeps of the environment, see `collect`: "environment" and "environment_id"."""
+    found = collect(variables=variables)
+    return {"environment": found, "environment_id": environment_id(found)}
