@@ -464,7 +464,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     check: Annotated[Text, says("as in a sample")]
     path: Annotated[Name, says("[event log](event_log.md), relative to the folder")]
     iterations: Annotated[Number, says("length of the run")]
-    overhead: Annotated[Real, says("by which part logging made runs longer")]
+    overhead: Annotated[Real, says("by what fraction logging made runs longer")]
     overheads: Annotated[list[Real], Meta(min_length=1), says("the same in each pair of runs")]
     lost: Annotated[Count, says("spells past the log's capacity")]
     losses: Annotated[
