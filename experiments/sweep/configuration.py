@@ -427,7 +427,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     """
     check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
-        check_table(values.get(table, {}), f"{table!r} in {where}")
+        check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
     networks = _networks(grid, where)
