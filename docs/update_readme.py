@@ -1,11 +1,11 @@
-"""Put results into the README:  python docs/update_readme.py DEMONSTRATION [COMPARISON]
+"""Write the measured and the simulated results into the README:  python -P docs/update_readme.py
 
-DEMONSTRATION is the folder of `forktask run demonstration`: the first figure, and the sentence of result above it.
-COMPARISON is that of `make compare`: the table further below.
+They are those of PUBLISHED, a folder of `forktask run demonstration`; tests/test_provenance.py fails where the README
+or its figure is not what this folder gives. After a new measurement: its `samples.jsonl` and `machine.toml` go there,
+and then this command.
 """
 
 import re
-import sys
 import textwrap
 from pathlib import Path
 
@@ -13,113 +13,143 @@ import matplotlib
 import numpy as np
 
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.speeds import main_plan, speed_table
-from forktask.experiments.report import columns
+from forktask.experiments.analysis.speeds import on_most_threads, speed_table
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
-from forktask.experiments.report.sections import records_of
 from forktask.experiments.simulate.predict import error_text, prediction_table, thread_counts
-from forktask.experiments.tables import text_table
+from forktask.experiments.tables import Column, markdown_table
+from forktask.experiments.tables.numbers import interval, time
 
 ROOT = Path(__file__).resolve().parent.parent
-IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
+PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
+FIGURE, README = ROOT / "docs" / "images" / "demonstration.svg", ROOT / "README.md"
 MODELS = {
     "forkjoin:region=persistent": "fork-join: a barrier after each loop",
     "taskiter": "tasks: replayed, no barriers",
 }
 
 
-def put(mark: str, content: str) -> None:
-    """Write a text between two marks of the README."""
-    marked = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
-    text, found = re.subn(f"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _: marked, README.read_text(), flags=re.S)
-    if found != 1:
-        raise SystemExit(f"README.md must have the marks of its {mark} once, has them {found} times")
-    README.write_text(text)
+def fine_and_coarse(study) -> dict[str, str]:
+    """Return the names of the two plans, the one with more blocks first."""
+    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
+    return dict(zip(plans, ("fine", "coarse"), strict=True))
 
 
-def demonstration(folder: str) -> None:
-    """Draw measured and simulated speedups with fine and with coarse blocks, and write what they say."""
-    study = load(folder)
-    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id]["num_tasks"])
-    threads = thread_counts(study, plans[0])
+def blocks_text(study, plan_id: str) -> str:
+    """Return how many images a block of a plan has, and how many blocks a step."""
+    images = study.records[plan_id]["granularity"].removeprefix("images=")
+    return f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+
+
+def measured(study) -> str:
+    """Return the table of all models on most threads, with machine, commit, date and conditions."""
+    table, threads = on_most_threads(speed_table(study))
+    plans = fine_and_coarse(study)
+    table = table.set_index(["plan_id", "model"])
+    fine = next(iter(plans))
+    columns = [Column("model", lambda row: f"`{row['model']}`")]
+    for plan_id, name in plans.items():
+        columns += [
+            Column(f"{name}: a step", lambda row, p=plan_id: time(table.loc[(p, row["model"]), "median_s"]), True),
+            Column("time / fork-join", lambda row, p=plan_id: ratio_text(table.loc[(p, row["model"])])),
+        ]
+    rows = [{"model": model} for model in table.loc[fine].sort_values("median_s").index]
+    environment = study.environment
+    cpu, folder = environment["cpu"], PUBLISHED.relative_to(ROOT)
+    blocks = "; ".join(f"{name}: {blocks_text(study, plan_id)}" for plan_id, name in plans.items())
+    about = (
+        f"Blocks, {blocks}. {cpu['model']}{', virtual machine' if cpu['virtual_machine'] else ''}, {threads} "
+        f"threads, {study.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"{(PUBLISHED / 'conditions.txt').read_text().strip()} Measured with `forktask run demonstration`; "
+        f"[the samples]({folder}/samples.jsonl)."
+    )
+    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False)])
+
+
+def ratio_text(row) -> str:
+    """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
+    if not row["verdict"]:
+        return ""
+    return f"{row['ratio']:.3f} {interval(row['ratio_low'], row['ratio_high'], 3)} {row['verdict']}"
+
+
+def simulated(study, threads: list[int]) -> str:
+    """Return what the simulated curve shows, and how far it can be checked."""
+    fine = next(iter(fine_and_coarse(study)))
+    table = prediction_table(study, fine, threads, None, list(MODELS)).set_index(["model", "threads"])
+    joined, replayed = (table.loc[(model, threads[-1]), "speedup"] for model in MODELS)
+    error = re.search(r"by ([\d.]+%)", error_text(prediction_table(study, fine, threads)))
+    text = (
+        f"From the serial durations of the fine blocks the simulation gives {threads[-1]} threads a speedup of "
+        f"{joined:.0f} with barriers and {replayed:.0f} without. It assumes that the cost of a barrier grows linearly "
+        "beyond the measured threads, and that bandwidth and cores do so too. The batch of 16 images leaves most of "
+        f"{threads[-1]} threads without a block in loops over images. At the points that were measured here it errs by "
+        f"{error[1]} (median); **its error on more than two threads was never measured.**"
+    )
+    path = FIGURE.relative_to(ROOT)
+    return f"{textwrap.fill(text, 120)}\n\n![Speedup over threads, fork-join and tasks, fine and coarse blocks]({path})"
+
+
+def draw_all(study, path: Path) -> None:
+    """Draw measured and simulated speedups with fine and with coarse blocks."""
+    threads = thread_counts(study, next(iter(fine_and_coarse(study))))
     with matplotlib.rc_context(style.style_parameters()):
         figure, axes = style.new_figure("double", 2, panel_height=2.3)
-        styles = style.model_styles(list(MODELS))
-        for axis, plan_id, name in zip(axes, plans, ("fine", "coarse"), strict=True):
-            table = prediction_table(study, plan_id, threads, None, list(MODELS))
-            measured = speed_table(study)
-            near = table.loc[~table["far"], "threads"].max()
-            axis.axvspan(near, threads[-1] * 1.3, facecolor="0.95", zorder=0)
-            for model, label in MODELS.items():
-                look, own = styles[model], table[table["model"] == model]
-                axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
-                place = (own["threads"].iloc[-1], own["speedup"].iloc[-1])
-                above = 4 if model == "taskiter" else -10
-                axis.annotate(
-                    f"{place[1]:.0f}" if place[1] >= 3 else f"{place[1]:.1f}",
-                    place,
-                    xytext=(0, above),
-                    textcoords="offset points",
-                    ha="center",
-                    color=look.color,
-                )
-                points = measured[(measured["plan_id"] == plan_id) & (measured["model"] == model)]
-                ends = [(points["speedup"] - points["speedup_low"]), (points["speedup_high"] - points["speedup"])]
-                axis.errorbar(
-                    points["threads"],
-                    points["speedup"],
-                    yerr=[np.maximum(end.fillna(0), 0) for end in ends],
-                    color=look.color,
-                    linestyle="none",
-                    elinewidth=0.8,
-                    **style.marker_look(look),
-                    label=label,
-                )
-            x_axis(axis, threads, "threads")
-            axis.set_ylim(0, 24)
-            blocks = study.plans[plan_id]["granularity"].removeprefix("images=")
-            images = f"{blocks} image{'s' * (blocks != '1')}"
-            style.panel_title(axis, f"{name} blocks: {images} each, {study.plans[plan_id]['num_tasks']} a step")
-            axis.text(near * 1.15, 22, "far beyond what\nwas measured", color=style.GREY, va="center")
-            axis.text(near / 1.15, 22, "lines simulated,\nmarkers measured", color=style.GREY, ha="right", va="center")
+        for axis, (plan_id, name) in zip(axes, fine_and_coarse(study).items(), strict=True):
+            draw_plan(axis, study, plan_id, threads)
+            style.panel_title(axis, f"{name} blocks: {blocks_text(study, plan_id)}")
         axes[0].set_ylabel("speedup over one thread")
+        highest = max(axis.get_ylim()[1] for axis in axes)
+        for axis in axes:
+            axis.set_ylim(0, highest * 1.1)
         style.add_legend(figure, "double", axes[0].get_legend_handles_labels()[0])
-        style.save(figure, IMAGES / "demonstration.svg")
-    put("result", result(study, plans, threads))
+        style.save(figure, path)
 
 
-def result(study, plans, threads) -> str:
-    """Return the sentence of result."""
-    fine = plans[0]
-    most = max(count for _, count in study.points_of(fine))
-    row = speed_table(study).set_index(["plan_id", "model", "threads"]).loc[(fine, "taskiter", most)]
-    table = prediction_table(study, fine, threads, None, list(MODELS)).set_index(["model", "threads"])
-    last = [table.loc[(model, threads[-1]), "speedup"] for model in MODELS]
-    error = re.search(r"by ([\d.]+%)", error_text(prediction_table(study, fine, threads)))
-    share, least, greatest = (1 - row[name] for name in ("ratio", "ratio_high", "ratio_low"))
-    measured = f"{share:.0%} of a step on {most} cores [{least:.0%}, {greatest:.0%}]"
-    if least <= 0:
-        measured = f"at most {greatest:.0%} of a step on {most} cores (95 % interval from {least:.0%})"
-    text = (
-        f"**What barriers cost: {measured}, measured, and {1 - last[0] / last[1]:.0%} on {threads[-1]}, simulated.** "
-        "So much less time do replayed tasks take than the better form of fork-join, for a training step of a small "
-        "network (`cifar10_cnn`, batch 16) in fine blocks. From the blocks' durations the simulation predicts speedups "
-        f"of {last[1]:.0f} and {last[0]:.0f}; at measured points it errs by {error[1]} (median), and beyond four times "
-        "the measured threads (shaded) its error is not known. Coarse blocks leave too little to do at once for either."
-    )
-    picture = "![Speedup over threads, fork-join and tasks, fine and coarse blocks](docs/images/demonstration.svg)"
-    return textwrap.fill(text, 120) + "\n\n" + picture
+def draw_plan(axis, study, plan_id: str, threads: list[int]) -> None:
+    """Draw the two models of MODELS: simulated lines, and measured markers with intervals."""
+    points = speed_table(study)
+    points = points[points["plan_id"] == plan_id]
+    styles = style.model_styles(list(MODELS))
+    table = prediction_table(study, plan_id, threads, None, list(MODELS))
+    axis.axvspan(points["threads"].max() * 1.1, threads[-1] * 1.3, facecolor="0.95", zorder=0)
+    axis.text(points["threads"].max() * 1.3, 0.4, "simulated only", color=style.GREY)
+    for model, label in MODELS.items():
+        look, own, seen = styles[model], table[table["model"] == model], points[points["model"] == model]
+        axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
+        last = (own["threads"].iloc[-1], own["speedup"].iloc[-1])
+        above = 4 if model == "taskiter" else -10
+        axis.annotate(f"{last[1]:.3g}", last, (0, above), textcoords="offset points", ha="center", color=look.color)
+        ends = [seen["speedup"] - seen["speedup_low"], seen["speedup_high"] - seen["speedup"]]
+        errors = [np.maximum(end.fillna(0), 0) for end in ends]
+        shown = {**style.marker_look(look), "color": look.color, "linestyle": "none", "elinewidth": 0.8}
+        axis.errorbar(seen["threads"], seen["speedup"], yerr=errors, label=label, **shown)
+    x_axis(axis, threads, "threads")
 
 
-def comparison(folder: str) -> None:
-    """Write the table of the main plan."""
-    study = load(folder)
-    table = text_table(columns.SPEED, records_of(speed_table(study), main_plan(study)))
-    put("table", "```\n" + "\n".join(table) + "\n```")
+def readme_of(study, text: str) -> str:
+    """Return the text of the README with both results written anew.
+
+    Raises
+    ------
+    ValueError
+        The marks of a result are not there once.
+    """
+    threads = thread_counts(study, next(iter(fine_and_coarse(study))))
+    for mark, content in (("measured", measured(study)), ("simulated", simulated(study, threads))):
+        marked = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
+        text, found = re.subn(f"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, m=marked: m, text, flags=re.S)
+        if found != 1:
+            raise ValueError(f"README.md must have the marks of {mark!r} once, has them {found} times")
+    return text
+
+
+def main() -> None:
+    """Write the README's results and its figure."""
+    study = load(PUBLISHED)
+    README.write_text(readme_of(study, README.read_text()))
+    draw_all(study, FIGURE)
 
 
 if __name__ == "__main__":
-    demonstration(sys.argv[1])
-    for other in sys.argv[2:]:
-        comparison(other)
+    main()

@@ -34,7 +34,7 @@ class GpuOffloadExecutor(GpuExecutor):
         return kernel.startswith(self.options.kernels) or (self.options.kernels == "pool" and pooling)
 
     def _bring(self, bound):
-        """Copy nothing in advance: every loop asks for the data it uses."""
+        """Copy nothing in advance: every loop fetches the data it uses."""
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):

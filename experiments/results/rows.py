@@ -11,27 +11,17 @@ import msgspec
 from msgspec import Meta
 
 from ...cython_src.binding.executor_contract import Conduct
+from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from .parts import Part, Row, says
+from .training_rows import EpochRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
-Holds = Literal["samples", "metg"]
-
-
-def says(text: str) -> Meta:
-    """Annotation of a field: its meaning."""
-    return Meta(description=text)
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of rows and of their parts."""
-
-
-class Row(Part, frozen=True, kw_only=True, tag_field="kind"):
-    """Base of rows: a JSON object whose `kind` says which."""
+Holds = Literal["samples", "metg", "training", "study"]
 
 
 # Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
@@ -94,6 +84,11 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
                 checked(getattr(self, name), kind)
             except ValueError as error:
                 raise ValueError(str(error).replace("`$", f"`$.{name}")) from None
+
+    def check_holds(self, wanted: str, folder: object) -> None:
+        """Raise `UsageError` unless the folder holds what is wanted."""
+        if self.holds != wanted:
+            raise UsageError(f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder")
 
 
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
@@ -469,7 +464,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     check: Annotated[Text, says("as in a sample")]
     path: Annotated[Name, says("[event log](event_log.md), relative to the folder")]
     iterations: Annotated[Number, says("length of the run")]
-    overhead: Annotated[Real, says("by which part logging made runs longer")]
+    overhead: Annotated[Real, says("by what fraction logging made runs longer")]
     overheads: Annotated[list[Real], Meta(min_length=1), says("the same in each pair of runs")]
     lost: Annotated[Count, says("spells past the log's capacity")]
     losses: Annotated[
@@ -491,6 +486,9 @@ AnyRow = (
     | MetgRow
     | MetgFailureRow
     | DurationsRow
+    | EpochRow
+    | TrainedRow
+    | StudyRow
 )
 KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}
 T = TypeVar("T")

@@ -145,6 +145,10 @@ class Study:
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
         return replace(self, title=title, train={**self.train, **self.quick_values}, stages=stages)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Content of the "run" row of the study's folder."""
+        return {"title": self.title, "train": self.train, "stages": self.stages, "study": self.options.as_dict()}
+
     @property
     def axes(self) -> dict[str, tuple]:
         """Fields with several values -> these, each once."""

@@ -13,7 +13,7 @@ COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
 
 
 class GpuSampler:
-    """Thread that samples a GPU between `start` and `stop`; without the library it says so in `problem`.
+    """Context manager, a thread that samples a GPU meanwhile; without the library it says so in `problem`.
 
     Parameters
     ----------
@@ -50,15 +50,16 @@ class GpuSampler:
         except Exception as error:  # The library's NVMLError cannot be named before it is imported.
             self.problem = f"GPU memory and utilisation are not sampled: {error}"
 
-    def start(self) -> None:
-        """Begin sampling."""
-        if not self.problem and self._thread is None:
+    def __enter__(self) -> GpuSampler:
+        self._first = len(self.samples)
+        if not self.problem:
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="gpu sampler", daemon=True)
             self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """End sampling; at least one sample was taken since `start`."""
+    def __exit__(self, *_) -> None:
+        """End sampling; at least one sample was taken."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -76,9 +77,9 @@ class GpuSampler:
             if self._stop.wait(self._period_s):
                 return
 
-    def summary(self, since: int = 0) -> dict[str, float]:
-        """Return the largest memory and mean utilisation of the samples from number `since` on; empty without any."""
-        part = self.samples[since:]
+    def summary(self) -> dict[str, float]:
+        """Return the largest memory and mean utilisation since the sampler was last entered; empty without samples."""
+        part = self.samples[self._first :]
         if not part:
             return {}
         return {

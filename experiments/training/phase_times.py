@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...cython_src.plan.model import PHASES
+from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.models import ModelSpec
 from ..sampling.phases import PHASE_BARRIERS, phase_walls
 
@@ -82,23 +83,18 @@ class PhaseLog:
         return found
 
 
-def phase_means(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def phase_means(history: Sequence[EpochRow]) -> dict[str, float]:
     """Return the mean of each phase's time over epochs, by column; rows without them do not count."""
-    rows = [row for row in history if COLUMNS[0] in row]
-    return {name: sum(row[name] for row in rows) / len(rows) for name in COLUMNS if rows and name in rows[0]}
+    rows = [row for row in history if row.load_s is not None]
+    timed = [name for name in COLUMNS if rows and getattr(rows[0], name) is not None]
+    return {name: sum(getattr(row, name) for row in rows) / len(rows) for name in timed}
 
 
-def phases_text(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line on the phases of an epoch, means over seeds; empty where they are not known.
-
-    Parameters
-    ----------
-    results : sequence of dict
-        With "phase_s", as `phase_means` returns it, and "phases_timed", "wall" or "busy".
-    """
-    if not all(result.get("phase_s") for result in results):
+def phases_text(seeds: Sequence[TrainedRow]) -> str:
+    """Return a line on the phases of an epoch, means over seeds; empty where they are not known."""
+    if not all(seed.phase_s for seed in seeds):
         return ""
-    means = phase_means([result["phase_s"] for result in results])
+    means = {name: sum(seed.phase_s[name] for seed in seeds) / len(seeds) for name in seeds[0].phase_s}
     times = ", ".join(f"{name[:-2]} {1e3 * seconds:.3g} ms" for name, seconds in means.items())
-    how = "wall time" if results[0]["phases_timed"] == WALL else "in blocks, mean over threads"
+    how = "wall time" if seeds[0].phases_timed == WALL else "in blocks, mean over threads"
     return f"an epoch's phases, {how}: {times}\n"

@@ -350,7 +350,7 @@ def test_what_cannot_be_traced_is_one_sentence(tmp_path, capsys):
     assert error.count("got 'nope'") == 1 and error.count("\n") == 2 and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("names", [["training.json"], ["samples.jsonl", "events/serial-1.npz"], ["other/thesis.tex"]])
+@pytest.mark.parametrize("names", [["summary.json"], ["samples.jsonl", "events/serial-1.npz"], ["other/thesis.tex"]])
 def test_traces_are_written_to_no_folder_of_another_kind(names, tmp_path, capsys):
     """Check that folders of a training, of rows that are none and of anything else stay as they are."""
     for name in names:

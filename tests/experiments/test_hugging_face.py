@@ -80,7 +80,7 @@ def test_training_starts_from_each_form(tmp_path):
         given |= {"model": "serial", "out": str(tmp_path / f"run-{name}"), "export": export}
         given |= {"start": str(tmp_path / f"{name}.safetensors") if name else ""}
         summary = training.train(training.configure(given, resume=False), report=lambda line: None)
-        hashes[name] = summary["seeds"][0]["parameters_sha256"]
+        hashes[name] = summary.seeds[0].parameters_sha256
     assert hashes["theirs"] == hashes["ours"] != hashes[""]
     trained, _ = read_safetensors(tmp_path / "run-ours" / "parameters-seed-0.safetensors")
     found = weights.read_weights(tmp_path / "run-theirs" / "model-seed-0.safetensors", TINY)

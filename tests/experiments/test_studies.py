@@ -10,9 +10,11 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import SAMPLES, ResultsWriter, new_run
+from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
 from forktask.experiments.studies import loaders, running, tables
 from forktask.experiments.studies.configuration import find_study, read_study, study_folder
-from forktask.experiments.studies.running import RESULT, Results, run_study
+from forktask.experiments.studies.running import StudyResults, run_study
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 
 FILE = """\
@@ -61,12 +63,11 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(running, "_train", interrupted)
     assert main(["study", str(file), "--out", str(out)]) == 130
     assert f"forktask study {file} --out {out}" in capsys.readouterr().err
-    first = next(out.glob(f"runs/{trained[0]}/{RESULT}"))
-    before = first.read_bytes()
+    before = (out / SAMPLES).read_text()
     monkeypatch.setattr(running, "_train", train)
     assert main(["study", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
     text = capsys.readouterr().out
-    assert first.read_bytes() == before
+    assert (out / SAMPLES).read_text().startswith(before) and text.count("seed 0: test") == 1
     assert "bit-identical parameters (1 comparison of 2 runs" in text
     assert "Data: UCI" in text and "Pretrained" not in text
     assert "--batch must not exceed the 1258 training images" in text and "not reached" in text
@@ -125,35 +126,40 @@ def test_what_was_loaded_from_pretrained_weights_is_reported(file, tmp_path, mon
 
 def history(errors, step):
     """Epochs of a training."""
+    same = dict.fromkeys(("train_loss", "train_error_rate", "valid_loss", "learning_rate", "resident_bytes"), 1.0)
+    same["disturbance"] = {"pressure_some_us": 0.2e6 * step}
     return [
-        {
-            "seed": 0,
-            "epoch": i + 1,
-            "time_s": step * (i + 1),
-            "train_loss": 1.0,
-            "valid_loss": 1.0,
-            "error_rate": error,
-            "learning_rate": 0.1,
-            "resident_bytes": 1,
-        }
-        for i, error in enumerate(errors)
+        EpochRow(seed=0, epoch=i + 1, time_s=step * (i + 1), error_rate=error, **same) for i, error in enumerate(errors)
     ]
 
 
 def result(digest):
     """What a run of two stages leaves."""
-    final = {"test_accuracy": 0.5, "parameters_sha256": digest, "memory_bytes": {"peak resident": 9}}
-    final["samples_per_epoch"] = 100
-    stages = [{"history": history([0.99], 2.0), "smoke_test": True, "seeds": [final]}]
-    stages.append({"history": history([0.97, 0.2], 1.0), "smoke_test": True, "seeds": [final]})
-    return {"stages": stages, "libraries_bytes": 5}
+    end = TrainedRow(
+        **dict.fromkeys(("seed", "loader_bytes"), 0),
+        **dict.fromkeys(("epochs", "time_s", "test_loss"), 1),
+        **dict.fromkeys(("phases_timed", "started"), ""),
+        phase_s={},
+        planned_bytes={},
+        samples_per_epoch=100,
+        test_accuracy=0.5,
+        peak_bytes=9,
+        libraries_bytes=5,
+        parameters="p",
+        parameters_sha256=digest,
+    )
+    texts = dict.fromkeys(("title", "data", "data_note", "energy", "check"), "")
+    accuracy = dict.fromkeys(("test_accuracy_median", "test_accuracy_min", "test_accuracy_max"), 0.5)
+    summary = Summary(**texts, **accuracy, config={}, smoke_test=True, seeds=[end])
+    histories = history([0.99], 2.0), history([0.97, 0.2], 1.0)
+    return TrainingRow(run_id="r", stages=[Stage(summary=summary, history=rows) for rows in histories])
 
 
 def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
     study = read_study(file)
     runs = [run for run in study.runs() if run.axes["batch"] == 32]
-    results = Results(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
     assert epochs["epoch_time_s"].tolist() == [2.0, 1.0, 1.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
@@ -161,9 +167,11 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
         tables.memory_table(results)[0]["grown_bytes"]
     )
     rows = tables.run_table(results)
+    assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3
+    assert "(3 epochs)" in tables.disturbance_warnings(rows)[0]
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
     assert tables.agreement(results)[0] and not tables.agreement(results)[1]
-    results = Results(study, [(runs[0], result("a")), (runs[1], result("b"))], "env")
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], "env")
     assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
 
 
@@ -217,7 +225,8 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
     again = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [row["images_per_s"] for row in again["loaders"]] == [row["images_per_s"] for row in report["loaders"]]
-    (tmp_path / "out" / loaders.FILE).write_text("[]")
+    kept = (tmp_path / "out" / SAMPLES).read_text().splitlines(keepends=True)
+    (tmp_path / "out" / SAMPLES).write_text("".join(line for line in kept if '"kind":"loading"' not in line))
     assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
     again = json.loads((tmp_path / "out" / "report.json").read_text())
     assert not again["loaders"] and {"loop, 1: no loop", "joblib, 1: no joblib"} <= {
@@ -261,18 +270,24 @@ def test_folders_of_others_are_refused(file, tmp_path):
     """Check a folder with other files, of another study, machine, or a broken one, and a study that does not exist."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    with pytest.raises(UsageError, match="--out must be a new folder"):
+    with pytest.raises(UsageError, match="must be empty or hold results of forktask"):
         run_study(read_study(file), tmp_path / "full")
-    marker = tmp_path / "full" / running.MARKER
-    for content, message in (
-        ({"title": "Another", "environment_id": "a"}, "one study, 'Another', got 'A small study'"),
-        ({"title": "A small study", "environment_id": "a"}, "one environment, 'a', got '[0-9a-f]{12}'"),
-        ({"title": "A small study"}, "must be a marker of a study, got: .*environment_id"),
+    config = read_study(file).as_dict()
+    for number, (holds, title, message) in enumerate(
+        [
+            ("samples", "A small study", "holds samples, not study"),
+            ("study", "Another", "title was 'Another', is now 'A small study'"),
+            ("study", "A small study", "in another environment"),
+        ]
     ):
-        marker.write_text(json.dumps(content))
+        folder = tmp_path / str(number)
+        with ResultsWriter(folder) as writer:
+            asked = {**config, "title": title} if holds == "study" else {}
+            writer.start(new_run(holds, asked, "", environment={"forktask": "another"}, environment_id="a"))
+        before = (folder / SAMPLES).read_bytes()
         with pytest.raises(UsageError, match=message):
-            run_study(read_study(file), tmp_path / "full")
-        assert json.loads(marker.read_text()) == content
+            run_study(read_study(file), folder)
+        assert (folder / SAMPLES).read_bytes() == before
     with pytest.raises(UsageError, match="FILE must be a TOML file, or the name of a shipped one, got 'none'"):
         find_study("none")
 

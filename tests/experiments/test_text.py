@@ -38,14 +38,14 @@ def trained(tmp_path_factory):
 def test_a_sentence_is_learnt(trained):
     """Check that the loss falls far below that of guessing, the report with tokens a second, the files."""
     summary, lines, folder = trained
-    assert summary["seeds"][0]["test_loss"] < 0.5 and summary["test_accuracy_min"] > 0.85
+    assert summary.seeds[0].test_loss < 0.5 and summary.test_accuracy_min > 0.85
     assert "MiB" in lines[0] and "tokens/s" in lines[1] and "valid loss" in lines[1]
     assert len(lines) == 11
     assert (folder / "accuracy.pdf").exists()
     parameters, metadata = read_safetensors(folder / "parameters-seed-0.safetensors")
     assert {name: array.shape for name, array in parameters.items()} == TINY.parameter_shapes()
     assert metadata == {"network": "gpt2_tiny", "data": "text"}
-    assert summary["config"]["optimizer"] == "adamw" and summary["config"]["batch"] == 4
+    assert summary.config["optimizer"] == "adamw" and summary.config["batch"] == 4
 
 
 def test_training_resumes_bit_by_bit(tmp_path):
@@ -54,7 +54,7 @@ def test_training_resumes_bit_by_bit(tmp_path):
 
     def run(name, resume=False, **changes):
         config = training.configure({**given, "out": str(tmp_path / name), **changes}, resume)
-        return training.train(config, resume, report=lambda line: None)["seeds"][0]["parameters_sha256"]
+        return training.train(config, resume, report=lambda line: None).seeds[0].parameters_sha256
 
     run("parts", epochs=1, model="serial")
     assert run("parts", resume=True, epochs=2, model="taskiter") == run("whole", epochs=2, model="forkjoin")
@@ -166,11 +166,11 @@ def test_masked_text_is_learnt_and_resumed(tmp_path):
                 resume=number > 0,
             )
             summary = training.train(config, resume=number > 0, report=lambda line: None)
-        found[name] = summary["seeds"][0]["parameters_sha256"]
+        found[name] = summary.seeds[0].parameters_sha256
     assert found["whole"] == found["parts"]
     rows = (tmp_path / "whole" / "epochs.csv").read_text().splitlines()
     losses = [float(row.split(",")[rows[0].split(",").index("train_loss")]) for row in rows[1:]]
-    assert losses[-1] < 0.7 * losses[0] and 0 <= summary["test_accuracy_min"] <= 1
+    assert losses[-1] < 0.7 * losses[0] and 0 <= summary.test_accuracy_min <= 1
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_a_classifier_trains_on_random_classes(tmp_path):
         | {"out": str(tmp_path / "run")},
         resume=False,
     )
-    assert training.train(config, report=lambda line: None)["smoke_test"]
+    assert training.train(config, report=lambda line: None).smoke_test

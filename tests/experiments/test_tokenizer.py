@@ -85,7 +85,7 @@ def test_text_is_encoded(tmp_path):
         resume=False,
     )
     summary = training.train(config, report=lambda line: None)
-    assert summary["seeds"][0]["test_loss"] < 1 and f"tokens of {files}" in summary["data"]
+    assert summary.seeds[0].test_loss < 1 and f"tokens of {files}" in summary.data
 
 
 @pytest.mark.tokenizers

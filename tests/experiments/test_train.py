@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,10 +15,13 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import SAMPLES
+from forktask.experiments.results.training_rows import Summary
 from forktask.experiments.sampling.models import MODELS, built_models, parse_model
 from forktask.experiments.training import train as training
-from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, read_checkpoint, write_checkpoint
+from forktask.experiments.training.checkpoints import read_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
+from forktask.experiments.training.curves import HISTORY_COLUMNS
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.phase_times import COLUMNS, MOST_EVENTS, PhaseLog
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
@@ -31,7 +35,7 @@ def run(config, tmp_path, name="run", resume=False):
 
 
 def hashes(summary):
-    return [result["parameters_sha256"] for result in summary["seeds"]]
+    return [seed.parameters_sha256 for seed in summary.seeds]
 
 
 def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
@@ -44,14 +48,14 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
     phases = ("load_s", "forward_s", "backward_s", "update_s")
-    assert tuple(rows[0]) == (*HISTORY_COLUMNS, "resident_bytes", *phases) and len(rows) == 6
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases) and len(rows) == 6
     assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
     assert sum(float(rows[5][name]) for name in phases) == pytest.approx(
         float(rows[5]["time_s"]) - float(rows[4]["time_s"]), rel=0.3
     )
-    assert summary["seeds"][0]["phases_timed"] == "wall" and "loader" in summary["seeds"][0]["memory_bytes"]
+    assert summary["seeds"][0]["phases_timed"] == "wall" and summary["seeds"][0]["loader_bytes"] > 0
     assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
     assert (
         "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
@@ -70,7 +74,7 @@ def test_models_give_the_same_weights():
             with Trainer(SMALL.with_changes(model=model, threads=threads), data, 0) as trainer:
                 row = trainer.train_epoch()
                 weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
-            seen[model, threads] = (weights, row["train_loss"], row["valid_loss"], row["error_rate"])
+            seen[model, threads] = (weights, row.train_loss, row.valid_loss, row.error_rate)
     assert len(set(seen.values())) == 1, {key: value[1:] for key, value in seen.items()}
 
 
@@ -88,11 +92,11 @@ def test_phases_of_an_epoch_are_logged(model):
     with Trainer(config, data, 0) as trainer:
         trainer.augmentation.of = slow
         row = trainer.train_epoch()
-        found = {name: row[name] for name in COLUMNS if name in row}
+        found = {name: value for name in COLUMNS if (value := getattr(row, name)) is not None}
         assert (trainer.phases.num_logged, trainer.phases.num_steps) == (8, 16)
         assert found["load_s"] > 0.5 * 256 * 0.001 / 2 and min(found.values()) > 0
         if model == "forkjoin":
-            assert sum(found.values()) == pytest.approx(row["time_s"], rel=0.2)
+            assert sum(found.values()) == pytest.approx(row.time_s, rel=0.2)
     plan = SimpleNamespace(num_tasks=MOST_EVENTS + 1)
     assert PhaseLog(parse_model(model), plan, 5, 2).num_logged == 1
 
@@ -116,17 +120,18 @@ def test_resumed_training_is_bit_identical(tmp_path):
     run(SMALL.with_changes(epochs=1), tmp_path, "parts")
     parts = run(SMALL.with_changes(model="forkjoin", threads=2), tmp_path, "parts", resume=True)
     assert hashes(whole) == hashes(parts)
-    for name in ("whole", "parts"):
-        checkpoint = tmp_path / name / "checkpoint-seed-0.safetensors"
-        arrays, metadata = read_safetensors(checkpoint)
-        state = json.loads(metadata["forktask"])
-        for row in state["history"]:
-            for measured in ("time_s", "resident_bytes", *COLUMNS):
-                row.pop(measured, None)
-        if name == "whole":
-            first = arrays, state
-    assert {name: a.tobytes() for name, a in first[0].items()} == {name: a.tobytes() for name, a in arrays.items()}
-    assert first[1] == state and state["iteration"] == 8
+    checkpoints = [
+        read_checkpoint(tmp_path / name / "checkpoint-seed-0.safetensors", SMALL.network, 0)
+        for name in ("whole", "parts")
+    ]
+    bits, states = zip(
+        *(({n: a.tobytes() for n, a in arrays.items()}, state) for arrays, state in checkpoints), strict=True
+    )
+    assert bits[0] == bits[1] and states[0] == states[1] and states[0].iteration == 8
+    learnt = ("seed", "epoch", "train_loss", "train_error_rate", "valid_loss", "error_rate", "learning_rate")
+    histories = [training.histories_of(tmp_path / name)[0] for name in ("whole", "parts")]
+    seen = [[[getattr(row, name) for name in learnt] for row in history] for history in histories]
+    assert seen[0] == seen[1] and len(seen[0]) == 2
 
 
 def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys):
@@ -147,7 +152,7 @@ def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys
     assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 3
     monkeypatch.undo()
     assert main(["train", "--resume", "--out", str(out)]) == 0
-    summary = json.loads((out / "summary.json").read_text())
+    summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
     assert hashes(whole) == hashes(summary)
     assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 4
 
@@ -215,7 +220,7 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
     with pytest.raises(UsageError, match="depends on --epochs"):
         run(SMALL.with_changes(schedule="cosine"), tmp_path, "cosine", resume=True)
     run(SMALL, tmp_path)
-    with pytest.raises(UsageError, match="must keep --batch 16, got 8"):
+    with pytest.raises(UsageError, match="batch was 16, is now 8"):
         run(SMALL.with_changes(batch=8), tmp_path, resume=True)
     with pytest.raises(UsageError, match="2 epochs behind it already"):
         run(SMALL.with_changes(epochs=1), tmp_path, resume=True)
@@ -227,8 +232,8 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
     checkpoint.write_bytes((tmp_path / "run" / "parameters-seed-0.safetensors").read_bytes())
     with pytest.raises(UsageError, match="must be a checkpoint of forktask train"):
         run(SMALL, tmp_path, resume=True)
-    (tmp_path / "run" / "training.json").write_text("{")
-    with pytest.raises(UsageError, match="training.json must be a marker"):
+    (tmp_path / "run" / SAMPLES).write_text("x\n")
+    with pytest.raises(UsageError, match=SAMPLES):
         run(SMALL, tmp_path, resume=True)
 
 
@@ -296,13 +301,14 @@ def test_refused_options_leave_no_folder_behind(tmp_path, capsys, options):
 
 
 def test_a_run_killed_in_its_first_write_begins_anew(tmp_path):
-    """Check that a part of the marker, or a marker alone, is no obstacle to the same command."""
+    """Check that a part of the first row, or the first row alone, is no obstacle to the same command."""
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".training.json.part").write_text("{")
+    (tmp_path / "run" / SAMPLES).write_text('{"kind":"ru')
     summary = run(SMALL.with_changes(epochs=1), tmp_path)
     assert not list((tmp_path / "run").glob(".*"))
     (tmp_path / "again").mkdir()
-    (tmp_path / "again" / "training.json").write_bytes((tmp_path / "run" / "training.json").read_bytes())
+    first, *_ = (tmp_path / "run" / SAMPLES).read_text().splitlines()
+    (tmp_path / "again" / SAMPLES).write_text(first.replace(str(tmp_path / "run"), str(tmp_path / "again")) + "\n")
     assert hashes(run(SMALL.with_changes(epochs=1), tmp_path, "again")) == hashes(summary)
 
 
@@ -339,16 +345,6 @@ def test_flipped_bits_of_a_checkpoint_are_refused(tmp_path):
     read_checkpoint(path, SMALL.network, 0)
 
 
-def test_checkpoints_of_another_version_are_refused(tmp_path):
-    """Check the sentence for a whole checkpoint whose state says another version."""
-    run(SMALL.with_changes(epochs=1), tmp_path)
-    path = tmp_path / "run" / "checkpoint-seed-0.safetensors"
-    arrays, state = read_checkpoint(path, SMALL.network, 0)
-    write_checkpoint(path, arrays, {**state, "format_version": 1})
-    with pytest.raises(UsageError, match=r"got \(1, 'cifar10_cnn', 0\)"):
-        read_checkpoint(path, SMALL.network, 0)
-
-
 @pytest.mark.torch
 def test_weights_of_pytorch_are_loaded_and_named(tmp_path):
     """Check a file of PyTorch with torchvision's names: what was loaded, what begins at random, what was not used."""
@@ -382,7 +378,7 @@ def test_memory_does_not_grow_after_the_second_epoch(model):
     of history."""
     config = SMALL.with_changes(network="lenet5", data="synthetic:512", model=model, epochs=8, threads=2)
     with Trainer(config, load_data(config.data, get_network("lenet5")), 0) as trainer:
-        found = [trainer.train_epoch()["resident_bytes"] for _ in range(8)]
+        found = [trainer.train_epoch().resident_bytes for _ in range(8)]
     assert max(found[2:]) - found[1] < 1 << 20
 
 

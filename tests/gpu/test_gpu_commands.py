@@ -499,22 +499,20 @@ class FakeLibrary:
 def test_the_gpu_is_sampled():
     """Check samples over time, their summary, and what is said when the library or the GPU fails."""
     sampler = GpuSampler(period_s=0.001, library=FakeLibrary())
-    sampler.start()
-    while len(sampler.samples) < 3:
-        pass
-    sampler.stop()
+    with sampler:
+        while len(sampler.samples) < 3:
+            pass
     count = len(sampler.samples)
     assert sampler.summary() == {"gpu_memory_bytes": 1000 * count, "gpu_utilisation": 0.5}
-    sampler.start()
-    sampler.stop()
-    assert len(sampler.samples) > count and sampler.summary(10**9) == {}
+    with sampler:
+        pass
+    assert len(sampler.samples) > count and sampler.summary()["gpu_memory_bytes"] > 1000 * count
     assert "not sampled: driver not loaded" in GpuSampler(library=FakeLibrary("init")).problem
     broken = GpuSampler(period_s=0.001, library=FakeLibrary(2))
-    broken.start()
-    broken.stop()
-    broken.start()
-    broken.stop()
-    assert len(broken.samples) == 1 and "sampling of the GPU ended: lost" in broken.problem
+    for _ in range(2):
+        with broken:
+            pass
+    assert broken.summary() == {} and len(broken.samples) == 1 and "sampling of the GPU ended: lost" in broken.problem
 
 
 @pytest.mark.cxx
