@@ -48,7 +48,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
         print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
     from ..report.files import report_folder
 
-    print(report_folder(out_dir, arguments.json))
+    print(report_folder(out_dir, arguments.json, answers_only=True))
     return code
 
 
