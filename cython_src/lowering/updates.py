@@ -200,7 +200,7 @@ def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
         blocks,
         layer,
         "update",
-        partials=count,
+        num_partials=count,
         outputs=outputs,
         inputs=inputs,
         num_rates=low.data.num_learning_rates,

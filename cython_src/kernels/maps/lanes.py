@@ -6,14 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-BOX = ("g0", "g1", "c0", "c1", "y0", "y1")  # bounds of a block: groups, channels, interior rows
-
-
-def map_attributes(prefix: str) -> tuple[str, ...]:
-    """Names of the integer attributes that describe one feature map of a kernel, in the order of the C struct."""
-    names = ("channels", "height", "width", "rows", "pitch", "halo", "lanes")
-    return tuple(f"{prefix}_{name}" for name in names)
-
 
 def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:
     """View of a map without its halo, shape (groups, channels, height, width, lanes)."""
