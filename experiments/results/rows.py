@@ -405,7 +405,10 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     """A sample or profile that failed."""
 
     measuring: Annotated[Literal["sample", "profile"], says("which of both")]
-    reason: Annotated[Literal["crash", "memory", "timeout", "mismatch"], says("why")]
+    reason: Annotated[
+        Literal["crash", "memory", "timeout", "mismatch", "machine"],
+        says("why; `machine`: this machine or its settings cannot run it"),
+    ]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
@@ -450,7 +453,7 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
 class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):
     """A model that could not be measured on a graph."""
 
-    reason: Annotated[Name, says("crash, memory or timeout")]
+    reason: Annotated[Name, says("crash, memory, timeout or machine")]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
 
 

@@ -281,9 +281,3 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, bench: Be
         for name, value in zip(kept, (order, spins, bench.now() - begun, steal, pressure), strict=True):
             kept[name].append(value)
     return kept
-
-
-def measure_alone(contestant: Contestant, target_s: float, bench: Bench | None = None) -> dict[str, Any]:
-    """Measure one contestant; return the fields of its sample, or {"failure", "message"}."""
-    (group,) = measure_generation(Generation([contestant], "", target_s), bench)
-    return group["answers"][contestant.name]
