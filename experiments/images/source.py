@@ -50,3 +50,8 @@ def standardising_table(count: int, total: int, squares: int) -> np.ndarray:
     variance = squares / count - mean * mean
     deviation = max(variance, 0.0) ** 0.5
     return ((np.arange(256, dtype=np.float64) - mean) / (deviation if deviation > 0 else 1.0)).astype(np.float32)
+
+
+def table_of_counts(counts: np.ndarray) -> np.ndarray:
+    """Return the `standardising_table` of pixels of which so many have each of 256 levels: int64, shape (256,)."""
+    return standardising_table(*(int((counts * np.arange(256) ** power).sum()) for power in range(3)))

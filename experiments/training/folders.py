@@ -16,7 +16,7 @@ from ...cython_src.networks.layers import Network
 from ..images.decoding import decode, decoder_name
 from ..images.listing import Listing, list_classes, list_table
 from ..images.packed import CHANNELS, default_folder, pack
-from ..images.source import ImageSource, standardising_table
+from ..images.source import ImageSource, standardising_table, table_of_counts
 from ..images.thumbnails import write_thumbnails
 from ..machine.disturbance import read_memory
 from ..sampling.memory import format_bytes, parse_bytes
@@ -102,23 +102,15 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         skip_broken=options.broken == "skip",
         progress=options.progress,
     )
-    broken = packed.broken()
-    train, valid, test = _split(listing, kept=packed.present)
-    tables = np.stack([standardising_table(*moments) for moments in packed.moments(train)])
-    source = ImageSource(packed.get, tables)
-    if options.load == "memory":
-        images = aligned_empty((len(listing.files), *packed.shape), np.float32)
-        for number in np.flatnonzero(packed.present).tolist():
-            source.read(number, images[number])
-        images[~packed.present] = 0
-    return _dataset(
-        kind,
-        listing,
-        (train, valid, test),
-        images if options.load == "memory" else _no_images(height, width),
-        None if options.load == "memory" else source,
-        broken,
-    )
+    splits = _split(listing, kept=packed.present)
+    source = ImageSource(packed.get, np.stack([standardising_table(*moments) for moments in packed.moments(splits[0])]))
+    if options.load == "cache":
+        return _dataset(kind, listing, splits, _no_images(height, width), source, packed.broken())
+    images = aligned_empty((len(listing.files), *packed.shape), np.float32)
+    for number in np.flatnonzero(packed.present).tolist():
+        source.read(number, images[number])
+    images[~packed.present] = 0
+    return _dataset(kind, listing, splits, images, None, packed.broken())
 
 
 def _thumbnails(argument: str, folder: Path) -> Path:
@@ -148,11 +140,7 @@ def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, 
     for number in splits[0][::step].tolist():
         for channel, pixels in enumerate(get(number)):
             counts[channel] += np.bincount(pixels.ravel(), minlength=256)
-    levels = np.arange(256)
-    tables = np.stack(
-        [standardising_table(*(int((one * levels**power).sum()) for power in range(3))) for one in counts]
-    )
-    return _dataset(kind, listing, splits, images, ImageSource(get, tables))
+    return _dataset(kind, listing, splits, images, ImageSource(get, np.stack([*map(table_of_counts, counts)])))
 
 
 def _no_images(height: int, width: int) -> np.ndarray:
