@@ -16,7 +16,7 @@ from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import on_most_threads, speed_table
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
-from forktask.experiments.simulate.predict import error_text, prediction_table, thread_counts
+from forktask.experiments.simulate.predict import prediction_table, thread_counts
 from forktask.experiments.tables import Column, markdown_table
 from forktask.experiments.tables.numbers import interval, time
 
@@ -78,13 +78,14 @@ def simulated(study, threads: list[int]) -> str:
     fine = next(iter(fine_and_coarse(study)))
     table = prediction_table(study, fine, threads, None, list(MODELS)).set_index(["model", "threads"])
     joined, replayed = (table.loc[(model, threads[-1]), "speedup"] for model in MODELS)
-    error = re.search(r"by ([\d.]+%)", error_text(prediction_table(study, fine, threads)))
+    seen = prediction_table(study, fine, threads)
+    error = seen.loc[seen["threads"] > 1, "error"].abs().median()
     text = (
         f"From the serial durations of the fine blocks the simulation gives {threads[-1]} threads a speedup of "
         f"{joined:.0f} with barriers and {replayed:.0f} without. It assumes that the cost of a barrier grows linearly "
         "beyond the measured threads, and that bandwidth and cores do so too. The batch of 16 images leaves most of "
         f"{threads[-1]} threads without a block in loops over images. At the points that were measured here it errs by "
-        f"{error[1]} (median); **its error on more than two threads was never measured.**"
+        f"{error:.1%} (median); **its error on more than two threads was never measured.**"
     )
     path = FIGURE.relative_to(ROOT)
     return f"{textwrap.fill(text, 120)}\n\n![Speedup over threads, fork-join and tasks, fine and coarse blocks]({path})"

@@ -11,20 +11,22 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
+from ..kernels.interface.kernel_spec import KernelSpec
+from ..kernels.maps import channels, lanes
 from ..networks.layers import SEQUENCE, BatchNorm, Convolution, Layer, Network, Softmax, TiedHead
 from ..plan.builder import PlanBuilder, ranges
-from ..plan.model import Access, Block
 from ..records import Record, about
 from .options import PlanOptions
 from .units import Unit, join_layers
 
+MAP_NAMES = {*channels.MAP_NAMES, *lanes.MAP_NAMES}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 
@@ -40,19 +42,6 @@ class TensorMap(Protocol):
 
     def natural(self) -> Callable[[Mapping], object]:
         """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
-
-
-class ImageMap(TensorMap, Protocol):
-    """A tensor of images, or of their features, which declares accesses to itself."""
-
-    def attributes(self, prefix: str) -> dict[str, int]:
-        """Kernel attributes that describe this map."""
-
-    def read(self, groups: tuple[int, int]) -> Access:
-        """Read all of some groups of samples."""
-
-    def write(self, groups: tuple[int, int]) -> Access:
-        """Write all of some groups of samples."""
 
 
 @dataclass(frozen=True)
@@ -225,15 +214,15 @@ class ImageLayout(Layout):
         return self.sample_blocks(low)
 
     @abstractmethod
-    def vector(self, low: Lowering, name: str, length: int) -> ImageMap:
+    def vector(self, low: Lowering, name: str, length: int) -> TensorMap:
         """Map of `length` features, as the loss takes them."""
 
     @abstractmethod
-    def features(self, low: Lowering, unit: Unit) -> ImageMap:
+    def features(self, low: Lowering, unit: Unit) -> TensorMap:
         """Return the map that a fully connected layer reads: the features of a sample in PyTorch's order."""
 
     @abstractmethod
-    def send_features(self, low: Lowering, unit: Unit, gradient: ImageMap) -> None:
+    def send_features(self, low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         """Append the data gradient of a fully connected layer."""
 
 
@@ -329,6 +318,10 @@ class Lowering:
         """Groups of samples; the last may not be full."""
         return math.ceil(self.batch / self.layout.lanes)
 
+    def sample_bounds(self, groups: Iterable[tuple[int, int]] | None = None) -> list[dict[str, int]]:
+        """Bounds of blocks of samples: of a loop that is cut by samples alone unless they are given."""
+        return [group_bounds(g) for g in (self.layout.sample_blocks(self) if groups is None else groups)]
+
     def samples_in(self, groups: tuple[int, int]) -> int:
         """Number of samples in a range of groups."""
         first, last = self.sample_range(groups)
@@ -375,25 +368,77 @@ class Lowering:
     def loop(
         self,
         name: str,
-        kernel: str,
-        operands: Mapping[str, str],
-        blocks: Iterable[tuple[Mapping[str, int], Sequence[Access], float, float]],
+        kernel: str | KernelSpec,
+        operands: Mapping[str, str | TensorMap | None],
+        bounds: Iterable[Mapping[str, int]],
         layer: str,
         phase: str,
         /,
         **attributes: float,
     ) -> None:
-        """Append a loop; `blocks` are (bounds by name, accesses, flops, bytes)."""
-        spec = kernel_table.get(kernel)
-        self.builder.loop(
-            name,
-            kernel,
-            operands,
-            [Block(tuple(b[n] for n in spec.bounds), tuple(a), flops, size) for b, a, flops, size in blocks],
-            attributes=attributes,
-            layer=layer,
-            phase=phase,
-        )
+        """Append a loop; the kernel says what its blocks touch and cost.
+
+        Parameters
+        ----------
+        operands : mapping
+            Operand -> buffer or map; None for one that the loop leaves out. Attributes of the kernel that describe a
+            map, such as "in_height" and "gradient_halo", come from it.
+        bounds : iterable
+            Of each block, by name.
+        """
+        spec = kernel_table.get(kernel) if isinstance(kernel, str) else kernel
+        given = {operand: m for operand, m in operands.items() if m}
+        maps = {operand: m for operand, m in given.items() if not isinstance(m, str)}
+        maps["in"] = maps.get("input") or maps.get(spec.operands[0])
+        maps |= {prefix: maps.get(operand) for prefix, operand in (("out", "output"), ("dy", "gradient"))}
+        for attribute in spec.integers:
+            prefix, _, kind = attribute.rpartition("_")
+            if attribute not in attributes and kind in MAP_NAMES and attribute not in spec.optional_integers:
+                attributes[attribute] = getattr(maps.get(prefix), kind, 0)
+        names = {operand: m if isinstance(m, str) else m.name for operand, m in given.items()}
+        bounds = list(bounds)
+        blocks = spec.blocks(names, attributes, self.builder.buffers, bounds)
+        for number, block in enumerate(bounds if self.batch % self.layout.lanes else ()):
+            if "g0" in block:  # lanes of the last group that hold no sample do nothing that counts
+                groups = block["g0"], block["g1"]
+                share = self.samples_in(groups) / (self.layout.lanes * (groups[1] - groups[0]))
+                full = blocks[number]
+                blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
+        self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase)
+
+    def weight_loops(
+        self,
+        unit: Unit,
+        name: str,
+        kernel: str,
+        operands: Mapping[str, str | TensorMap | None],
+        parts: Sequence[Iterable[Mapping[str, int]]],
+        adds: bool = False,
+        /,
+        **attributes: float,
+    ) -> None:
+        """Append a loop of weight gradients, with a partial sum for each part of the samples, or a chain of loops, one
+        for each part, which add to one.
+
+        Parameters
+        ----------
+        parts : sequence
+            Bounds of the blocks of each part.
+        adds : bool
+            The sum is there already.
+        """
+        chain = self.options.chain
+        for link, group in enumerate([[part] for part in parts] if chain else [parts]):
+            self.loop(
+                f"{name}.weight_gradient" + (f".{link}" if chain else ""),
+                kernel,
+                operands,
+                [{**block, "partial": number} for number, part in enumerate(group) for block in part],
+                unit.layer.name,
+                "backward",
+                **attributes,
+                accumulate=int(link > 0 or adds),
+            )
 
 
 def tied_parameters(layer: Layer) -> tuple[str, ...]:

@@ -23,16 +23,22 @@ def build_access_table(
     Also returns each buffer's cut points, a sorted array for each of its leading dimensions, and its first cell.
     """
     cuts: dict[str, list[set[int]]] = {}
+    seen: set[tuple[str, tuple]] = set()
     for loop in loops:
         for block in loop.blocks:
             for access in block.accesses:
+                if (access.buffer, access.box) in seen:
+                    continue
+                seen.add((access.buffer, access.box))
                 shape = buffers[access.buffer].shape
                 if len(access.box) > min(4, len(shape)):
                     raise UsageError(
                         f"a region of {access.buffer!r} may have at most {min(4, len(shape))} ranges, "
                         f"got {len(access.box)} in loop {loop.name!r}"
                     )
-                dims = cuts.setdefault(access.buffer, [{0, n} for n in shape[:4]])
+                dims = cuts.get(access.buffer)
+                if dims is None:
+                    dims = cuts[access.buffer] = [{0, n} for n in shape[:4]]
                 for cut, (start, stop), n in zip(dims, access.box, shape, strict=False):
                     if not 0 <= start < stop <= n:
                         raise UsageError(

@@ -227,7 +227,7 @@ class Process(Measured, frozen=True, kw_only=True):
 
 
 class Energy(Part, frozen=True, kw_only=True):
-    """Energy that the machine took in the timed runs, or why none was measured."""
+    """Energy that the machine took in a sample's turns, or why none was measured."""
 
     joules: Amount | None
     joules_per_step: Amount | None
@@ -257,10 +257,19 @@ class Gpu(Part, frozen=True, kw_only=True):
 class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     """A process that was timed."""
 
-    step_time_s: Annotated[Real, says("slope of run time over run length")]
+    group: Annotated[Count, says("which group of its generation; ratios are taken within one")]
+    step_time_s: Annotated[
+        Real, says("median over its turns of the slope of run time over run length; disturbed rounds are left out")
+    ]
     fill_time_s: Annotated[Real, says("its intercept")]
-    run_lengths: Annotated[list[Count], Meta(min_length=1), says("of the timed runs, in iterations")]
-    run_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long they took")]
+    short_steps: Annotated[Number, says("length of the short timed runs, in iterations")]
+    long_steps: Annotated[Number, says("length of the long ones")]
+    rounds: Annotated[list[Count], Meta(min_length=1), says("numbers of the rounds in which it had a turn")]
+    short_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the short runs took, a turn each")]
+    long_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the long ones took")]
+    num_steps: Annotated[
+        Count, says("of all turns, also untimed ones: what disturbance, counters and energy belong to")
+    ]
     warmup_lengths: Annotated[list[Count], says("of the runs before")]
     warmup_times_s: Annotated[list[Amount], says("how long they took")]
     stationary: Annotated[bool, says("false: time was up before the trend of the warm-up ended")]
@@ -276,34 +285,34 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     conduct: Annotated[
         Conduct | None, says("[what the executor does besides running blocks](what_differs.md); null on a GPU")
     ]
-    cpu_swaps: Annotated[Count, says("swaps of CPUs in the timed runs")]
+    cpu_swaps: Annotated[Count, says("swaps of CPUs in its turns")]
     disturbance: Annotated[
         dict[str, Amount | None],
         says(
-            "during the timed runs: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
+            "during its turns: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
             "`thermal_throttles` (times that heat or low voltage slowed a CPU); null where the machine hides one"
         ),
     ]
     counters: Annotated[
         Counters,
         says(
-            "hardware counters during the timed runs, all threads: `cycles`, `instructions`, `llc_misses`; null where "
+            "hardware counters during the turns, all threads: `cycles`, `instructions`, `llc_misses`; null where "
             "the machine has none, and the reason in `error`"
         ),
     ]
     temperature_c: Annotated[
-        Real | None, says("the processor's hottest sensor, right after the timed runs; null where the machine hides it")
+        Real | None, says("the processor's hottest sensor, after the turns; null where the machine hides it")
     ]
     energy: Annotated[
         Energy,
         says(
-            "of the whole machine in the timed runs: `joules`, `joules_per_step`, `source`; null, and the reason in "
+            "of the whole machine in its turns: `joules`, `joules_per_step`, `source`; null, and the reason in "
             "`error`, where nothing measures it ([what is read](measuring.md#energy-heat-and-kinds-of-cores))"
         ),
     ]
-    timed_wall_s: Annotated[Positive, says("of the timed runs")]
-    timed_cpu_s: Annotated[Amount, says("of the timed runs, all threads")]
-    page_faults: Annotated[Count, says("of the timed runs")]
+    timed_wall_s: Annotated[Positive, says("of its turns")]
+    timed_cpu_s: Annotated[Amount, says("of its turns, all threads")]
+    page_faults: Annotated[Count, says("of its turns")]
     max_resident_bytes: Annotated[
         Count,
         says(
@@ -313,9 +322,28 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     ]
     libraries_bytes: Annotated[Count, says("what was resident before the plan was made: Python and libraries")]
     graph_bytes: Annotated[Count, says("about what plan and task graph take")]
-    frequency_hz: Annotated[Amount | None, says("clock right after the timed runs")]
+    frequency_hz: Annotated[Amount | None, says("clock after the turns")]
     libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
+
+
+class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
+    """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
+    the samples of its contestants."""
+
+    plan_id: Annotated[Name, says("which plan")]
+    interference: Annotated[Count, says("number of hogs")]
+    repetition: Annotated[Count, says("which generation")]
+    group: Annotated[Count, says("which part of it: 0, unless memory did not hold all contestants at once")]
+    contestants: Annotated[list[Name], Meta(min_length=1), says("their `config_id`")]
+    order: Annotated[list[list[Count]], says("of turns in each round, as indices into `contestants`")]
+    spin_s: Annotated[
+        list[list[Amount]],
+        says("time of a fixed calibration kernel right before each turn, on the CPUs of the contestant, in that order"),
+    ]
+    wall_s: Annotated[list[Amount], says("duration of each round")]
+    steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
+    pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
 
 
 class Floors(Part, frozen=True, kw_only=True):
@@ -478,6 +506,7 @@ AnyRow = (
     | MachineRow
     | CapacityRow
     | PlanRow
+    | RoundsRow
     | SampleRow
     | ProfileRow
     | GpuProfileRow

@@ -18,7 +18,7 @@ from ..machine.topology import available_cpus
 from ..results.folder import ResultsWriter, new_run
 from ..results.rows import make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
-from ..sampling.child import clean_environment, run_sample, sample_environment
+from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..sampling.models import check_threads, parse_model
 from ..sampling.progress import ProgressBar
 from ..training.dataset import check_there
@@ -137,7 +137,7 @@ def _loadings(
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
     settings = sample_environment(threads, 0, len(available_cpus()))
-    return run_sample(job, clean_environment(os.environ, settings), limit_s, command)
+    return measure_in_process(job, clean_environment(os.environ, settings), limit_s, command)
 
 
 def _row(kind: type[Any], failure: type[Any], asked: Mapping[str, Any], answer: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
-from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
 from ..sampling.models import check_threads, parse_model, process_environment
 
@@ -92,7 +92,9 @@ def collect_traces(
             "inject": inject,
         }
         settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
-        row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND)
+        row = measure_in_process(
+            job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND
+        )
         if row.get("failure") == "unwritable":
             raise UsageError(row["message"])
         if "failure" in row:

@@ -61,7 +61,7 @@ def test_the_report_shows_counts_or_says_that_there_are_none(available):
     text = render_text(build(study))
     if available:
         table = counter_table(study)
-        assert (table["cycles"] == 4e6 / 40).all() and (table["per_cycle"] == 2).all()
+        assert (table["cycles"] == 4e6 / 50).all() and (table["per_cycle"] == 2).all()
         assert "instructions a cycle" in text
         assert "not available on this machine: llc_misses (No such file" in text
     else:

@@ -23,7 +23,7 @@ from forktask.experiments.images.decoding import DECODERS, BrokenImage, decode
 from forktask.experiments.images.listing import list_classes, list_table
 from forktask.experiments.images.packed import ENTRY, pack
 from forktask.experiments.images.thumbnails import write_thumbnails
-from forktask.experiments.sampling.child import run_sample
+from forktask.experiments.sampling.child import measure_in_process
 from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.studies.one_run import COMMAND
 from forktask.experiments.training import folders
@@ -684,7 +684,7 @@ def test_training_stays_within_the_memory_limit(tmp_path):
     run = config(images, tmp_path, network="starpu_cnn", image_size="270x360", load="cache", epochs=1, batch=2)
     run = run.with_changes(memory_limit="300MiB", learning_rate=1e-4, augment="flip")
     job = {"stages": [run.as_dict()], "folder": str(tmp_path / "out"), "cpus": None}
-    result = run_sample(job, dict(os.environ), 300.0, COMMAND)
+    result = measure_in_process(job, dict(os.environ), 300.0, COMMAND)
     assert "failure" not in result, result
     (seed,) = result["stages"][0]["summary"]["seeds"]
     assert 100 << 20 < seed["peak_bytes"] < 300 << 20

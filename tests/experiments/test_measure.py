@@ -14,10 +14,11 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
+from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.measure import measure_sample
 from forktask.experiments.sampling.profile import block_times
 from forktask.experiments.sampling.subject import build, hash_arrays
-from forktask.experiments.sampling.timing import Stepper, Timed, run_lengths_for, still_falling, time_runs, warm_up
+from forktask.experiments.sampling.timing import Stepper, still_falling, take_turns, turn_lengths, warm_up
 
 
 class FakeExecutor:
@@ -42,48 +43,39 @@ def test_iterations_go_on_where_the_last_run_ended():
     assert fake.done == [(0, 2), (2, 6)]
 
 
+def turns(stepper, pass_time_s, turn_s, count=3):
+    """What a process says when it is ready, its turns, and the number of their steps."""
+    said = []
+    requests = iter([{"long_first": bool(n % 2)} for n in range(count)] + [None])
+
+    def respond(answer):
+        said.append(answer)
+        return next(requests)
+
+    steps = converse(take_turns(stepper, pass_time_s, turn_s), respond)
+    return said[0], said[1:], steps
+
+
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize("step", [1e-5, 1e-3, 0.02, 0.5])
-def test_slope_and_intercept_are_found(step, stride):
-    """Check that a run's fixed cost goes into the intercept and none of it into the step time."""
+def test_a_turn_holds_a_short_and_a_long_run(step, stride):
+    """Check lengths, times in either order, the untimed run before them, and the number of steps."""
     fake = FakeExecutor(lambda i: step, fill=0.003)
-    timed = time_runs(Stepper(fake, stride, fake.clock), step * stride, target_s=0.3)
-    assert timed.step_time_s == pytest.approx(step, rel=1e-6)
-    assert timed.fill_time_s == pytest.approx(0.003, rel=1e-3)
+    ready, taken, steps = turns(Stepper(fake, stride, fake.clock), step * stride, turn_s=0.1)
+    short, long = ready["short_steps"], ready["long_steps"]
+    for turn in taken:
+        assert turn["short_s"] == pytest.approx(0.003 + short * step)
+        assert turn["long_s"] == pytest.approx(0.003 + long * step)
+    assert [count for _, count in fake.done] == [short, short, long, short, long, short, short, short, long]
+    assert sum(count for _, count in fake.done) == steps
 
 
-def test_run_lengths_keep_to_the_budget():
+def test_turn_lengths_keep_to_the_budget():
     """Check that two different lengths are always chosen and that short steps stay within the target."""
     for pass_time in 10.0 ** np.linspace(-7, 1, 33):
-        short, long, pairs = run_lengths_for(pass_time, 0.4)
-        assert 1 <= short < long and pairs >= 3
-        assert pairs * (short + long) * pass_time <= max(0.44, 9.01 * pass_time)
-    assert run_lengths_for(10.0, 0.4, least_pairs=1) == (1, 2, 1)
-
-
-def test_a_few_disturbed_runs_do_not_move_the_slope():
-    """Check that a quarter of wild outliers leaves the estimate within the noise of the rest."""
-    lengths = [10, 40, 40, 10] * 4
-    generator = random.Random(3)
-    times = [0.001 * n * generator.uniform(0.999, 1.001) for n in lengths]
-    for k in (2, 5, 8, 11):
-        times[k] *= 5
-    assert Timed(lengths, times).step_time_s == pytest.approx(0.001, rel=0.02)
-
-
-def test_a_slope_that_is_not_positive_is_measured_again():
-    """Check that runs are added while disturbances hide the step, and not for ever."""
-    fake = FakeExecutor(lambda i: 0.1)
-    disturbances = iter([5.0, 0.0, 0.0, 5.0, 5.0, 0.0])
-    plain, fake.run = (
-        fake.run,
-        lambda n, first: (plain(n, first), setattr(fake, "now", fake.now + next(disturbances, 0))),
-    )
-    timed = time_runs(Stepper(fake, clock=fake.clock), 0.1, target_s=0.3)
-    assert len(timed.run_times_s) > 6
-    assert timed.step_time_s == pytest.approx(0.1)
-    backwards = FakeExecutor(lambda i: -0.1, fill=1.0)
-    assert len(time_runs(Stepper(backwards, clock=backwards.clock), 0.1, target_s=0.3).run_times_s) == 18
+        short, long = turn_lengths(pass_time, 0.03)
+        assert 1 <= short < long
+        assert (short + long) * pass_time <= max(0.03 + 1e-9, 3.01 * pass_time)
 
 
 def test_the_trend_test():
@@ -149,7 +141,13 @@ def chain_plan(width=4, steps=3):
     return builder.build()
 
 
-JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "target_s": 0.01, "warmup_s": 0.01, "seed": 1}
+JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "turn_s": 0.01, "warmup_s": 0.01, "seed": 1}
+
+
+def sample_of(job, bound):
+    """A sample with two turns, taken in this process."""
+    requests = iter([{}, {"long_first": True}, {"long_first": False}, None])
+    return converse(measure_sample(job, bound), lambda said: next(requests))
 
 
 @pytest.mark.two_cpus
@@ -161,7 +159,7 @@ def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
     plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
     job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
     found = {
-        model: measure_sample({**job, "model": model}, bound=bind(plan))
+        model: sample_of({**job, "model": model}, bind(plan))
         for model in ("forkjoin", "taskiter", "tasks:preemption=swap")
     }
     forkjoin, taskiter, swapping = (row["conduct"] for row in found.values())
@@ -178,18 +176,17 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
     )
     samples = [
-        measure_sample({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
+        sample_of({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
         for model, threads in (("serial", 1), ("forkjoin", 2))
     ]
     for sample in samples:
         json.dumps(sample, allow_nan=False)
         assert sample["check_iterations"] == 20
-        assert len(sample["run_times_s"]) == len(sample["run_lengths"]) >= 6
-        assert len(set(sample["run_lengths"])) == 2
+        assert sample["num_steps"] > 0 and sample["timed_wall_s"] > 0
         assert set(sample["disturbance"]) == set(Disturbance.FIELDS)
         assert 0 < sample["libraries_bytes"] <= sample["max_resident_bytes"] and sample["graph_bytes"] > 0
         assert sample["energy"]["joules"] is None or sample["energy"]["error"] is None
-        assert min(sample["prepare_s"], sample["first_replay_s"], sample["step_time_s"]) > 0
+        assert min(sample["prepare_s"], sample["first_replay_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
 
@@ -199,7 +196,7 @@ def test_blas_on_several_threads_is_refused(monkeypatch):
     libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
     monkeypatch.setattr("forktask.experiments.sampling.measure.loaded_libraries", lambda: libraries)
     with pytest.raises(RuntimeError, match="one thread"):
-        measure_sample({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
+        sample_of({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
 
 
 def test_what_does_not_fit_is_not_begun(monkeypatch):

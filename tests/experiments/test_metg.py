@@ -275,7 +275,7 @@ def test_every_outside_reference_is_measured(capsys):
 @pytest.mark.parametrize(("measured", "shown"), [(0, 0), (1, 1)])
 def test_an_interrupt_shows_what_was_measured(measured, shown, monkeypatch, capsys):
     """Check the table after Ctrl-C without a folder: of what there is, or none, and the exit code."""
-    sample, calls = metg.run_sample, []
+    sample, calls = metg.measure_in_process, []
 
     def interrupted(*arguments, **options):
         if len(calls) == measured:
@@ -283,7 +283,7 @@ def test_an_interrupt_shows_what_was_measured(measured, shown, monkeypatch, caps
         calls.append(arguments)
         return sample(*arguments, **options)
 
-    monkeypatch.setattr(metg, "run_sample", interrupted)
+    monkeypatch.setattr(metg, "measure_in_process", interrupted)
     command = ["metg", "--quick", "--models", "serial,forkjoin", "--threads", "1", "--width", "2", "--steps", "2"]
     assert main(command) == 130
     captured = capsys.readouterr()

@@ -83,8 +83,8 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture
 def started(monkeypatch):
     """The jobs of the processes that check."""
-    jobs, run = [], plan_check.run_sample
-    monkeypatch.setattr(plan_check, "run_sample", lambda job, *rest: jobs.append(job) or run(job, *rest))
+    jobs, run = [], plan_check.measure_in_process
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda job, *rest: jobs.append(job) or run(job, *rest))
     return jobs
 
 
@@ -222,9 +222,9 @@ def test_what_cannot_be_checked_is_said(program, capsys):
 
 def test_the_time_is_bounded(program, monkeypatch):
     """Check that what was not reached within the time is called so, and is not begun again."""
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: {"failure": "timeout", "message": "too long"})
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"failure": "timeout", "message": "too long"})
     assert check_plans([asked("mine.py:graph")]) == ["in part"]
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: pytest.fail("checked again"))
     assert check_plans([asked("mine.py:graph")]) == ["in part"]
     plan, _ = asked("mine.py:network")
     job = {"plan": plan, "path": sys.path, "accesses": True, "models": [], "limit_s": 0.0}
@@ -271,17 +271,17 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
 )
 def test_every_command_that_measures_asks_for_the_check(program, monkeypatch, command):
     """Check that each command ends before it measures where the check fails, and runs without it where asked to."""
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: {"fault": {"what": "something differs"}})
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"fault": {"what": "something differs"}})
     words = [*command.split(), "--network", "mine.py:network"]
     assert main(words) == 4
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: pytest.fail("checked all the same"))
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: pytest.fail("checked all the same"))
     if command.split()[0] in ("train", "peers"):  # the others take longer
         assert main([*words, "--no-check"]) == 0
 
 
 def test_rows_of_other_commands_say_what_was_checked(program, monkeypatch):
     """Check training."""
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: {"whole": True})
+    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"whole": True})
     network = ["--network", "mine.py:network", "--threads", "1"]
     train = "train --data synthetic:32 --batch 8 --epochs 1 --model serial --out trained"
     assert main([*train.split(), *network]) == 0
@@ -294,7 +294,9 @@ def test_run_in_python(program, monkeypatch, capsys):
     for check in (True, True, False):
         ft.run(network, batch=4, iterations=1, model="taskiter", num_threads=2, check=check)
     assert capsys.readouterr().err.count("checking small") == 1
-    monkeypatch.setattr(plan_check, "run_sample", lambda *_: {"failure": "crash", "message": "killed by SIGSEGV"})
+    monkeypatch.setattr(
+        plan_check, "measure_in_process", lambda *_: {"failure": "crash", "message": "killed by SIGSEGV"}
+    )
     with pytest.raises(UnsoundPlan, match="SIGSEGV"):
         ft.run(network, batch=5, iterations=1, num_threads=2)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OTHERS, typed
+from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OF_TURNS, OTHERS, typed
 from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
@@ -24,7 +24,7 @@ from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, PlanRow, ProfileRow, SampleRow
-from forktask.experiments.sampling.child import clean_environment, run_sample, sample_environment
+from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sweep import sweep as sweep_module
 from forktask.experiments.sweep.configuration import (
@@ -44,7 +44,7 @@ from forktask.experiments.sweep.sweep import Sweep, plan_row
 # sample.
 FAKE_SAMPLE = """
 import json, os, signal, sys, time
-job = json.load(sys.stdin)
+job = json.loads(sys.stdin.readline())
 folder = sys.argv[1]
 open(os.path.join(folder, "jobs.jsonl"), "a").write(json.dumps(job) + "\\n")
 try:
@@ -64,14 +64,20 @@ elif fault == "silent":
     sys.exit(0)
 elif fault == "memory":
     print(json.dumps({"failure": "memory", "message": "not enough memory"}))
-    sys.exit(3)
+    sys.exit(0)
 elif fault == "wrong":
     weights = "wrong"
 elif isinstance(fault, float):
     time.sleep(fault)
+if job["kind"] == "sample":
+    steps = {"short_steps": 10, "long_steps": 30}
+    for said in ({}, {**steps, "turn_s": job["turn_s"]}, *[{"short_s": 0.01, "long_s": 0.03}] * 1000):
+        print(json.dumps({"said": said}), flush=True)
+        if json.loads(sys.stdin.readline()) is None:
+            break
 of_gpu = job["kind"] == "profile" and job["model"].startswith("gpu_")
 row = json.load(open(os.path.join(folder, "rows.json")))["gpu_profile" if of_gpu else job["kind"]]
-print(json.dumps(row | ({"weights_hash": weights} if job["kind"] == "sample" else {})))
+print(json.dumps({"row": row | ({"weights_hash": weights} if job["kind"] == "sample" else {})}))
 """
 ENVIRONMENT = {"environment": {"cpu": {"model": "A"}}, "environment_id": "a"}
 OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
@@ -81,6 +87,7 @@ OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name n
     "floors": dict.fromkeys(("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter"), 1.0),
     "pass_time_s": 1.0,
 }
+ANSWERED = {name: value for name, value in OF_SAMPLE.items() if name not in {*OF_TURNS, "group"}}
 OF_GPU_PROFILE = {name: value for name, value in OTHERS["gpu_profile"].items() if name not in CONDITIONS}
 GRID = Grid(models=("serial", "forkjoin", "joblib"), threads=(1, 2))
 NUM_POINTS = 5  # serial runs on one thread only
@@ -102,7 +109,7 @@ def sweep(tmp_path):
     script = folder / "sample.py"
     script.write_text(FAKE_SAMPLE)
     (folder / "rows.json").write_text(
-        json.dumps({"sample": OF_SAMPLE, "profile": OF_PROFILE, "gpu_profile": OF_GPU_PROFILE})
+        json.dumps({"sample": ANSWERED, "profile": OF_PROFILE, "gpu_profile": OF_GPU_PROFILE})
     )
 
     def make(measure=None, grid=GRID, **faults):
@@ -130,7 +137,7 @@ def counts(results):
 def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
     results = sweep(Measure(repeats=4, oversubscribe=True)).run()
-    rows = {"run": 1, "machine": 1, "plan": 1, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
+    rows = {"run": 1, "machine": 1, "plan": 1, "rounds": 4, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
     assert counts(results) == rows
     samples = results.of(SampleRow)
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
@@ -156,12 +163,14 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
     """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
     clock = SimpleNamespace(now=0.0)
 
-    def run_sample(job, *_):
-        clock.now += job["plan"]["batch"]
-        return OF_SAMPLE
+    def measure_generation(generation):
+        clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
+        rounds = {"contestants": [c.name for c in generation.contestants], "order": [[0, 1]], "spin_s": [[0.1, 0.1]]}
+        rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
+        return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
 
-    monkeypatch.setattr(sweep_module, "run_sample", run_sample)
-    monkeypatch.setattr(sweep_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sweep_module, "measure_generation", measure_generation)
+    monkeypatch.setattr(sweep_module.Schedule, "now", lambda schedule: clock.now)
     grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
 
     def run(budget_s):
@@ -185,9 +194,11 @@ def test_a_half_written_sample_is_measured_again(sweep):
     path = Path(sweep().out_dir, "samples.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
     again = sweep()
-    assert counts(again.run())["sample"] == 2 * NUM_POINTS
+    samples = again.run().of(SampleRow)
+    assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
+    assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
     assert "half-written" in again.stream.getvalue()
-    assert "1 of 10" in again.stream.getvalue()
+    assert "5 of 10" in again.stream.getvalue()
 
 
 def test_a_sweep_goes_on_after_failures(sweep):
@@ -264,7 +275,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
-    """Check that a kill loses at most the sample being measured, Ctrl-C says how to go on, and the rest is added."""
+    """Check that a kill loses at most a generation, that Ctrl-C says how to go on, and that the rest is added."""
     out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
     arguments = [os.path.dirname(__file__), str(tmp_path / "fake"), out]
     process = subprocess.Popen(
@@ -280,12 +291,12 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     kept = read_results(out).of(SampleRow)
     started = len(sweep.jobs())
     assert 3 <= len(kept) < 2 * NUM_POINTS
-    assert started - len(kept) <= 1
+    assert started - len(kept) <= NUM_POINTS, "at most a generation is lost"
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "To go on: forktask compare --out out" in errors
     results = sweep().run()
-    assert counts(results)["sample"] == 2 * NUM_POINTS
+    assert len({(row.config_id, row.repetition) for row in results.of(SampleRow)}) == 2 * NUM_POINTS
     assert results.of(SampleRow)[: len(kept)] == kept
     assert not describe_status(results)["samples_missing"]
 
@@ -335,7 +346,7 @@ def test_a_job_that_is_too_slow_is_ended(tmp_path):
     """Check that the time limit ends the process itself, not only the waiting."""
     mark = tmp_path / "alive"
     program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
-    row = run_sample({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
+    row = measure_in_process({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
     assert row["failure"] == "timeout"
     time.sleep(1.2)
     assert not mark.exists()
@@ -415,7 +426,7 @@ def test_shipped_configurations_say_how_to_read_them(path):
     assert re.search("How to read its (curve|table)", path.read_text())
     configuration = read_configuration(path)
     quick = configuration.quick()
-    assert len(quick.order()) < len(configuration.order())
+    assert len(quick.parts()) < len(configuration.parts())
     assert max(quick.grid.batch) <= 16 and quick.measure.repeats == 1
     assert quick.title == f"{configuration.title}, small form"
 
@@ -456,7 +467,9 @@ def test_compare_from_the_command_line(tmp_path, capsys):
     assert main([*arguments, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     results = read_results(out)
-    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "sample": 3, "profile": 3, "trace": 3}
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "rounds": 1} | dict.fromkeys(
+        ("sample", "profile", "trace"), 3
+    )
     assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
     assert "taskiter" in json.dumps(summary)
     assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
@@ -468,15 +481,12 @@ def test_compare_from_the_command_line(tmp_path, capsys):
 
 
 def test_profiles_are_measured_among_the_samples(sweep):
-    """Check that each profile follows a sample of its configuration and repetition, and that status counts them."""
+    """Check that the profiles of a repetition follow its samples, and that status counts them."""
     made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
     results = made.run()
     rows = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
-    profiles = [i for i, row in enumerate(rows) if isinstance(row, ProfileRow)]
-    assert len(profiles) == 2 * NUM_POINTS
-    for i in profiles:
-        assert (rows[i].config_id, rows[i].repetition) == (rows[i - 1].config_id, rows[i - 1].repetition)
-        assert isinstance(rows[i - 1], SampleRow)
+    assert [type(row) for row in rows[: 2 * NUM_POINTS]] == [SampleRow] * NUM_POINTS + [ProfileRow] * NUM_POINTS
+    assert len(results.of(ProfileRow)) == 2 * NUM_POINTS
     assert {row.repetition for row in results.of(ProfileRow)} == {0, 1}
     status = describe_status(results)
     assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}

@@ -222,7 +222,9 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
         trains, both = rates["memory", row["model"]], rates["files", row["model"]]
         assert row["of_lower"] == pytest.approx(both / min(loads, trains))
         assert row["of_both"] == pytest.approx(both / (1 / (1 / loads + 1 / trains)))
-    monkeypatch.setattr(running, "run_sample", lambda job, *rest: {"failure": "usage", "message": f"no {job['way']}"})
+    monkeypatch.setattr(
+        running, "measure_in_process", lambda job, *rest: {"failure": "usage", "message": f"no {job['way']}"}
+    )
     assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
     again = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [row["images_per_s"] for row in again["loaders"]] == [row["images_per_s"] for row in report["loaders"]]

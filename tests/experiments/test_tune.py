@@ -38,11 +38,12 @@ def test_every_model_gets_the_same_budget_and_its_own_best():
     }
     calls = []
 
-    def measure(model, threads, granularity):
-        calls.append(model)
-        return times[model, threads][granularity]
+    def measure(contestant, granularities):
+        calls.extend(contestant[0] for _ in granularities)
+        found = {granularity: times[contestant][granularity] for granularity in granularities}
+        return {granularity: seconds for granularity, seconds in found.items() if seconds}
 
-    rows = search(list(times), ["auto", "x", "y", "z"], measure, 0)
+    rows = search(list(times), ["auto", "x", "y", "z"], measure)
     assert [(row["model"], row["granularity"], row["auto_time_s"]) for row in rows] == [
         ("a", "y", 3.0),
         ("b", "auto", 1.0),
@@ -119,7 +120,12 @@ def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypat
     out = tmp_path / "tuned.json"
     keep_tuned(out, problem(("serial", 1, "rows=1")))
     before = out.read_bytes()
-    monkeypatch.setattr(tuning, "run_sample", lambda *arguments: {"failure": "timeout"})
+    failed = {"failure": "timeout", "message": "took longer"}
+
+    def measure_generation(generation):
+        return [{"answers": {c.name: failed for c in generation.contestants}}]
+
+    monkeypatch.setattr(tuning, "measure_generation", measure_generation)
     command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]
     assert main(command) == 1
     assert "stays as it was" in capsys.readouterr().out and out.read_bytes() == before
@@ -127,7 +133,7 @@ def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypat
 
 def test_a_file_that_cannot_be_written_is_found_before_measuring(tmp_path, capsys, monkeypatch):
     """Check a folder that does not exist, and a folder in the place of the file."""
-    monkeypatch.setattr(tuning, "run_sample", lambda *arguments: pytest.fail("it was measured"))
+    monkeypatch.setattr(tuning, "measure_generation", lambda *arguments: pytest.fail("it was measured"))
     for out in (tmp_path / "none" / "tuned.json", tmp_path):
         assert main(["tune", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]) == 2
         assert str(out) in capsys.readouterr().err

@@ -170,7 +170,7 @@ def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_pa
     configuration = Configuration(
         "small GPU",
         Grid(network=("lenet5",), batch=(2, 256), models=("gpu_stream", "serial"), threads=(1,), conv=("direct",)),
-        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_pairs=1, pin=False),
+        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_rounds=1, pin=False),
     )
     monkeypatch.setenv("FORKTASK_EMULATED_BYTES", str(4 << 20))
     sweep = Sweep(

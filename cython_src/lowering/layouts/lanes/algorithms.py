@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, RELATIVE_ERROR
 from ....kernels.convolution.lanes_winograd import POINTS
 from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
+from ....kernels.maps.lanes import KERNEL
 from ....kernels.simd.instruction_sets import LANES
 from ...granularity import Granularity
 from ...state import Lowering
-from .maps import KERNEL
 
 TAPS = KERNEL * KERNEL
 CONVOLUTIONS = ("auto", "direct", "winograd", *COMPARED)  # of the layout "lanes"; "flat" has the first two

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ....errors import UsageError
 from ....kernels.load.load import WIDEST_IMAGE
+from ....kernels.maps.lanes import KERNEL, LanesFeatures, LanesMap
 from ....kernels.simd.instruction_sets import LANES
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
 from ...dense import data_gradient, fully_connected, fully_connected_backward
@@ -19,12 +20,11 @@ from ...units import Unit
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
 from .convolutions import convolution, convolution_backward
-from .maps import KERNEL, FeatureMap, Features
 from .pixels import index_before, pixelwise, pool, pool_backward
 
 
 class Lanes(ImageLayout):
-    """Maps are buffers (groups, channels, rows, pitch, lanes); see `FeatureMap`.
+    """Maps are buffers (groups, channels, rows, pitch, lanes); see `LanesMap`.
 
     What reads a unit's result sends the gradient back past the unit's activation and pooling. A chain of layers has one
     reader for each tensor, so no kernel adds to a gradient.
@@ -89,12 +89,12 @@ class Lanes(ImageLayout):
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         return channel_ranges(low, outputs)
 
-    def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
+    def activation(self, low: Lowering, name: str, tensor: str) -> LanesMap:
         shape = low.shapes[tensor]
         padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Convolution)]
         return self._map(low, name, shape, max(padded, default=0))
 
-    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> LanesMap:
         unit = low.producer[tensor]
         shape, halo = low.shapes[unit.layer.name], 0
         # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole vectors,
@@ -104,30 +104,26 @@ class Lanes(ImageLayout):
             halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
         return self._map(low, f"{unit.layer.name}.gradient", shape, halo)
 
-    def vector(self, low: Lowering, name: str, length: int) -> Features:
-        return Features(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
+    def vector(self, low: Lowering, name: str, length: int) -> LanesFeatures:
+        return LanesFeatures(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
 
-    def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> FeatureMap:
+    def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> LanesMap:
         if len(shape) == 1:
             return self.vector(low, name, *shape)
-        return FeatureMap(name, low.groups, *shape, self.lanes, halo, low.batch)
+        return LanesMap(name, low.groups, *shape, self.lanes, halo, low.batch)
 
-    def features(self, low: Lowering, unit: Unit) -> FeatureMap:
+    def features(self, low: Lowering, unit: Unit) -> LanesMap:
         return low.maps[unit.sources[0]]
 
-    def send_features(self, low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+    def send_features(self, low: Lowering, unit: Unit, gradient: LanesMap) -> None:
         target, _ = gradient_map(low, unit.sources[0])
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
         if index:
-            masks = {"index": index}
-            data_gradient(low, unit, gradient, target, "_unpool", masks, 5.25, **target.attributes("out"))
+            data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
             return
-        masks = {"activation": low.maps[before.target].name} if before.activation else {}
-        if target.halo:
-            data_gradient(low, unit, gradient, target, "_halo", masks, **target.attributes("out"))
-        else:
-            data_gradient(low, unit, gradient, target, "_relu" if masks else "", masks)
+        masks = {"activation": low.maps[before.target]} if before.activation else {}
+        data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
 
     def elementwise(
         self,
@@ -136,7 +132,7 @@ class Lanes(ImageLayout):
         operation: str,
         unit: Unit,
         phase: str,
-        maps: Mapping[str, FeatureMap],
+        maps: Mapping[str, LanesMap],
         accumulate: bool | None = None,
         **attributes: float,
     ) -> None:
