@@ -60,6 +60,11 @@ class PlanBuilder:
         return name
 
     @property
+    def loops(self) -> Sequence[BlockLoop]:
+        """The loops that were appended so far."""
+        return self._loops
+
+    @property
     def buffers(self) -> Mapping[str, Buffer]:
         """The buffers that were declared so far, by name."""
         return self._buffers
@@ -94,7 +99,7 @@ class PlanBuilder:
         if not isinstance(kernel, str):
             own = self.attributes.setdefault("kernels", {})
             if own.setdefault(kernel.name, kernel) is not kernel:
-                raise UsageError(f"kernels of a plan must have names of their own, got {kernel.name!r} twice; rename one")
+                raise UsageError(f"kernels of a plan must have different names, got {kernel.name!r} twice; rename one")
             kernel, blocks = kernel.name, kernel.blocks(operands, attributes or {}, self._buffers, blocks)
         blocks = tuple(blocks)
         if not blocks:
