@@ -20,29 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from forktask.experiments.commands.main import make_parser
+from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
 from forktask.experiments.sampling.models import parse_models
 from forktask.experiments.scaling.sequential import FALSE_ALARM, FALSE_PASS, least_rounds
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMANDS = (
-    "info",
-    "compare",
-    "run",
-    "report",
-    "simulate",
-    "diagnose",
-    "peers",
-    "train",
-    "study",
-    "metg",
-    "trace",
-    "gate",
-    "plan",
-    "tune",
-)
 PLACEHOLDERS = {
     "COMMAND": "compare",
     "DIR": "results",
@@ -192,6 +176,22 @@ def test_notes_begin_with_what_was_found():
         assert re.search(r"^\*\*Measured\*\* 2026-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
     for page in (ROOT / "docs" / "studies").glob("*.md"):
         assert len(page.read_text().splitlines()) <= 60, name_of(page)
+
+
+def test_each_finding_names_its_source():
+    """Check that there are at most twelve findings, each with a note, a study or a folder, or that of another one."""
+    rows = re.findall(r"^\| (\d+)\*? \|(.*)\|$", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 12
+    for number, row in rows:
+        assert re.search(r"\]\((notes|studies|\.\./results)/|\| as \d+ \|", row), number
+
+
+def test_the_page_of_commands_has_each_of_them():
+    """Check that each command has an example on the page of commands, and that its exit codes are the program's."""
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    assert {line.split()[1] for line in commands_of(page) if line != "forktask COMMAND --help"} == set(COMMANDS)
+    codes = set(re.findall(r"^\| (\d+) \|", page, re.MULTILINE))
+    assert {str(code) for code in (0, USAGE_EXIT, UNSOUND_EXIT, FAULT_EXIT)} <= codes
 
 
 def test_numbers_of_scaling_tests_are_those_of_the_code():

@@ -45,7 +45,7 @@ ARROWS = {
         "pooling": GROUND | {"elementwise"},
         "attention": GROUND | {"elementwise", "linear"},
         "dense": GROUND | {"elementwise", "pooling"},
-        "depthwise": GROUND | {"elementwise", "norm"},
+        "depthwise": GROUND | {"convolution", "elementwise", "norm"},
         "convolution": GROUND | {"elementwise", "linear", "norm", "pooling"},
         "kernel_table": CONCEPTS | {"interface"},
     },

@@ -65,12 +65,7 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
     first is taken. JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. Neither
     the decoder nor scaling holds Python's interpreter lock.
 
-    Parameters
-    ----------
-    path : Path or str
-    height, width : int
-    decoder : str
-        Of `DECODERS`; what "simplejpeg" cannot read, such as other kinds of files, is left to Pillow.
+    What the decoder "simplejpeg" cannot read, such as other kinds of files, is left to Pillow.
 
     Returns
     -------

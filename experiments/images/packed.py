@@ -129,14 +129,13 @@ def pack(
 ) -> PackedImages:
     """Return the decoded images of a listing, from the cache as far as they are there.
 
+    Where another process writes a cache in the same folder, this one waits for it. The images of another decoder are
+    decoded anew.
+
     Parameters
     ----------
-    listing : Listing
-    height, width : int
     folder : Path, optional
         Of the cache; default: below the user's cache folder.
-    decoder : str
-        Of `DECODERS`; the images of another one are decoded anew.
     threads : int
         That decode.
     skip_broken : bool
@@ -150,10 +149,6 @@ def pack(
         A file cannot be decoded; all images that were decoded stay in the cache.
     UsageError
         No room on the disk.
-
-    Notes
-    -----
-    Where another process writes a cache in the same folder, this one waits for it.
     """
     stamps = _stamps(listing, f"{VERSION}|{decoder_name(decoder)}")
     root = listing.root.resolve()

@@ -57,9 +57,6 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
 def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
-    Takes about `seconds` for the peak, once for each thread count for the bandwidth and once for the
-    capacity, and the first touch of the bandwidth's arrays.
-
     Parameters
     ----------
     threads : sequence of int, optional
@@ -69,12 +66,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     environment : dict, optional
         Result of `collect`, if at hand.
     seconds : float
-        Duration of each single measurement.
-
-    Returns
-    -------
-    dict
-        The fields of `results.rows.MachineRow`, without anything measured beside hogs.
+        Duration of each single measurement: one of the peak, one of bandwidth and capacity for each thread count.
     """
     environment = collect() if environment is None else environment
     cpus = available_cpus() if cpus is None else sorted(set(cpus))

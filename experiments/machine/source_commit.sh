@@ -4,7 +4,7 @@ cd "$1" || exit
 built='api cython_src experiments forkjoin tasking meson.build pyproject.toml'
 commit=
 if test -e .git && commit=$(git log -1 --format=%H -- $built 2>/dev/null) && test -n "$commit"; then
-    test -z "$(git status --porcelain -- $built)" || commit=$commit-dirty
+    test -z "$(git --no-optional-locks status --porcelain -- $built)" || commit=$commit-dirty
 else
     commit=$(sed -n 's/^node: \([0-9a-f]*\)$/\1/p' .git_archival.txt 2>/dev/null)
 fi

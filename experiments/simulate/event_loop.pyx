@@ -42,7 +42,7 @@ cdef extern from "experiments/simulate/event_loop.h" nogil:
         const int32_t *program_first
         int32_t claims
     ctypedef struct SimulatedCosts:
-        double chunk, begin, barrier, line, wake, spin, patience
+        double chunk, barrier, line, wake, spin, patience
     ctypedef struct SimulatedRun:
         double *iteration_end
         double *start
@@ -145,8 +145,8 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
     p.kind, p.schedule, p.chunk_size = policy["kind"], policy["schedule"], policy["chunk_size"]
     p.window, p.claims, p.num_roots = policy["window"], policy["claims"], len(policy["roots"])
     p.roots, p.root_workers, p.program, p.program_first = &roots[0], &root_workers[0], &program[0], &first[0]
-    c.chunk, c.begin, c.barrier = costs["chunk"], costs["begin"], costs["barrier"]
-    c.line, c.wake, c.spin, c.patience = costs["line"], costs["wake"], costs["spin"], costs["patience"]
+    c.chunk, c.barrier, c.line = costs["chunk"], costs["barrier"], costs["line"]
+    c.wake, c.spin, c.patience = costs["wake"], costs["spin"], costs["patience"]
     if sharing is not None:
         bandwidth, slowdown = sharing
         bandwidth_pointer, slowdown_pointer = &bandwidth[0], &slowdown[0]

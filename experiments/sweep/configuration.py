@@ -35,13 +35,14 @@ from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
-from ...cython_src.lowering.options import PlanOptions, spelled
+from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own, name_call
-from ...cython_src.reading import check_keys, check_title, read_toml
+from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..results.files import SHIPPED, given_or_shipped
 from ..results.folder import short_id
+from ..results.grids import check_table, read_grid, values_of
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
@@ -412,12 +413,7 @@ def _axis(axis, value: Any, where: str) -> tuple:
     """Return the checked values of an axis, each once."""
     if axis.name == "threads" and isinstance(value, str) and value in CORES:
         return core_counts()[CORES[value]]
-    listed = value if isinstance(value, list) else [value]
-    if axis.kind is tuple and listed and not isinstance(listed[0], list | tuple):
-        listed = [value]
-    if not listed:
-        raise UsageError(f"key {axis.name!r} in {where} must have at least one value, got an empty list")
-    return tuple(dict.fromkeys(axis.checked(spelled(axis.name, v)) for v in listed))
+    return values_of(axis, value, where)
 
 
 def _networks(grid: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -459,10 +455,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     """
     check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
-        if not isinstance(values.get(table, {}), Mapping):
-            raise UsageError(
-                f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
-            )
+        check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
     networks = _networks(grid, where)
@@ -489,13 +482,8 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    values, comment = read_toml(path, "readable TOML file")
-    configuration = parse_configuration(values, str(path))
-    if "grid" not in values:
-        raise UsageError(
-            f"{path} must have a table [grid], got none; write [grid] and what to compare below it, such as batch = 16"
-        )
-    return replace(configuration, how_to_read=comment)
+    values, comment = read_grid(path, "grid", ("measure",), "batch = 16")
+    return replace(parse_configuration(values, str(path)), how_to_read=comment)
 
 
 def config_folder() -> Path:

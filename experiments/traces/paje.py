@@ -18,50 +18,19 @@ from ..results.files import write_atomically
 from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
 from .drawing import MAX_ARROWS, STATE_COLORS
 
-# Event -> its number and fields with their types, in the order in which lines hold them.
+# Event -> its number and the fields of its lines, in their order.
 DEFINITIONS = {
-    "PajeDefineContainerType": (0, (("Alias", "string"), ("Type", "string"), ("Name", "string"))),
-    "PajeDefineStateType": (1, (("Alias", "string"), ("Type", "string"), ("Name", "string"))),
-    "PajeDefineLinkType": (
-        2,
-        (
-            ("Alias", "string"),
-            ("Type", "string"),
-            ("StartContainerType", "string"),
-            ("EndContainerType", "string"),
-            ("Name", "string"),
-        ),
-    ),
-    "PajeDefineEntityValue": (3, (("Alias", "string"), ("Type", "string"), ("Name", "string"), ("Color", "color"))),
-    "PajeCreateContainer": (
-        4,
-        (("Time", "date"), ("Alias", "string"), ("Type", "string"), ("Container", "string"), ("Name", "string")),
-    ),
-    "PajeDestroyContainer": (5, (("Time", "date"), ("Type", "string"), ("Name", "string"))),
-    "PajeSetState": (6, (("Time", "date"), ("Type", "string"), ("Container", "string"), ("Value", "string"))),
-    "PajeStartLink": (
-        7,
-        (
-            ("Time", "date"),
-            ("Type", "string"),
-            ("Container", "string"),
-            ("StartContainer", "string"),
-            ("Value", "string"),
-            ("Key", "string"),
-        ),
-    ),
-    "PajeEndLink": (
-        8,
-        (
-            ("Time", "date"),
-            ("Type", "string"),
-            ("Container", "string"),
-            ("EndContainer", "string"),
-            ("Value", "string"),
-            ("Key", "string"),
-        ),
-    ),
+    "PajeDefineContainerType": (0, "Alias Type Name"),
+    "PajeDefineStateType": (1, "Alias Type Name"),
+    "PajeDefineLinkType": (2, "Alias Type StartContainerType EndContainerType Name"),
+    "PajeDefineEntityValue": (3, "Alias Type Name Color"),
+    "PajeCreateContainer": (4, "Time Alias Type Container Name"),
+    "PajeDestroyContainer": (5, "Time Type Name"),
+    "PajeSetState": (6, "Time Type Container Value"),
+    "PajeStartLink": (7, "Time Type Container StartContainer Value Key"),
+    "PajeEndLink": (8, "Time Type Container EndContainer Value Key"),
 }
+KINDS = {"Time": "date", "Color": "color"}  # of fields; the others are strings
 
 
 def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
@@ -86,7 +55,7 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
 
 def _line(event: str, *values: str) -> str:
     number, fields = DEFINITIONS[event]
-    texts = [f'"{v}"' if kind in ("string", "color") else v for v, (_, kind) in zip(values, fields, strict=True)]
+    texts = [value if name == "Time" else f'"{value}"' for name, value in zip(fields.split(), values, strict=True)]
     return " ".join([str(number), *texts])
 
 
@@ -97,8 +66,8 @@ def _time(ns: int) -> str:
 def _header(windows: Sequence[Window]) -> Iterator[str]:
     for event, (number, fields) in DEFINITIONS.items():
         yield f"%EventDef {event} {number}"
-        for name, kind in fields:
-            yield f"% {name} {kind}"
+        for name in fields.split():
+            yield f"% {name} {KINDS.get(name, 'string')}"
         yield "%EndEventDef"
     yield _line("PajeDefineContainerType", "M", "0", "Model")
     yield _line("PajeDefineContainerType", "T", "M", "Thread")

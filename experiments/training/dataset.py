@@ -18,19 +18,12 @@ SPLIT_SEED = 20260
 
 
 def check_spec(spec: str, forms: str) -> tuple[str, str]:
-    """Return kind and argument of a data set's name; files are not looked for.
-
-    Parameters
-    ----------
-    spec : str
-        Such as "csv:images.csv".
-    forms : str
-        Those that it may have, such as "digits, csv:FILE, synthetic:N".
+    """Return kind and argument of a data set's name, such as "csv:images.csv"; files are not looked for.
 
     Raises
     ------
     UsageError
-        It has none of them.
+        It has none of the forms, such as "digits, csv:FILE, synthetic:N".
     """
     kind, colon, argument = spec.partition(":")
     known = [form.partition(":") for form in forms.split(", ")]

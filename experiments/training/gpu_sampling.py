@@ -15,13 +15,7 @@ COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
 class GpuSampler:
     """Context manager, a thread that samples a GPU meanwhile; without the library it says so in `problem`.
 
-    Parameters
-    ----------
-    number : int
-        Number of the GPU.
-    period_s : float
-    library : module, optional
-        Default: pynvml (package nvidia-ml-py).
+    The library is pynvml (package nvidia-ml-py) by default.
 
     Attributes
     ----------

@@ -167,7 +167,7 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     sequence : int
         Tokens of a sample.
     tokenizer : str
-        Files of the tokenizer that encodes "text"; see `tokenizer.FORMS`.
+        Files, see `tokenizer.FORMS`.
 
     Raises
     ------

@@ -15,12 +15,8 @@ MASK = "[MASK]"
 def tokenizer_of(files: str, network: Network) -> Any:
     """Read the tokenizer of a network: an object of the package, with `encode`.
 
-    Parameters
-    ----------
-    files : str
-        A file, or two with a comma between; see `FORMS`. WordPiece is of lower case where no token has a letter of
-        upper case, but for those in brackets.
-    network : Network
+    Files are one, or two with a comma between; see `FORMS`. WordPiece is of lower case where no token has a letter of
+    upper case, but for those in brackets.
 
     Raises
     ------

@@ -201,7 +201,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             check(images)
             check_plan(config, images)
 
-        images = load_data(config.data, network, config.image_options(progress=progress, check=check_unread))
+        images = load_data(config.data, network, config, progress=progress, check=check_unread)
     images = images.with_channels(network.input_shape[0])
     check(images)
     if images.note:
@@ -341,16 +341,8 @@ def configure(
 ) -> TrainingConfig:
     """Return the configuration of a run, once it is known that this machine can run it.
 
-    Parameters
-    ----------
-    given : mapping
-        Fields of `TrainingConfig` that were asked for; the others come from the stored run with `resume`, else from
-        the defaults, which for networks of tokens are others.
-    resume : bool
-    device : {"cpu", "gpu"}
-        On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
-    oversubscribe : bool
-        Allow more threads than cores.
+    What was not given comes from the stored run with `resume`, else from the defaults, which for networks of tokens are
+    others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
 
     Raises
     ------

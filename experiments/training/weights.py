@@ -35,12 +35,8 @@ _LAYER = re.compile(r"h\.(\d+)\.")
 def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     """Read parameters under the names and in the shapes of a network.
 
-    Parameters
-    ----------
-    path : path
-        Ending in .pt or .pth: a file of PyTorch with a dictionary of tensors; else safetensors, of `forktask train` or,
-        of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours.
-    network : Network
+    A file that ends in .pt or .pth is PyTorch's dictionary of tensors; others are safetensors, of `forktask train` or,
+    of a GPT-2 or a MobileBERT, of Hugging Face. Torchvision's names of residual networks become ours.
 
     Raises
     ------

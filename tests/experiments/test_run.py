@@ -381,7 +381,7 @@ def test_a_configuration_survives_its_row():
     ("text", "words"),
     [
         ("[grid]\nbach = 8\n", ["bach", "batch", "network"]),
-        ("[measure]\nrepeat = 8\n", ["repeat", "repeats"]),
+        ("[grid]\n[measure]\nrepeat = 8\n", ["repeat", "repeats"]),
         ("repeats = 8\n", ["repeats", "measure"]),
         ("grid = 8\n", ["[grid]"]),
         ("[grid]\nbatch = '8'\n", ["batch", "whole number", "'8'"]),
@@ -389,9 +389,9 @@ def test_a_configuration_survives_its_row():
         ("[grid]\nbatch = []\n", ["batch", "empty"]),
         ("[grid]\nmodels = ['taskloop']\n", ["taskloop", "forkjoin"]),
         ("[grid]\ninterference = -1\n", ["interference", "-1"]),
-        ("[measure]\nrepeats = 0\n", ["repeats", "at least 1"]),
-        ("[measure]\ntarget_s = -0.5\n", ["target_s", "positive"]),
-        ("[measure]\nwait_policy = 'lazy'\n", ["wait_policy", "passive"]),
+        ("[grid]\n[measure]\nrepeats = 0\n", ["repeats", "at least 1"]),
+        ("[grid]\n[measure]\ntarget_s = -0.5\n", ["target_s", "positive"]),
+        ("[grid]\n[measure]\nwait_policy = 'lazy'\n", ["wait_policy", "passive"]),
         ("[grid\n", ["TOML"]),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ....kernels.convolution.algorithms import CHANNELS_OPTIONS
+from ....kernels.maps.channels import ChannelsMap, Vector
 from ....networks.layers import (
     Add,
     AveragePool,
@@ -28,9 +29,9 @@ from ...state import ImageLayout, Loops, Lowering
 from ...units import Unit
 from .convolutions import convolution, convolution_backward
 from .features import flattened, send_flattened
-from .maps import FeatureMap, Vector, gradient_halo, gradient_halo_within, halo, new_map
+from .maps import gradient_halo, gradient_halo_within, halo, new_map
 from .norms import norm, norm_backward
-from .pixels import image_blocks, pixelwise
+from .pixels import image_blocks, pixel_blocks
 from .pooling import global_pool, global_pool_backward, pool, pool_backward
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
@@ -46,7 +47,7 @@ class Channels(ImageLayout):
     load_kernel = "channels_load_images"
     loops: ClassVar = {
         Convolution: Loops(convolution, convolution_backward),
-        BatchNorm: Loops(norm, norm_backward),
+        BatchNorm: Loops(norm, norm_backward, masks=True),
         Add: Loops(add, add_backward),
         ReLU: Loops(activation, activation_backward),
         ReLU6: Loops(activation, activation_backward),
@@ -74,10 +75,10 @@ class Channels(ImageLayout):
     def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
         return ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
 
-    def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
+    def activation(self, low: Lowering, name: str, tensor: str) -> ChannelsMap:
         return new_map(low, name, tensor, halo(low, tensor))
 
-    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> ChannelsMap:
         if before_activation:
             return new_map(low, name, tensor, gradient_halo_within(low, before_activation))
         return new_map(low, name, tensor, gradient_halo(low, tensor))
@@ -98,27 +99,14 @@ class Channels(ImageLayout):
         operation: str,
         unit: Unit,
         phase: str,
-        maps: Mapping[str, FeatureMap],
+        maps: Mapping[str, ChannelsMap],
         accumulate: bool | None = None,
         **attributes: float,
     ) -> None:
-        first, *others = maps
-        attributes |= maps[first].attributes("in")
-        attributes |= {f"{'out' if o == 'output' else o}_halo": maps[o].halo for o in others}
         if accumulate is not None:
             attributes["accumulate"] = int(accumulate)
-        pixelwise(
-            low,
-            name,
-            f"channels_{operation}",
-            unit,
-            phase,
-            maps["output"],
-            {operand: m.name for operand, m in maps.items()},
-            maps,
-            accumulated=("output",) if accumulate else (),
-            **attributes,
-        )
+        bounds = pixel_blocks(low, maps["output"])
+        low.loop(name, f"channels_{operation}", maps, bounds, unit.layer.name, phase, **attributes)
 
 
 def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:

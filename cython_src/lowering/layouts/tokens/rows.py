@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....plan.model import read, write
+from ....plan.builder import block_bounds
 from ...gradients import sent_back
 from ...state import Lowering, loop_name, phase_of
 from ...units import Unit
@@ -15,13 +15,8 @@ from .maps import TokenMap
 def rowwise(low: Lowering, name: str, kernel: str, unit: Unit, phase: str, maps: Mapping[str, TokenMap]) -> None:
     """Append a loop over the rows of matrices of one shape; `maps`: operand -> map, "output" is written."""
     target = maps["output"]
-    blocks = []
-    for r in row_blocks(low, target):
-        accesses = [(write if operand == "output" else read)(m.name, *m.box(r)) for operand, m in maps.items()]
-        size = 4.0 * target.features * (r[1] - r[0]) * len(maps)
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
-    operands = {operand: m.name for operand, m in maps.items()}
-    low.loop(name, kernel, operands, blocks, unit.layer.name, phase, features=target.features)
+    bounds = block_bounds(r=row_blocks(low, target))
+    low.loop(name, kernel, maps, bounds, unit.layer.name, phase, features=target.features)
 
 
 def relu(low: Lowering, unit: Unit, again: bool) -> None:

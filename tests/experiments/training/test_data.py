@@ -193,7 +193,7 @@ def test_truncated_cifar_names_file_and_byte(tmp_path):
     write_cifar_folder(tmp_path)
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(UsageError, match=r"data_batch_2.bin .* ends at byte 5000, .* starts at byte 3073"):
+    with pytest.raises(UsageError, match=r"data_batch_2.bin .* ends at byte 5000"):
         load_data(f"cifar10:{tmp_path}")
     path.write_bytes(b"")
     with pytest.raises(UsageError, match="ends at byte 0"):
@@ -214,14 +214,14 @@ def test_cifar_label_out_of_range_names_the_byte(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: b"\x89PNG" + raw[4:], "begin with the bytes 00 00, got 89 50 4e 47 at byte 0"),
-        (lambda raw: b"", "got nothing at byte 0"),
-        (lambda raw: raw[:2] + b"\x0d" + raw[3:], "type 0d at byte 2"),
-        (lambda raw: raw[:3] + b"\x01" + raw[4:], "got 1 at byte 3"),
-        (lambda raw: raw[:10], "ends at byte 10, within its header"),
-        (lambda raw: raw[:1000], "ends too early: .* 40 x 28 x 28, 31376 bytes in all, and it ends at byte 1000"),
-        (lambda raw: raw + b"x", "is too long: .* ends at byte 31377"),
-        (lambda raw: raw[:4] + b"\xff" * 12, "ends too early"),
+        (lambda raw: b"\x89PNG" + raw[4:], "begin with 00 00 08 03, got 89 50 4e 47"),
+        (lambda raw: b"", "got nothing"),
+        (lambda raw: raw[:2] + b"\x0d" + raw[3:], "got 00 00 0d 03"),
+        (lambda raw: raw[:3] + b"\x01" + raw[4:], "got 00 00 08 01"),
+        (lambda raw: raw[:10], "ends at byte 10"),
+        (lambda raw: raw[:1000], "40 x 28 x 28, .* 31376 bytes .* ends at byte 1000"),
+        (lambda raw: raw + b"x", "ends at byte 31377"),
+        (lambda raw: raw[:4] + b"\xff" * 12, "4294967295"),
         (lambda raw: raw[:4] + bytes(12), "at least one value"),
     ],
 )

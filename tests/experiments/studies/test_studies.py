@@ -10,10 +10,11 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.files import SHIPPED
 from forktask.experiments.results.folder import SAMPLES, ResultsWriter, new_run
 from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
 from forktask.experiments.studies import loaders, running, tables
-from forktask.experiments.studies.configuration import find_study, read_study, study_folder
+from forktask.experiments.studies.configuration import find_study, read_study
 from forktask.experiments.studies.running import StudyResults, run_study
 from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 
@@ -249,9 +250,11 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
         (("A small", "A\\u001b[2Jsmall"), "title in .* without control characters"),
         (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
         (("threads = 1", "seeds = 0"), "seeds must be"),
+        (("threads = 1", "seeds = [1, 2]"), "one number of seeds"),
+        (('frozen = "conv1"', "epochs = [1, 2]"), "one value"),
         (("[study]", "[study]\nloaders = true"), "loaders .* got memory"),
         ((FILE, 'title = "A small study"\n'), r"must have a table \[train\]"),
-        ((FILE, "[train]\nepochs = 1\n[stages]\nepochs = 1\n"), r"got one table; write \[\[stages\]\]"),
+        ((FILE, "[train]\nepochs = 1\n[stages]\nepochs = 1\n"), r"list of tables.*\[\[stages\]\]"),
     ],
 )
 def test_wrong_files_are_refused(file, change, message):
@@ -301,7 +304,7 @@ def test_a_study_goes_on_beside_its_results(tmp_path, monkeypatch):
     assert find_study("lenet5").title == find_study("lenet5.toml").title
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in study_folder().glob("*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED["study"].glob("*.toml")))
 def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     """Check that each shipped study says how to read it, and runs in its small form; without a GPU, that one for it
     names its runs."""
