@@ -256,10 +256,10 @@ def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
 
 
 DRIVER = """
-import json, os, sys
+import json, sys
 sys.argv = json.loads(sys.argv[1])
-sys.path[:0] = [sys.argv[0], os.path.dirname(sys.argv[0])]
-from test_run import ENVIRONMENT, GRID, fake_plan_row, typed
+sys.path.insert(0, sys.argv[0])
+from experiments.sweep.test_run import ENVIRONMENT, GRID, fake_plan_row, typed
 from forktask.experiments.sweep.configuration import Configuration, Measure
 from forktask.experiments.sweep.sweep import Sweep
 folder, out = sys.argv[1:]
@@ -277,7 +277,7 @@ except KeyboardInterrupt:
 def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     """Check that a kill loses at most a generation, that Ctrl-C says how to go on, and that the rest is added."""
     out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
-    arguments = [os.path.dirname(__file__), str(tmp_path / "fake"), out]
+    arguments = [str(Path(__file__).parents[2]), str(tmp_path / "fake"), out]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
     )
