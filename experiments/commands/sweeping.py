@@ -24,7 +24,7 @@ def add_output(parser: ArgumentParser) -> None:
 
 def print_expected(configuration, arguments: Namespace) -> int:
     """Print what would be measured and how long it would take."""
-    from ..sweep.sweep import expected, expected_text
+    from ..sweep.expected import expected, expected_text
 
     found = expected(configuration.quick() if arguments.quick else configuration)
     if arguments.json:

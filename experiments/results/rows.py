@@ -341,6 +341,13 @@ class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
         list[list[Amount]],
         says("time of a fixed calibration kernel right before each turn, on the CPUs of the contestant, in that order"),
     ]
+    handover_s: Annotated[
+        list[Amount | None],
+        says(
+            "least time of a hand-over through a cache line between two CPUs, in each round: virtual CPUs move, and "
+            "[models suffer from that by different factors](../notes/near_and_far_cpus.md); null with one CPU"
+        ),
+    ]
     wall_s: Annotated[list[Amount], says("duration of each round")]
     steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
     pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]

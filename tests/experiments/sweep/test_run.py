@@ -37,8 +37,9 @@ from forktask.experiments.sweep.configuration import (
     parse_configuration,
     read_configuration,
 )
+from forktask.experiments.sweep.expected import plan_row
 from forktask.experiments.sweep.status import describe_status, failure_report
-from forktask.experiments.sweep.sweep import Sweep, plan_row
+from forktask.experiments.sweep.sweep import Sweep
 
 # A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
 # sample.
@@ -166,6 +167,7 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
     def measure_generation(generation):
         clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
         rounds = {"contestants": [c.name for c in generation.contestants], "order": [[0, 1]], "spin_s": [[0.1, 0.1]]}
+        rounds |= {"handover_s": [None]}
         rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
         return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
 
