@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..networks.layers import Add, Dropout
 from .gradients import pass_on, sent_back, sent_to
-from .state import Lowering, TensorMap, loop_name, phase_of
+from .state import Loops, Lowering, TensorMap, loop_name, phase_of
 from .units import ACTIVATIONS, Unit
 
 
@@ -55,3 +56,10 @@ def _dropout_loop(low: Lowering, name: str, unit: Unit, phase: str, source: Tens
     maps = {"input": source, "output": target}
     own = {"seed": low.options.dropout_seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
     low.layout.elementwise(low, name, "dropout", unit, phase, maps, **own)
+
+
+LOOPS = {
+    Add: Loops(add, add_backward),
+    **dict.fromkeys(ACTIVATIONS, Loops(activation, activation_backward)),
+    Dropout: Loops(dropout, dropout_backward),
+}
