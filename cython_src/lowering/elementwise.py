@@ -37,12 +37,9 @@ def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:
-    """Append dropout in training; in other phases its input is its output."""
-    source = low.maps[unit.sources[0]]
-    if not low.options.training:
-        low.maps[unit.target] = source
-        return
-    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, low.output_map(unit, again))
+    """Append dropout; in other phases than training networks have none."""
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, target)
 
 
 def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:

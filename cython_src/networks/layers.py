@@ -426,6 +426,19 @@ class Network(Shown):
             )
         return replace(self, input_shape=(sequence,))
 
+    def without_dropout(self) -> Network:
+        """Return the network that is evaluated: what reads the result of a dropout reads its input."""
+        passed: dict[str, str] = {}  # dropout -> what it reads
+        layers: list[Layer] = []
+        for layer, sources in zip(self.layers, self.inputs().values(), strict=True):
+            sources = tuple(passed.get(name, name) for name in sources)
+            if isinstance(layer, Dropout):
+                passed[layer.name] = sources[0]
+            else:
+                place = {"inputs": sources} if getattr(layer, "inputs", ()) else {"after": sources[0]}
+                layers.append(replace(layer, **place) if passed else layer)
+        return replace(self, layers=tuple(layers)) if passed else self
+
     def for_images(self, input_shape: tuple[int, ...], num_classes: int) -> Network:
         """Return the network for images of another shape (channels, height, width) and number of classes: the same
         layers, with a last fully connected layer of another size.

@@ -96,7 +96,5 @@ def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequenc
     for reader in consumers.get(add.name, ()):
         if isinstance(reader, ReLU | ReLU6):
             readers += consumers.get(reader.name, ())
-    needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
-    # Outside of training what dropout returns is the map that it reads, whose other readers may need a halo.
-    shared = any(isinstance(r, Dropout) and r.name == shortcut for readers in consumers.values() for r in readers)
-    return shortcut != "input" and convolution.groups == 1 and not needs_halo and not shared
+    needs_halo = any(isinstance(r, Convolution) and r.padding for r in readers)
+    return shortcut != "input" and convolution.groups == 1 and not needs_halo
