@@ -17,6 +17,7 @@ from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
 from ...cython_src.plan.model import PHASES, BlockLoop, Plan
 from ..bounds.bounds import span
+from ..tables.numbers import plural
 
 MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text
 
@@ -126,7 +127,7 @@ def view_of(
         if shown[numbers[0]]:
             add("loop", first.name, first.layer, first.phase, tasks)
         else:
-            text = f"{tasks} task{'s' * (tasks > 1)} of {len(loops)} loop{'s' * (len(loops) > 1)}"
+            text = f"{plural(tasks, 'task')} of {plural(len(loops), 'loop')}"
             add("folded", text, first.layer, first.phase, 1)
         nodes = rows[-1].nodes
         node_of[first.first_task : first.first_task + tasks] = nodes if len(nodes) == tasks else nodes[0]

@@ -167,7 +167,7 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     sequence : int
         Tokens of a sample.
     tokenizer : str
-        Files, see `tokenizer.FORMS`.
+        File that encodes "text".
 
     Raises
     ------
