@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .gradients import masked, pass_on, sent_back, sent_to
+from .gradients import pass_on, sent_back, sent_to
 from .state import Lowering, TensorMap, loop_name, phase_of
 from .units import ACTIVATIONS, Unit
 
@@ -16,7 +16,6 @@ def add(low: Lowering, unit: Unit, again: bool) -> None:
 
 def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Hand the gradient to both inputs."""
-    gradient = masked(low, unit, gradient)
     for name in unit.sources:
         pass_on(low, unit, name, gradient)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..errors import UsageError
+from ..kernels.convolution.algorithms import algorithm_of
 from ..networks.layers import Convolution, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
@@ -116,6 +117,8 @@ def lower(
     if options.chain:
         builder.rewrite_chains(options.weight_gradients)
     builder.attributes["aliases"] = low.aliases
+    taken = {loop.name: algorithm_of(loop) for loop in builder.loops}
+    builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
     return builder.build(options.memory)
 
 
@@ -161,24 +164,15 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     kernels for it, else channels."""
     if spec.tokens:
         return TOKENS_LAYOUT
-    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if computes(layout, spec, options)]
+    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if layout.computes(spec, options)]
     if LANES_LAYOUT not in able:
         return CHANNELS_LAYOUT
     if FLAT_LAYOUT not in able:
         few = SPARSE * options.batch <= LANES_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
-        return CHANNELS_LAYOUT if few and computes(CHANNELS_LAYOUT, spec, options) else LANES_LAYOUT
+        return CHANNELS_LAYOUT if few and CHANNELS_LAYOUT.computes(spec, options) else LANES_LAYOUT
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES_LAYOUT.lanes
     return LANES_LAYOUT if images else FLAT_LAYOUT
-
-
-def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
-    """Return whether a layout has kernels for a network with these options."""
-    try:
-        layout.check(spec, options)
-    except UsageError:
-        return False
-    return True
 
 
 def initialise(bound, seed: Count = 0) -> None:

@@ -23,7 +23,7 @@ def pixels(a, b, shapes, maps=None):
         if operand not in WRITTEN:
             yield m.read(b["n"], b["y"])
         else:
-            adds = a.get("accumulate_branch" if operand == "branch" else "accumulate", 0)
+            adds = a["accumulate_branch"] if operand == "branch" else a.get("accumulate") or "previous" in shapes
             yield m.write(b["n"], b["y"], accumulate=adds)
 
 

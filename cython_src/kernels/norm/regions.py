@@ -28,7 +28,7 @@ def norm_pixels(a, b, shapes):
     for operand in PER_CHANNEL:
         if operand in shapes:
             yield read(operand)
-    yield from pixels({**a, "accumulate": "previous" in shapes}, b, shapes, _maps(shapes))
+    yield from pixels(a, b, shapes, _maps(shapes))
     if "partials" in shapes:
         yield write("partials", (b["partial"], b["partial"] + 1))
 

@@ -47,7 +47,7 @@ class Channels(ImageLayout):
     load_kernel = "channels_load_images"
     loops: ClassVar = {
         Convolution: Loops(convolution, convolution_backward),
-        BatchNorm: Loops(norm, norm_backward),
+        BatchNorm: Loops(norm, norm_backward, masks=True),
         Add: Loops(add, add_backward),
         ReLU: Loops(activation, activation_backward),
         ReLU6: Loops(activation, activation_backward),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ....errors import UsageError
 from ....kernels.load.load import WIDEST_IMAGE
 from ....kernels.maps.lanes import KERNEL, LanesFeatures, LanesMap
 from ....kernels.simd.instruction_sets import LANES
@@ -15,7 +14,7 @@ from ...elementwise import activation, activation_backward
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import ImageLayout, Loops, Lowering, check_chain
+from ...state import ImageLayout, Loops, Lowering
 from ...units import Unit
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
@@ -33,6 +32,7 @@ class Lanes(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    readers_mask = True
     joint_sgd = True
     loops: ClassVar = {
         Convolution: Loops(convolution, convolution_backward),
@@ -44,12 +44,18 @@ class Lanes(ImageLayout):
     def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
         self.name, self.lanes, self.convolutions = name, lanes, convolutions
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
-        check_chain(spec, self.name)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
+        names = ["input", *(layer.name for layer in spec.layers)]
+        for before, (name, sources) in zip(names, spec.inputs().items(), strict=False):
+            if sources != (before,):
+                yield (
+                    f"each layer must read the one before it in layout {self.name!r}, {name!r} reads "
+                    f"{', '.join(sources)}; use layout 'channels'"
+                )
         if spec.input_shape[2] > WIDEST_IMAGE:
-            raise UsageError(
+            yield (
                 f"images must be at most {WIDEST_IMAGE} pixels wide in layout {self.name!r}, got "
                 f"{spec.input_shape[2]}; use layout 'channels'"
             )
@@ -59,7 +65,7 @@ class Lanes(ImageLayout):
                 padding = layer.padding if layer.padding in paddings else paddings[0]
                 plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
                 if layer != plain or after[1] % 2 or after[2] % 2:
-                    raise UsageError(
+                    yield (
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
                         f"a result with even sides in layout {self.name!r}, got {layer} on {before}; "
                         f"use layout 'channels'"
@@ -67,7 +73,7 @@ class Lanes(ImageLayout):
             elif isinstance(layer, MaxPool) and (
                 layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
             ):
-                raise UsageError(
+                yield (
                     f"pooling must have size 2, no overlap, and an input with even sides in layout {self.name!r}, got "
                     f"{layer} on {before}; use layout 'channels'"
                 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ....errors import UsageError
 from ....kernels.convolution.algorithms import CONV_OPTIONS
 from ....networks.layers import (
     GELU,
@@ -55,6 +54,7 @@ class Tokens(Layout):
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
     convolutions = CONV_OPTIONS  # there are none here
     ends = TOKENS
+    readers_mask = True
     loops: ClassVar = {
         Embedding: Loops(embedding, embedding_backward),
         Positions: Loops(positions, positions_backward),
@@ -70,19 +70,17 @@ class Tokens(Layout):
         Add: Loops(addition, add_backward),
     }
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
         if options.label_smoothing:
-            raise UsageError(
-                f"label_smoothing must be 0 in layout 'tokens', got {options.label_smoothing:g}; leave it out"
-            )
+            yield f"label_smoothing must be 0 in layout 'tokens', got {options.label_smoothing:g}; leave it out"
         layers = {layer.name: layer for layer in spec.layers}
         read = [name for names in spec.inputs().values() for name in names]
         for layer in spec.layers:
             for name in getattr(layer, "inputs", ()) if isinstance(layer, Attention) else ():
                 if not isinstance(layers.get(name), Linear) or read.count(name) > 1:
-                    raise UsageError(
+                    yield (
                         f"inputs of attention must be linear layers that nothing else reads, got {name!r} for "
                         f"{layer.name!r}; add a linear layer"
                     )

@@ -91,8 +91,7 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
 
 
 def linear_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
-    """Append data gradient and weight gradient. The gradient is that before the unit's own activation: the reader of
-    its result has sent it past that."""
+    """Append data gradient and weight gradient."""
     if unit.shortcut:
         pass_on(low, unit, unit.shortcut, gradient)
     if low.learns[unit.sources[0]]:

@@ -18,7 +18,6 @@ def addition(low: Lowering, unit: Unit, again: bool) -> None:
     if not unit.joins_norm or again:
         add(low, unit, again)
         return
-    unit.applied = low.options.training or len(low.readers[unit.target]) > 1
     if unit.applied:
         low.output_map(unit, again)
 
