@@ -84,9 +84,7 @@ class GraphView:
         )
 
 
-def view_of(
-    plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = (), most_tasks: int = MOST_TASKS
-) -> GraphView:
+def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = ()) -> GraphView:
     """Return the view of a plan's tasks of some layers and phases.
 
     Parameters
@@ -97,7 +95,6 @@ def view_of(
         Names of layers, each with all below it ("h.0" has "h.0.mlp.c_fc"); empty: all.
     phases : sequence of str
         Empty: all.
-    most_tasks : int
 
     Raises
     ------
@@ -106,7 +103,7 @@ def view_of(
     """
     check_choice("barrier", barrier, BARRIERS)
     shown = [_is_shown(loop, layers, phases) for loop in plan.loops]
-    _check(plan, shown, layers, phases, most_tasks)
+    _check(plan, shown, layers, phases)
     ends = barrier_after(plan, barrier)
     graph = record_with_barriers(plan, barrier)
     rows: list[Row] = []
@@ -155,7 +152,7 @@ def _is_shown(loop: BlockLoop, layers: Sequence[str], phases: Sequence[str]) -> 
     return below and (not phases or loop.phase in phases)
 
 
-def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str], most_tasks: int) -> None:
+def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str]) -> None:
     for phase in phases:
         if phase not in PHASES:
             raise UsageError(f"phases must be some of {', '.join(PHASES)}; got {phase!r}{did_you_mean(phase, PHASES)}")
@@ -167,9 +164,9 @@ def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Seq
     tasks = sum(loop.num_blocks for loop, is_shown in zip(plan.loops, shown, strict=True) if is_shown)
     if not tasks:
         raise UsageError(f"layers {', '.join(layers)} must have loops of phase {', '.join(phases)}, got none")
-    if tasks > most_tasks:
+    if tasks > MOST_TASKS:
         raise UsageError(
-            f"a picture holds at most {most_tasks} tasks, got {tasks}; name fewer --layers or --phases, lower the "
+            f"a picture holds at most {MOST_TASKS} tasks, got {tasks}; name fewer --layers or --phases, lower the "
             "batch or enlarge the blocks (--granularity)"
         )
 
