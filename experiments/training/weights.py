@@ -151,7 +151,7 @@ def _exchanged(network: Network) -> set[str]:
 def _from_hugging_face(
     arrays: Mapping[str, np.ndarray], network: Network, form: _Form, path: Path
 ) -> dict[str, np.ndarray]:
-    """Rename and exchange what a file of Hugging Face has; one of `forktask train` has other shapes and stays as it is."""
+    """Rename and exchange what a file of Hugging Face has; one of `forktask train` has other shapes and stays."""
     found: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         short = name.removeprefix(form.prefix)
