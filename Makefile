@@ -3,9 +3,9 @@ VENV ?= .venv
 OUT ?= comparison
 BIN := $(VENV)/bin
 SOURCES := $(shell git ls-files 2>/dev/null)
-# What an installation is made from.
+# What an installation is made from; pages are no part of it.
 BUILT_FROM := $(filter-out %.md,$(filter meson.build pyproject.toml api/% cython_src/% experiments/% forkjoin/% tasking/%,\
-	$(SOURCES))) api/README.md
+	$(SOURCES)))
 PYTEST := $(BIN)/python -P -m pytest
 # Tests that run beside no other test, since they read a clock or count what threads do.
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \

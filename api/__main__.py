@@ -12,8 +12,10 @@ def _leave(*_: object) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that the caller closed (`2>&-`) on nothing: the next file that is opened would get the
-    number of one, and what libraries write there as its content."""
+    """Open the null device for standard streams that the caller closed (`2>&-`).
+
+    Otherwise the next file would get the number of one of them, and what libraries write there as its content.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nothing = os.open(os.devnull, os.O_RDWR)
@@ -25,7 +27,7 @@ def _open_closed_streams() -> None:
 
 
 def main() -> int:
-    """Load the command line and run it; Ctrl-C before and after is as good as meanwhile."""
+    """Load the command line and run it; Ctrl-C works alike before, during and after."""
     _open_closed_streams()
     usual = signal.getsignal(signal.SIGINT)  # ignored in what a shell runs in the background
     outside = _leave if usual is signal.default_int_handler else usual

@@ -1,4 +1,4 @@
-"""Arguments of what users call: a wrong name, type or range is answered in one sentence, read off the signature."""
+"""Checks of arguments of public functions: a wrong name, type or range gives one sentence."""
 
 from __future__ import annotations
 

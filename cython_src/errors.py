@@ -1,4 +1,4 @@
-"""The exceptions for what a user can mend, checks that raise them, and the nearest known name for one that is none."""
+"""Exceptions for what a user can mend, checks that raise them, and suggestions for unknown names."""
 
 from __future__ import annotations
 

@@ -179,17 +179,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return type(self).from_mapping({**self.as_dict(), **changes}, type(self).__name__)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Return all fields by name."""
         return msgspec.structs.asdict(self)
 
     def differences(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
+        """Return the fields that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(type(self)) if getattr(self, f.name) != f.default}
 
 
 @cache
 def fields(record: type[Record]) -> tuple[Field, ...]:
-    """The fields of a record, in the order in which they are written."""
+    """Return the fields of a record, in the order in which they are written."""
     hints = typing.get_type_hints(record, include_extras=True)
     result = []
     for info in msgspec.structs.fields(record):

@@ -1,4 +1,4 @@
-"""Binding a plan to whatever it shall run on: this processor, NumPy, or a GPU."""
+"""Binding a plan to its target: this processor, NumPy, or a GPU."""
 
 from __future__ import annotations
 

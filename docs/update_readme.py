@@ -1,125 +1,173 @@
-"""Put results into the README:  python docs/update_readme.py DEMONSTRATION [COMPARISON]
+"""Write the measured and the simulated results into the README:  python -P docs/update_readme.py [FOLDER]
 
-DEMONSTRATION is the folder of `forktask run demonstration`: the first figure, and the sentence of result above it.
-COMPARISON is that of `make compare`: the table further below.
+They stand as numbers in PUBLISHED, so that they outlive the form of samples; tests/test_provenance.py fails where the
+README or its figure is not what these numbers give. FOLDER, a results folder of `forktask run demonstration`, renews
+them: its samples are kept beside the numbers, and `conditions.txt` there says what was special about the measurement.
 """
 
+import json
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
 
 import matplotlib
-import numpy as np
+import pandas as pd
 
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.speeds import main_plan, speed_table
-from forktask.experiments.report import columns
+from forktask.experiments.analysis.speeds import on_most_threads, speed_table
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
-from forktask.experiments.report.sections import records_of
-from forktask.experiments.simulate.predict import error_text, prediction_table, thread_counts
-from forktask.experiments.tables import text_table
+from forktask.experiments.simulate.predict import prediction_table, thread_counts
+from forktask.experiments.tables import Column, markdown_table
+from forktask.experiments.tables.numbers import interval, time
 
 ROOT = Path(__file__).resolve().parent.parent
-IMAGES, README = ROOT / "docs" / "images", ROOT / "README.md"
+PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
+FIGURE, README = ROOT / "docs" / "images" / "demonstration.svg", ROOT / "README.md"
 MODELS = {
     "forkjoin:region=persistent": "fork-join: a barrier after each loop",
     "taskiter": "tasks: replayed, no barriers",
 }
+NUMBERS = ("median_s", "speedup", "speedup_low", "speedup_high", "ratio", "ratio_low", "ratio_high")
 
 
-def put(mark: str, content: str) -> None:
-    """Write a text between two marks of the README."""
-    marked = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
-    text, found = re.subn(f"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _: marked, README.read_text(), flags=re.S)
-    if found != 1:
-        raise SystemExit(f"README.md must have the marks of its {mark} once, has them {found} times")
-    README.write_text(text)
-
-
-def demonstration(folder: str) -> None:
-    """Draw measured and simulated speedups with fine and with coarse blocks, and write what they say."""
+def publish(folder: str) -> None:
+    """Take numbers and samples from a results folder into PUBLISHED."""
     study = load(folder)
-    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id]["num_tasks"])
-    threads = thread_counts(study, plans[0])
+    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
+    threads, speeds = thread_counts(study, plans[0]), speed_table(study)
+    cpu = study.environment["cpu"]
+    found = {
+        "machine": cpu["model"] + (", virtual machine" if cpu["virtual_machine"] else ""),
+        "date": study.run.created[:10],
+        "commit": study.environment["build"]["commit"],
+        "threads": on_most_threads(speeds)[1],
+        "blocks": {},
+        "measured": [],
+        "simulated": [],
+    }
+    for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
+        images = study.records[plan_id]["granularity"].removeprefix("images=")
+        text = f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+        found["blocks"][name] = text
+        for row in speeds[speeds["plan_id"] == plan_id].to_dict("records"):
+            numbers = {key: None if pd.isna(row[key]) else float(f"{row[key]:.6g}") for key in NUMBERS}
+            about = {key: row[key] for key in ("model", "threads", "verdict")}
+            found["measured"].append({"blocks": name, **about, **numbers})
+        for row in prediction_table(study, plan_id, threads, None, list(MODELS)).to_dict("records"):
+            curve = {"model": row["model"], "threads": row["threads"], "speedup": float(f"{row['speedup']:.6g}")}
+            found["simulated"].append({"blocks": name, **curve})
+    seen = prediction_table(study, plans[0], threads)
+    found["error"] = float(f"{seen.loc[seen['threads'] > 1, 'error'].abs().median():.6g}")
+    for name in ("samples.jsonl", "machine.toml"):
+        shutil.copy(Path(folder) / name, PUBLISHED)
+    (PUBLISHED / "published.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured(found: dict) -> str:
+    """Return the table of all models on most threads, with machine, commit, date and conditions."""
+    points = {(row["blocks"], row["model"]): row for row in found["measured"] if row["threads"] == found["threads"]}
+    columns = [Column("model", lambda row: f"`{row['model']}`")]
+    for name in found["blocks"]:
+        columns += [
+            Column(f"{name}: a step", lambda row, name=name: time(points[name, row["model"]]["median_s"]), True),
+            Column("time / fork-join", lambda row, name=name: ratio_text(points[name, row["model"]])),
+        ]
+    first = next(iter(found["blocks"]))
+    rows = sorted((row for key, row in points.items() if key[0] == first), key=lambda row: row["median_s"])
+    blocks = "; ".join(f"{name}: {text}" for name, text in found["blocks"].items())
+    folder = PUBLISHED.relative_to(ROOT)
+    about = (
+        f"Blocks, {blocks}. {found['machine']}, {found['threads']} threads, {found['date']}, commit "
+        f"{found['commit'][:12]}. {(PUBLISHED / 'conditions.txt').read_text().strip()} Measured with "
+        f"`forktask run demonstration`; [the samples]({folder}/samples.jsonl)."
+    )
+    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False)])
+
+
+def ratio_text(row: dict) -> str:
+    """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
+    if not row["verdict"]:
+        return ""
+    limits = "" if row["ratio_low"] is None else interval(row["ratio_low"], row["ratio_high"], 3) + " "
+    return f"{row['ratio']:.3f} {limits}{row['verdict']}"
+
+
+def simulated(found: dict) -> str:
+    """Return what the simulated curve shows, and how far it can be checked."""
+    first, most = next(iter(found["blocks"])), max(row["threads"] for row in found["simulated"])
+    ends = {(row["blocks"], row["model"]): row["speedup"] for row in found["simulated"] if row["threads"] == most}
+    joined, replayed = (ends[first, model] for model in MODELS)
+    text = (
+        f"From the serial durations of the fine blocks the simulation gives {most} threads a speedup of "
+        f"{joined:.0f} with barriers and {replayed:.0f} without. It assumes that the cost of a barrier grows linearly "
+        "beyond the measured threads, and that bandwidth and cores do so too. The batch of 16 images leaves most of "
+        f"{most} threads without a block in loops over images. At the points that were measured here it errs by "
+        f"{found['error']:.1%} (median); **its error on more than two threads was never measured.**"
+    )
+    path = FIGURE.relative_to(ROOT)
+    return f"{textwrap.fill(text, 120)}\n\n![Speedup over threads, fork-join and tasks, fine and coarse blocks]({path})"
+
+
+def draw(found: dict, path: Path) -> None:
+    """Draw measured and simulated speedups with fine and with coarse blocks."""
+    rows = {kind: pd.DataFrame(found[kind]) for kind in ("measured", "simulated")}
     with matplotlib.rc_context(style.style_parameters()):
         figure, axes = style.new_figure("double", 2, panel_height=2.3)
-        styles = style.model_styles(list(MODELS))
-        for axis, plan_id, name in zip(axes, plans, ("fine", "coarse"), strict=True):
-            table = prediction_table(study, plan_id, threads, None, list(MODELS))
-            measured = speed_table(study)
-            near = table.loc[~table["far"], "threads"].max()
-            axis.axvspan(near, threads[-1] * 1.3, facecolor="0.95", zorder=0)
-            for model, label in MODELS.items():
-                look, own = styles[model], table[table["model"] == model]
-                axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
-                place = (own["threads"].iloc[-1], own["speedup"].iloc[-1])
-                above = 4 if model == "taskiter" else -10
-                axis.annotate(
-                    f"{place[1]:.0f}" if place[1] >= 3 else f"{place[1]:.1f}",
-                    place,
-                    xytext=(0, above),
-                    textcoords="offset points",
-                    ha="center",
-                    color=look.color,
-                )
-                points = measured[(measured["plan_id"] == plan_id) & (measured["model"] == model)]
-                ends = [(points["speedup"] - points["speedup_low"]), (points["speedup_high"] - points["speedup"])]
-                axis.errorbar(
-                    points["threads"],
-                    points["speedup"],
-                    yerr=[np.maximum(end.fillna(0), 0) for end in ends],
-                    color=look.color,
-                    linestyle="none",
-                    elinewidth=0.8,
-                    **style.marker_look(look),
-                    label=label,
-                )
-            x_axis(axis, threads, "threads")
-            axis.set_ylim(0, 24)
-            blocks = study.plans[plan_id]["granularity"].removeprefix("images=")
-            images = f"{blocks} image{'s' * (blocks != '1')}"
-            style.panel_title(axis, f"{name} blocks: {images} each, {study.plans[plan_id]['num_tasks']} a step")
-            axis.text(near * 1.15, 22, "far beyond what\nwas measured", color=style.GREY, va="center")
-            axis.text(near / 1.15, 22, "lines simulated,\nmarkers measured", color=style.GREY, ha="right", va="center")
+        for axis, (name, text) in zip(axes, found["blocks"].items(), strict=True):
+            draw_blocks(axis, *(table[table["blocks"] == name] for table in rows.values()))
+            style.panel_title(axis, f"{name} blocks: {text}")
+            axis.set_ylim(0, rows["simulated"]["speedup"].max() * 1.15)
         axes[0].set_ylabel("speedup over one thread")
         style.add_legend(figure, "double", axes[0].get_legend_handles_labels()[0])
-        style.save(figure, IMAGES / "demonstration.svg")
-    put("result", result(study, plans, threads))
+        style.save(figure, path)
 
 
-def result(study, plans, threads) -> str:
-    """Return the sentence of result."""
-    fine = plans[0]
-    most = max(count for _, count in study.points_of(fine))
-    row = speed_table(study).set_index(["plan_id", "model", "threads"]).loc[(fine, "taskiter", most)]
-    table = prediction_table(study, fine, threads, None, list(MODELS)).set_index(["model", "threads"])
-    last = [table.loc[(model, threads[-1]), "speedup"] for model in MODELS]
-    error = re.search(r"by ([\d.]+%)", error_text(prediction_table(study, fine, threads)))
-    share, least, greatest = (1 - row[name] for name in ("ratio", "ratio_high", "ratio_low"))
-    measured = f"{share:.0%} of a step on {most} cores [{least:.0%}, {greatest:.0%}]"
-    if least <= 0:
-        measured = f"at most {greatest:.0%} of a step on {most} cores (95 % interval from {least:.0%})"
-    text = (
-        f"**What barriers cost: {measured}, measured, and {1 - last[0] / last[1]:.0%} on {threads[-1]}, simulated.** "
-        "So much less time do replayed tasks take than the better form of fork-join, for a training step of a small "
-        "network (`cifar10_cnn`, batch 16) in fine blocks. From the blocks' durations the simulation predicts speedups "
-        f"of {last[1]:.0f} and {last[0]:.0f}; at measured points it errs by {error[1]} (median), and beyond four times "
-        "the measured threads (shaded) its error is not known. Coarse blocks leave too little to do at once for either."
-    )
-    picture = "![Speedup over threads, fork-join and tasks, fine and coarse blocks](docs/images/demonstration.svg)"
-    return textwrap.fill(text, 120) + "\n\n" + picture
+def draw_blocks(axis, points: pd.DataFrame, curves: pd.DataFrame) -> None:
+    """Draw the two models of MODELS: simulated lines, and measured markers with intervals."""
+    styles = style.model_styles(list(MODELS))
+    widest, last = points["threads"].max(), curves["threads"].max()
+    axis.axvspan(widest * 1.1, last * 1.3, facecolor="0.95", zorder=0)
+    axis.text(widest * 1.3, 0.4, "simulated only", color=style.GREY)
+    for model, label in MODELS.items():
+        look, own, seen = styles[model], curves[curves["model"] == model], points[points["model"] == model]
+        axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
+        end = (last, own["speedup"].iloc[-1])
+        above = 4 if model == "taskiter" else -10
+        axis.annotate(f"{end[1]:.3g}", end, (0, above), textcoords="offset points", ha="center", color=look.color)
+        ends = [seen["speedup"] - seen["speedup_low"], seen["speedup_high"] - seen["speedup"]]
+        errors = [end.fillna(0).clip(lower=0) for end in ends]
+        shown = {**style.marker_look(look), "color": look.color, "linestyle": "none", "elinewidth": 0.8}
+        axis.errorbar(seen["threads"], seen["speedup"], yerr=errors, label=label, **shown)
+    x_axis(axis, sorted(curves["threads"].unique()), "threads")
 
 
-def comparison(folder: str) -> None:
-    """Write the table of the main plan."""
-    study = load(folder)
-    table = text_table(columns.SPEED, records_of(speed_table(study), main_plan(study)))
-    put("table", "```\n" + "\n".join(table) + "\n```")
+def readme_of(found: dict, text: str) -> str:
+    """Return the text of the README with both results written anew.
+
+    Raises
+    ------
+    ValueError
+        The marks of a result are not there once.
+    """
+    for mark, content in (("measured", measured(found)), ("simulated", simulated(found))):
+        marked = f"<!-- {mark} -->\n{content}\n<!-- end of {mark} -->"
+        text, num_marks = re.subn(f"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, m=marked: m, text, flags=re.S)
+        if num_marks != 1:
+            raise ValueError(f"README.md must have the marks of {mark!r} once, has them {num_marks} times")
+    return text
+
+
+def main() -> None:
+    """Write the README's results and its figure."""
+    for folder in sys.argv[1:]:
+        publish(folder)
+    found = json.loads((PUBLISHED / "published.json").read_text())
+    README.write_text(readme_of(found, README.read_text()))
+    draw(found, FIGURE)
 
 
 if __name__ == "__main__":
-    demonstration(sys.argv[1])
-    for other in sys.argv[2:]:
-        comparison(other)
+    main()

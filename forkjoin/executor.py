@@ -61,7 +61,7 @@ def enter_openmp() -> None:
 
 
 def openmp_conduct(pinned: str) -> Conduct:
-    """The record of executors whose threads are OpenMP's."""
+    """Return the `Conduct` of executors whose threads are OpenMP's."""
     return Conduct(
         caller_executes=True,
         threads_start="first run",
@@ -78,7 +78,7 @@ def loaded_runtime() -> str:
 
 
 def check_team(team_size: int, num_threads: int) -> None:
-    """Raise `MachineError` if another number of threads came than was asked for."""
+    """Raise `MachineError` if the team has another number of threads than requested."""
     if team_size != num_threads:
         raise MachineError(
             f"OpenMP must run {num_threads} threads but ran {team_size}; look at OMP_THREAD_LIMIT, and do not call "
@@ -87,10 +87,10 @@ def check_team(team_size: int, num_threads: int) -> None:
 
 
 def check_threads_start(num_threads: int) -> None:
-    """Raise `MachineError` unless so many threads can live at once: some libraries end the process where they cannot.
+    """Raise `MachineError` unless so many threads can live at once; some libraries would end the process instead.
 
-    As many are started and ended, and an eighth more, since libraries start some of their own and take memory. It takes
-    some 20 us each, and is done where there are more than CPUs, or where address space is limited.
+    Starts and ends as many, and an eighth more, since libraries start threads of their own and take memory. That takes
+    some 20 us a thread, so it is left out unless there are more threads than CPUs, or address space is limited.
     """
     limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
     if num_threads <= (1 if limited else os.cpu_count() or 1):
@@ -270,7 +270,7 @@ class _Seats:
     def take(self):
         """Return the worker number of the calling thread until `rise`. The threads are joblib's, and end with the run.
 
-        A caller looks at `stopped` after this, `empty` at the seats after it has set it: no block begins unseen.
+        The caller reads `stopped` afterwards, and `empty` sets it before it reads the seats: so no block begins unseen.
         """
         worker = getattr(self._local, "worker", None)
         if worker is None:

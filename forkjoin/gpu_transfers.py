@@ -30,11 +30,11 @@ class GpuOffloadExecutor(GpuExecutor):
         self._host_worker = Workers(1, bound.scratch_bytes)
 
     def _offloads(self, kernel: str) -> bool:
-        pooling = kernel.startswith(("max_pool", "average_pool", "global_pool"))
+        pooling = "pool" in kernel and not kernel.startswith("conv")
         return kernel.startswith(self.options.kernels) or (self.options.kernels == "pool" and pooling)
 
     def _bring(self, bound):
-        """Copy nothing in advance: every loop asks for the data it uses."""
+        """Copy nothing in advance: every loop fetches the data it uses."""
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):

@@ -120,7 +120,12 @@ TASKFLOW = _reference(
 )
 STARPU = _reference("starpu", ".forkjoin.starpu_executor:StarPUExecutor", StarPUOptions, colors=("pink",), markers="X")
 # A model of a GPU looks like its twin on the CPU, if it has one.
-GPU_FORKJOIN = _gpu("gpu_forkjoin", ".forkjoin.gpu_executor:GpuForkJoinExecutor", barrier="loop")
+GPU_FORKJOIN = _gpu(
+    "gpu_forkjoin",
+    ".forkjoin.gpu_executor:GpuForkJoinExecutor",
+    barrier="loop",
+    advice={"waits": "gpu_stream, which waits at the end of a run"},
+)
 GPU_STREAM = _gpu("gpu_stream", ".forkjoin.gpu_executor:GpuStreamExecutor", colors=("grey",), markers="<")
 GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
@@ -130,6 +135,7 @@ GPU_HOSTLOAD = _gpu(
     moves_data=True,
     colors=("brown",),
     markers="Pp",
+    advice={"waits": "copies=prefetch with memory=pinned"},
 )
 GPU_OFFLOAD = _gpu(
     "gpu_offload",

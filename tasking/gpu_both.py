@@ -3,7 +3,7 @@
 References
 ----------
 The policy is that of StarPU's `dmda` scheduler (deque model, data aware): expected end = when a worker of the host or
-the device is free, plus the copies that are missing there, plus the expected length. Here the order is that of the
+the device is free, plus the copies that are missing there, plus the expected duration. Here the order is that of the
 plan, and a task is a range of a loop's blocks. No two tasks of a loop write to the same piece of a buffer; pieces are
 cut along its first dimension, and copies are made of pieces. So a part of a loop may run on the host and the rest on
 the device.
@@ -27,7 +27,7 @@ from .host_workers import HostTask, HostWorkers
 from .models import GPU_BOTH
 from .performance_models import PerformanceModels
 
-UNREAD_REPLAYS = 4  # of which the device's lengths wait to be read; then the calling thread waits for the stream
+UNREAD_REPLAYS = 4  # of which the device's durations wait to be read; then the calling thread waits for the stream
 
 
 def choose_place(
@@ -70,7 +70,7 @@ class Task:
     Attributes
     ----------
     size : int
-        Operations and bytes, by which lengths are told apart.
+        Operations and bytes: histories of durations are kept by size.
     uses : list
         See `GpuBoundPlan.uses_of`.
     pieces : dict of (str, int) to bool
@@ -182,7 +182,7 @@ class GpuBothExecutor(GpuExecutor):
             self.models.save(self._file)
 
     def _bring(self, bound):
-        """Copy nothing in advance: every task asks for the data it uses."""
+        """Copy nothing in advance: every task fetches the data it uses."""
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""
@@ -313,7 +313,7 @@ class _Run:
         return spare.pop() if spare else self.bound.device.event(timing=True)
 
     def _synchronize(self) -> None:
-        """Wait for the stream, and read the lengths of what has ended."""
+        """Wait for the stream, and read the durations of what has ended."""
         executor, device = self.executor, self.bound.device
         device.synchronize(executor._stream)
         self.in_flight.clear()

@@ -176,7 +176,12 @@ TASKITER = _own(
     markers="v<h",
 )
 # A model of a GPU looks like its twin on the CPU, if it has one.
-GPU_TASKS = _gpu("gpu_tasks", ".tasking.gpu_executor:GpuTasksExecutor", GpuTasksOptions)
+GPU_TASKS = _gpu(
+    "gpu_tasks",
+    ".tasking.gpu_executor:GpuTasksExecutor",
+    GpuTasksOptions,
+    advice={"waits": "taskwait=none, or gpu_taskgraph"},
+)
 GPU_TASKGRAPH = _gpu(
     "gpu_taskgraph", ".tasking.gpu_executor:GpuTaskGraphExecutor", GpuTaskGraphOptions, barrier="iteration"
 )
@@ -191,4 +196,5 @@ GPU_BOTH = _gpu(
     reproducible=False,
     colors=("pink",),
     markers="P",
+    advice={"host blocks": "these blocks on the device (policy=gpu)"},
 )

@@ -16,8 +16,8 @@ from ..cython_src.errors import UsageError
 from ..cython_src.reading import Amount, Count, Name, read_json
 
 FORMAT_VERSION = 1
-CALIBRATION = 3  # lengths that a history needs before it is believed
-OUTLIER = 3.0  # times the mean, from which on a length is one
+CALIBRATION = 3  # durations that a history needs before it is used
+OUTLIER = 3.0  # times the mean: longer durations are outliers
 OUTLIERS = ("first call", "transfer wait", "contention")
 
 
@@ -29,9 +29,9 @@ class History:
     ----------
     count : int
     mean_s : float
-        Of lengths that are no outliers.
+        Of durations that are no outliers.
     outliers : dict of str to list of float
-        "first call": compilation, page faults, cold caches; "transfer wait": the length holds a copy that had to come
+        "first call": compilation, page faults, cold caches; "transfer wait": the duration holds a copy that had to come
         first; "contention": `OUTLIER` times the mean or more, for none of these reasons.
     """
 
@@ -40,7 +40,7 @@ class History:
     outliers: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, length_s: float, first: bool = False, transfer: bool = False) -> str | None:
-        """Note a length; returns the name of the outlier that it is, None for a usual one."""
+        """Add a duration; return its kind of outlier, or None."""
         name = None
         if first:
             name = "first call"
@@ -94,12 +94,12 @@ class PerformanceModels:
         return self.histories.setdefault(key, History()).add(length_s, first, transfer)
 
     def expected_s(self, kernel: str, size: int, place: str) -> float | None:
-        """Expected length; None until the history is long enough."""
+        """Return the expected duration; None until the history is long enough."""
         history = self.histories.get((kernel, size, place))
         return history.mean_s if history and history.count >= CALIBRATION else None
 
     def count(self, kernel: str, size: int, place: str) -> int:
-        """Usual lengths and first calls noted in this process or before."""
+        """Return the number of usual durations and first calls in this process and before."""
         history = self.histories.get((kernel, size, place))
         return 0 if history is None else history.count + len(history.outliers.get("first call", ()))
 

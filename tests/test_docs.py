@@ -20,28 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from forktask.experiments.commands.main import make_parser
+from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
 from forktask.experiments.sampling.models import parse_models
+from forktask.experiments.scaling.sequential import FALSE_ALARM, FALSE_PASS, least_rounds
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMANDS = (
-    "info",
-    "compare",
-    "run",
-    "report",
-    "simulate",
-    "diagnose",
-    "peers",
-    "train",
-    "study",
-    "metg",
-    "trace",
-    "gate",
-    "plan",
-    "tune",
-)
 PLACEHOLDERS = {
     "COMMAND": "compare",
     "DIR": "results",
@@ -173,13 +158,48 @@ def test_tables_of_the_reference_are_those_of_the_code(page):
 
 
 def test_the_index_names_every_page():
-    """Check that docs/README.md leads to each page below docs/, and that each note says when it was written."""
-    index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())}
-    pages = {page for page in PAGES if page.is_relative_to(index.parent) and page.parent.name != "site"}
-    assert pages - {index} <= linked
-    for note in (index.parent / "notes").glob("*.md"):
-        assert re.search(r"^Note of \d{4}-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
+    """Check that docs/README.md leads to each page below docs/, the list of studies to each study."""
+    docs = ROOT / "docs"
+    linked = {
+        (index.parent / target).resolve()
+        for index in (docs / "README.md", docs / "studies.md")
+        for target in re.findall(r"\]\(([^)#]+)\)", index.read_text())
+    }
+    pages = {page for page in PAGES if page.is_relative_to(docs) and page.parent.name != "site"}
+    assert pages - {docs / "README.md"} <= linked
+
+
+def test_notes_begin_with_what_was_found():
+    """Check that each note states its finding first, then when it was measured; and that studies are short."""
+    for note in (ROOT / "docs" / "notes").glob("*.md"):
+        assert re.match(r"# .*\n\n\*\*Finding:\*\* ", note.read_text()), name_of(note)
+        assert re.search(r"^\*\*Measured\*\* 2026-\d\d-\d\d", note.read_text(), re.MULTILINE), name_of(note)
+    for page in (ROOT / "docs" / "studies").glob("*.md"):
+        assert len(page.read_text().splitlines()) <= 60, name_of(page)
+
+
+def test_each_finding_names_its_source():
+    """Check that there are at most twelve findings, each with a note, a study or a folder, or that of another one."""
+    rows = re.findall(r"^\| (\d+)\*? \|(.*)\|$", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 12
+    for number, row in rows:
+        assert re.search(r"\]\((notes|studies|\.\./results)/|\| as \d+ \|", row), number
+
+
+def test_the_page_of_commands_has_each_of_them():
+    """Check that each command has an example on the page of commands, and that its exit codes are the program's."""
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    assert {line.split()[1] for line in commands_of(page) if line != "forktask COMMAND --help"} == set(COMMANDS)
+    codes = set(re.findall(r"^\| (\d+) \|", page, re.MULTILINE))
+    assert {str(code) for code in (0, USAGE_EXIT, UNSOUND_EXIT, FAULT_EXIT)} <= codes
+
+
+def test_numbers_of_scaling_tests_are_those_of_the_code():
+    """Check that the page has the least rounds of a verdict, and the guide no others."""
+    least = [least_rounds(error) for error in (FALSE_PASS, FALSE_ALARM)]
+    page, guide = (ROOT / "docs" / folder / "scaling_tests.md" for folder in ("reference", "guide"))
+    assert "{} rounds at least for a pass, {} for a failure".format(*least) in page.read_text()
+    assert not re.findall(r"(\w+) rounds", guide.read_text())
 
 
 def _anchor(heading: str) -> str:
@@ -195,6 +215,49 @@ def test_the_layout_names_every_folder():
     sources = {"cython_src", "experiments", "forkjoin", "tasking"}
     tests = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/*.py")}
     assert {f"{name}/" for name in tests - sources} <= table
+
+
+def where_is_what():
+    """Rows of CONTRIBUTING's section "Where is what": (what, files, name)."""
+    section = re.search(
+        r"^## Where is what\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    rows = [line.split(" | ") for line in section[1].splitlines() if line.startswith("| ") and "`" in line]
+    assert len(section[1].splitlines()) <= 42, "it must fit onto one screen"
+    return [(what.removeprefix("| "), re.findall("`(.*?)`", files), name.strip("| `")) for what, files, name in rows]
+
+
+def test_where_is_what_names_what_is_there():
+    """Check that each file of the section exists and contains the name beside it."""
+    for what, files, name in where_is_what():
+        for file in files:
+            assert name in (ROOT / file).read_text(), f"{what}: {name!r} in {file}"
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "file"),
+    [
+        ("where is the barrier of the persistent region?", "barrier persistent", "forkjoin/persistent_region.c"),
+        ("where does a new figure go?", "figure", "experiments/report/figures/__init__.py"),
+        (
+            "where is a kernel's inner loop for AVX-512?",
+            "inner AVX-512",
+            "cython_src/kernels/convolution/channels_loops.c",
+        ),
+        ("which file has the steal of a task?", "steal task", "tasking/deque.h"),
+        ("where is a new loss named?", "losses", "experiments/analysis/losses.py"),
+        ("where does a new option of plans go?", "options plan", "cython_src/lowering/options.py"),
+        ("where are dependences found?", "dependences", "cython_src/plan/dependences.pyx"),
+        ("where does a new command go?", "command", "experiments/commands/main.py"),
+        ("where is the field of a sample declared?", "rows samples", "experiments/results/rows.py"),
+        ("which loop reads the clock?", "clock", "experiments/sampling/timing.py"),
+        ("where is a new network named?", "list networks", "cython_src/networks/registry.py"),
+    ],
+)
+def test_tasks_are_answered_by_the_section(task, words, file):
+    """Check that a row with the words of the task names its file, and no more than two rows have them."""
+    found = [files for what, files, _ in where_is_what() if all(word in what for word in words.split())]
+    assert [file] in found and len(found) <= 2, task
 
 
 def test_options_in_commands_are_found():

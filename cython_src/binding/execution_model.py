@@ -6,7 +6,8 @@ reference pages, the analysis and the figures read the description.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -60,6 +61,9 @@ class ExecutionModel:
         Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
     markers : str
         One letter for each variant, in turn.
+    advice : mapping
+        What to try, by reasons for which its GPU runs nothing ("waits", "host blocks"), where another executor or
+        option spares them.
     """
 
     name: str
@@ -81,6 +85,7 @@ class ExecutionModel:
     reproducible: bool = True
     colors: tuple[str, ...] = ("yellow",)
     markers: str = "*P"
+    advice: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_gpu(self) -> bool:

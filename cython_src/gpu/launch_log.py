@@ -57,7 +57,7 @@ class LaneLog:
     host : list of (start, stop, what, replay, task)
         What the calling thread did: `CREATING`, `WAITING` or `WAITING_FOR_DEVICE`.
     clock : dict
-        `error_ns`: by how much times of the device may be off; `drift_ppm`: by which part its clock was faster.
+        `error_ns`: by how much times of the device may be off; `drift_ppm`: by what fraction its clock was faster.
     num_lost : int
         Copies and spells of the host past the capacity.
     """

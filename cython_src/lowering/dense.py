@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..plan.model import read, update, write
-from .state import ImageMap, Lowering, group_bounds
+from ..networks.layers import FullyConnected
+from .state import Loops, Lowering, TensorMap
 from .units import Unit
 
 
@@ -19,20 +19,14 @@ def shape_of(low: Lowering, unit: Unit) -> dict[str, int]:
 def fully_connected(low: Lowering, unit: Unit, again: bool) -> None:
     """Append the layer, with the activation that is joined to it."""
     name = unit.layer.name
-    source, target = low.layout.features(low, unit), low.output_map(unit, again)
-    weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-    shape = shape_of(low, unit)
-    flops, size = 2.0 * shape["features"] * shape["outputs"], 4.0 * (shape["features"] + shape["outputs"])
-    blocks = []
-    for g in low.layout.sample_blocks(low):
-        accesses = source.read(g), read(weight), read(bias), target.write(g)
-        blocks.append((group_bounds(g), accesses, flops * low.samples_in(g), size * low.samples_in(g)))
+    operands = {"input": low.layout.features(low, unit)}
+    operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
+    operands["output"] = low.output_map(unit, again)
     kernel = "fc_relu_forward" if unit.activation else "fc_forward"
-    operands = {"input": source.name, "weight": weight, "bias": bias, "output": target.name}
-    low.loop(name, kernel, operands, blocks, name, "forward", **shape)
+    low.loop(name, kernel, operands, low.sample_bounds(), name, "forward", **shape_of(low, unit))
 
 
-def fully_connected_backward(low: Lowering, unit: Unit, gradient: ImageMap) -> None:
+def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append data gradient and weight gradient."""
     if low.learns[unit.sources[0]]:
         low.layout.send_features(low, unit, gradient)
@@ -43,12 +37,10 @@ def fully_connected_backward(low: Lowering, unit: Unit, gradient: ImageMap) -> N
 def data_gradient(
     low: Lowering,
     unit: Unit,
-    gradient: ImageMap,
-    target: ImageMap,
+    gradient: TensorMap,
+    target: TensorMap,
     ending: str = "",
-    masks: Mapping[str, str] | None = None,
-    moved: float = 1.0,
-    **attributes: int,
+    masks: Mapping[str, str | TensorMap] | None = None,
 ) -> None:
     """Append the data gradient.
 
@@ -57,47 +49,25 @@ def data_gradient(
     ending : str
         Of the kernel's name, for what it does besides.
     masks : mapping
-        Further operand -> buffer, of which a block reads its groups.
-    moved : float
-        Floats that are moved for each feature.
+        Further operands.
     """
-    name, masks = unit.layer.name, masks or {}
-    weight, shape = f"{name}.weight", shape_of(low, unit)
-    flops, size = 2.0 * shape["features"] * shape["outputs"], 4.0 * shape["features"] * moved
-    blocks = []
-    for g in low.layout.sample_blocks(low):
-        accesses = gradient.read(g), read(weight), *(read(buffer, g) for buffer in masks.values()), target.write(g)
-        blocks.append((group_bounds(g), accesses, flops * low.samples_in(g), size * low.samples_in(g)))
-    operands = {"gradient": gradient.name, "weight": weight, "output": target.name, **masks}
-    kernel = f"fc_backward_data{ending}"
-    low.loop(f"{name}.data_gradient", kernel, operands, blocks, name, "backward", **shape, **attributes)
+    name = unit.layer.name
+    operands = {"gradient": gradient, "weight": f"{name}.weight", "output": target, **(masks or {})}
+    kernel, shape = f"fc_backward_data{ending}", shape_of(low, unit)
+    low.loop(f"{name}.data_gradient", kernel, operands, low.sample_bounds(), name, "backward", **shape)
 
 
-def weight_gradient(low: Lowering, unit: Unit, gradient: ImageMap) -> None:
+def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append partial weight gradients, or a chain of loops that add to one; the last column is the bias gradient."""
-    name, chain = unit.layer.name, low.options.chain
-    source, shape = low.layout.features(low, unit), shape_of(low, unit)
-    flops, size = 2.0 * shape["features"] * shape["outputs"], 4.0 * shape["features"]
-    groups = low.layout.sample_blocks(low) if chain else low.layout.weight_blocks(low)
-    count = 1 if chain else len(groups)
+    name, chain, shape = unit.layer.name, low.options.chain, shape_of(low, unit)
+    parts = [[block] for block in low.sample_bounds(None if chain else low.layout.weight_blocks(low))]
+    count = 1 if chain else len(parts)
     stored = (count, shape["outputs"], shape["features"] + 1)
     partials = low.builder.buffer(f"{name}.partials", stored, role="gradient", carried=chain)
     for kind in ("weight", "bias"):
         low.partials[f"{name}.{kind}"] = partials, count
-    for link, part in enumerate([[g] for g in groups] if chain else [groups]):
-        blocks = []
-        for number, g in enumerate(part):
-            output = (update if link else write)(partials, (number, number + 1))
-            bounds = {**group_bounds(g), "partial": number}
-            samples = low.samples_in(g)
-            blocks.append((bounds, (gradient.read(g), source.read(g), output), flops * samples, size * samples))
-        low.loop(
-            f"{name}.weight_gradient" + (f".{link}" if chain else ""),
-            "fc_backward_weights",
-            {"gradient": gradient.name, "input": source.name, "output": partials},
-            blocks,
-            name,
-            "backward",
-            **shape,
-            accumulate=int(link > 0),
-        )
+    operands = {"gradient": gradient, "input": low.layout.features(low, unit), "output": partials}
+    low.weight_loops(unit, name, "fc_backward_weights", operands, parts, **shape)
+
+
+LOOPS = {FullyConnected: Loops(fully_connected, fully_connected_backward)}

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..kernels.interface.kernel_spec import KernelSpec
 from ..networks.layers import Layer
-from ..plan.builder import ranges
-from ..plan.model import Block, read, update, write
-from .state import Ends, ImageMap, Lowering, group_bounds
+from ..plan.builder import block_bounds, ranges
+from ..plan.model import read, write
+from .state import Ends, Lowering, TensorMap
 
 READ_KERNEL = "read_images"
 READ_BYTES = 65536  # of a block of images that are read: a call into Python takes as long as some ten thousand bytes
@@ -32,31 +32,17 @@ def load(low: Lowering) -> str:
         num_images, num_batches = low.batch, 1
         images, all_labels, order = read_images(low, low.read_image)
     labels = b.buffer("labels", (low.groups, low.layout.lanes), "int32", role="input")
-    size = math.prod(low.spec.input_shape)
-    blocks = []
-    for g in low.layout.sample_blocks(low):
-        here = () if low.read_image is None else (low.sample_range(g),)
-        accesses = read(images, *here), read(all_labels, *here), read(order), target.write(g), write(labels, g)
-        blocks.append((group_bounds(g), accesses, 0.0, 8.0 * low.samples_in(g) * size))
     operands = {
         "images": images,
         "dataset_labels": all_labels,
         "batch_order": order,
-        "output": target.name,
+        "output": target,
         "labels": labels,
     }
-    low.loop(
-        "load",
-        low.layout.load_kernel,
-        operands,
-        blocks,
-        "input",
-        "load",
-        **target.attributes("out"),
-        batch=low.batch,
-        num_batches=num_batches,
-        num_images=num_images,
-    )
+    sizes = {"batch": low.batch, "num_batches": num_batches, "num_images": num_images}
+    if low.read_image is not None:
+        sizes["in_order"] = 1
+    low.loop("load", low.layout.load_kernel, operands, low.sample_bounds(), "input", "load", **sizes)
     return labels
 
 
@@ -83,14 +69,23 @@ def read_images(low: Lowering, read_image: Callable[[int, np.ndarray], None]) ->
             read_image(int(chosen[i]), operands["images"][i])
             operands["labels"][i] = operands["dataset_labels"][chosen[i]]
 
-    operands = {"dataset_labels": all_labels, "batch_order": order, "images": images, "labels": labels}
-    b.attributes["kernels"] = {READ_KERNEL: KernelSpec(READ_KERNEL, tuple(operands), (), (), ("n0", "n1"), read_block)}
+    def touched(attributes, bounds, shapes):
+        yield from (read("dataset_labels"), read("batch_order"))
+        yield from (write("images", bounds["n"]), write("labels", bounds["n"]))
+
     size = 4.0 * math.prod(low.spec.input_shape)
-    blocks = []
-    for n in ranges(low.batch, max(1, min(low.batch, round(READ_BYTES / size)))):
-        accesses = read(all_labels), read(order), write(images, n), write(labels, n)
-        blocks.append(Block(n, accesses, 0.0, size * (n[1] - n[0])))
-    b.loop("read", READ_KERNEL, operands, blocks, layer="input", phase="load")
+    spec = KernelSpec(
+        READ_KERNEL,
+        ("dataset_labels", "batch_order", "images", "labels"),
+        bounds=("n0", "n1"),
+        reference=read_block,
+        regions=touched,
+        cost=lambda attributes, bounds, shapes: (0.0, size * (bounds["n1"] - bounds["n0"])),
+    )
+    b.attributes["kernels"] = {READ_KERNEL: spec}
+    operands = {"dataset_labels": all_labels, "batch_order": order, "images": images, "labels": labels}
+    groups = ranges(low.batch, max(1, min(low.batch, round(READ_BYTES / size))))
+    low.loop("read", spec, operands, block_bounds(n=groups), "input", "load")
     return images, labels, positions
 
 
@@ -101,46 +96,23 @@ def softmax(low: Lowering, head: Layer) -> None:
     probabilities = b.buffer(f"{prefix}probabilities", (low.batch, classes), role="log")
     predictions = b.buffer(f"{prefix}predictions", (low.batch,), "int32", role="log")
     low.aliases["softmax"] = lambda arrays: arrays[probabilities]
-    blocks = []
-    for g in low.layout.sample_blocks(low):
-        samples = low.sample_range(g)
-        accesses = logits.read(g), write(probabilities, samples), write(predictions, samples)
-        blocks.append((group_bounds(g), accesses, 0.0, 8.0 * classes * low.samples_in(g)))
-    operands = {"logits": logits.name, "probabilities": probabilities, "predictions": predictions}
+    operands = {"logits": logits, "probabilities": probabilities, "predictions": predictions}
     shape = {"classes": classes, "lanes": low.layout.lanes, "batch": low.batch}
-    low.loop("softmax", "softmax", operands, blocks, head.name, "forward", **shape)
+    low.loop("softmax", "softmax", operands, low.sample_bounds(), head.name, "forward", **shape)
 
 
-def loss(low: Lowering, labels: str, head: Layer, phase: str) -> ImageMap:
+def loss(low: Lowering, labels: str, head: Layer, phase: str) -> TensorMap:
     """Append loss and number of right answers; return the gradient of the logits."""
     b, logits = low.builder, low.maps[low.logits]
     (classes,) = low.shapes[low.logits]
     gradient = low.keep(low.layout.vector(low, f"{low.logits}.gradient", classes), "gradient")
     losses = b.buffer("group_losses", (low.groups,), role="temporary")
     correct = b.buffer("group_correct", (low.groups,), "int32", role="temporary")
-    blocks = []
-    for g in low.layout.sample_blocks(low):
-        accesses = (logits.read(g), read(labels, g), gradient.write(g), write(losses, g), write(correct, g))
-        blocks.append((group_bounds(g), accesses, 0.0, 8.0 * classes * low.samples_in(g)))
-    operands = {
-        "logits": logits.name,
-        "labels": labels,
-        "gradient": gradient.name,
-        "losses": losses,
-        "correct": correct,
-    }
-    low.loop(
-        "softmax",
-        "softmax_loss",
-        operands,
-        blocks,
-        head.name,
-        phase,
-        classes=classes,
-        lanes=low.layout.lanes,
-        batch=low.batch,
-        label_smoothing=low.options.label_smoothing,
-    )
+    operands = {"logits": logits, "labels": labels, "gradient": gradient, "losses": losses, "correct": correct}
+    shape = {"classes": classes, "lanes": low.layout.lanes, "batch": low.batch}
+    smoothing = low.options.label_smoothing
+    bounds = low.sample_bounds()
+    low.loop("softmax", "softmax_loss", operands, bounds, head.name, phase, **shape, label_smoothing=smoothing)
     log_losses(low, head, phase, losses, correct, low.batch)
     return gradient
 
@@ -153,24 +125,10 @@ def log_losses(
     length, prefix = low.data.num_iterations_logged, low.data.prefix
     log = low.builder.buffer(f"{prefix}losses", (length,), role="log")
     correct_log = low.builder.buffer(f"{prefix}correct", (length,), "int32", role="log")
+    operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log, "labels": labels}
     (groups,) = low.builder.shape(losses)
-    operands = {"losses": losses, "correct": correct, "loss_log": log, "correct_log": correct_log}
-    accesses = [read(losses), read(correct), update(log), update(correct_log)]
-    if labels:
-        operands["labels"] = labels
-        accesses.append(read(labels))
-    low.loop(
-        "loss",
-        "loss_sum",
-        operands,
-        [({}, accesses, 0.0, 8.0 * groups)],
-        head.name,
-        phase,
-        groups=groups,
-        batch=answers,
-        length=length,
-        check_finite=int(low.options.check_finite),
-    )
+    sizes = {"groups": groups, "batch": answers, "length": length, "check_finite": int(low.options.check_finite)}
+    low.loop("loss", "loss_sum", operands, [{}], head.name, phase, **sizes)
 
 
 IMAGES = Ends(True, load, softmax, loss)

@@ -7,24 +7,25 @@ sequence axis, needs a `Layout` and no second lowering.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
-from ..networks.layers import SEQUENCE, BatchNorm, Convolution, Layer, Network, Softmax, TiedHead
+from ..kernels.interface.kernel_spec import KernelSpec
+from ..kernels.maps import channels, lanes
+from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax, TiedHead
 from ..plan.builder import PlanBuilder, ranges
-from ..plan.model import Access, Block
 from ..records import Record, about
 from .options import PlanOptions
-from .units import Unit, join_layers
+from .units import Unit, join_layers, join_norms, readers_of
 
+MAP_NAMES = {*channels.MAP_NAMES, *lanes.MAP_NAMES}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 
@@ -42,19 +43,6 @@ class TensorMap(Protocol):
         """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
 
 
-class ImageMap(TensorMap, Protocol):
-    """A tensor of images, or of their features, which declares accesses to itself."""
-
-    def attributes(self, prefix: str) -> dict[str, int]:
-        """Kernel attributes that describe this map."""
-
-    def read(self, groups: tuple[int, int]) -> Access:
-        """Read all of some groups of samples."""
-
-    def write(self, groups: tuple[int, int]) -> Access:
-        """Write all of some groups of samples."""
-
-
 @dataclass(frozen=True)
 class Loops:
     """The functions that append the loops of a kind of layer.
@@ -64,11 +52,14 @@ class Loops:
     forward : callable
         Takes lowering, unit, and whether this is a recomputation, into buffers of its own.
     backward : callable
-        Takes lowering, unit, and the gradient of its result.
+        Takes lowering, unit, and the gradient of its result before its own activation.
+    masks : bool
+        `backward` takes the gradient after the activation instead: its kernels send it past that.
     """
 
     forward: Callable[[Lowering, Unit, bool], None]
     backward: Callable[[Lowering, Unit, TensorMap], None]
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,8 +100,10 @@ class Layout(ABC):
     loops : mapping
         Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: it is an end.
     ends : Ends
-    convolutions : tuple of str
+    conv_options : tuple of str
         Values of the option "conv" that have kernels.
+    readers_mask : bool
+        Kernels that send a gradient back send it past the activation, and the pooling, of the unit that gets it.
     joint_sgd : bool
         Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
     """
@@ -120,20 +113,31 @@ class Layout(ABC):
     fusions: frozenset[str]
     loops: ClassVar[Mapping[type, Loops]]
     ends: ClassVar[Ends]
-    convolutions: tuple[str, ...]
+    conv_options: tuple[str, ...]
+    readers_mask: bool = False
     joint_sgd: bool = False
 
     def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
-        if options.conv not in self.convolutions:
+        for objection in self.objections(spec, options):
+            raise UsageError(objection)
+
+    def computes(self, spec: Network, options: PlanOptions) -> bool:
+        """Return whether there are kernels for a network with these options."""
+        return next(self.objections(spec, options), None) is None
+
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option; a reason may hold only where those before do
+        not."""
+        if options.conv not in self.conv_options:
             other = "" if options.layout == "auto" else ", or layout 'auto'"
-            raise UsageError(
-                f"conv must be one of {', '.join(self.convolutions)} in layout {self.name!r}, got {options.conv!r}; "
+            yield (
+                f"conv must be one of {', '.join(self.conv_options)} in layout {self.name!r}, got {options.conv!r}; "
                 f"use one of them{other}"
             )
         missing = options.fusions - self.fusions
         if missing and options.fusion != "all":
-            raise UsageError(
+            yield (
                 f"fusion may name {', '.join(sorted(self.fusions))} in layout {self.name!r}, got "
                 f"{', '.join(sorted(missing))}; leave it out, or use another layout"
             )
@@ -141,12 +145,12 @@ class Layout(ABC):
         for layer in spec.layers[:-1]:
             if type(layer) not in self.loops:
                 hint = f"; use layout {other!r}" if other != self.name else ""
-                raise UsageError(
+                yield (
                     f"layers must be {', '.join(kind.__name__ for kind in self.loops)} in layout {self.name!r}, got "
                     f"{type(layer).__name__} {layer.name!r}{hint}"
                 )
         if self.ends.images == bool(spec.tokens):
-            raise UsageError(
+            yield (
                 f"layout {self.name!r} is for networks of {'images' if self.ends.images else 'tokens'}, got "
                 f"{spec.name!r}; use layout {other!r}"
             )
@@ -207,15 +211,13 @@ class ImageLayout(Layout):
 
     load_kernel: str
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
         if options.sequence != SEQUENCE:
-            raise UsageError(
-                f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
-            )
+            yield f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
         if options.cut.heads:
-            raise UsageError(
+            yield (
                 f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
                 f"leave out heads"
             )
@@ -225,15 +227,15 @@ class ImageLayout(Layout):
         return self.sample_blocks(low)
 
     @abstractmethod
-    def vector(self, low: Lowering, name: str, length: int) -> ImageMap:
+    def vector(self, low: Lowering, name: str, length: int) -> TensorMap:
         """Map of `length` features, as the loss takes them."""
 
     @abstractmethod
-    def features(self, low: Lowering, unit: Unit) -> ImageMap:
+    def features(self, low: Lowering, unit: Unit) -> TensorMap:
         """Return the map that a fully connected layer reads: the features of a sample in PyTorch's order."""
 
     @abstractmethod
-    def send_features(self, low: Lowering, unit: Unit, gradient: ImageMap) -> None:
+    def send_features(self, low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         """Append the data gradient of a fully connected layer."""
 
 
@@ -270,12 +272,9 @@ class Lowering:
         self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
         self.shapes["input"] = self.spec.input_shape
         self.fusion = self.options.fusions & self.layout.fusions
-        self.units = join_layers(self.spec, self.fusion, self.layout.can_join)
+        self.units = join_layers(self.spec, self.fusion, self.layout.can_join, self.options.training)
         self.producer = {unit.target: unit for unit in self.units}
-        self.readers: dict[str, list[Unit]] = {}
-        for unit in self.units:
-            for name in unit.inputs:
-                self.readers.setdefault(name, []).append(unit)
+        self.readers = readers_of(self.units)
         self.logits = self.units[-1].sources[0]
         self.layer_parameters = self.spec.layer_parameters()
         self.parameter_shapes = self.spec.parameter_shapes()
@@ -286,33 +285,13 @@ class Lowering:
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
-        for unit in self.units:
-            if isinstance(unit.layer, Convolution) and self.is_depthwise(unit.layer):
-                self.join_norms(unit)
-
-    def join_norms(self, unit: Unit) -> None:
-        """Decide what of the norms before and after a depthwise convolution its own loops do."""
-        before = self.producer.get(unit.sources[0])
-        alone = self.readers[unit.sources[0]] == [unit]
-        after = self.readers.get(unit.target, [])
-        unit.joins_backward = (
-            "depthwise" in self.fusion
-            and self.options.training
-            and not self.options.chain
-            and alone
-            and len(after) == 1
-            and isinstance(after[0].layer, BatchNorm)
-            and not after[0].shortcut
-            and after[0].applied
-            and not unit.layer.bias
-            and not unit.activation
-            and self.trained(unit)
-            and self.learns[unit.sources[0]]
+        join_norms(
+            self.units,
+            self.fusion,
+            self.options.training,
+            depthwise=lambda layer: isinstance(layer, Convolution) and self.is_depthwise(layer),
+            gradients=lambda unit: not self.options.chain and self.trained(unit) and self.learns[unit.sources[0]],
         )
-        norm = before and isinstance(before.layer, BatchNorm) and not before.shortcut
-        if norm and alone and "normalise" in self.fusion:
-            unit.normalises = unit.joins_backward or not self.options.training
-            before.applied = not unit.normalises
 
     def is_depthwise(self, layer: Layer) -> bool:
         """Return whether a convolution has one channel in each group, which depthwise kernels compute."""
@@ -328,6 +307,10 @@ class Lowering:
     def groups(self) -> int:
         """Groups of samples; the last may not be full."""
         return math.ceil(self.batch / self.layout.lanes)
+
+    def sample_bounds(self, groups: Iterable[tuple[int, int]] | None = None) -> list[dict[str, int]]:
+        """Bounds of blocks of samples: of a loop that is cut by samples alone unless they are given."""
+        return [group_bounds(g) for g in (self.layout.sample_blocks(self) if groups is None else groups)]
 
     def samples_in(self, groups: tuple[int, int]) -> int:
         """Number of samples in a range of groups."""
@@ -375,25 +358,77 @@ class Lowering:
     def loop(
         self,
         name: str,
-        kernel: str,
-        operands: Mapping[str, str],
-        blocks: Iterable[tuple[Mapping[str, int], Sequence[Access], float, float]],
+        kernel: str | KernelSpec,
+        operands: Mapping[str, str | TensorMap | None],
+        bounds: Iterable[Mapping[str, int]],
         layer: str,
         phase: str,
         /,
         **attributes: float,
     ) -> None:
-        """Append a loop; `blocks` are (bounds by name, accesses, flops, bytes)."""
-        spec = kernel_table.get(kernel)
-        self.builder.loop(
-            name,
-            kernel,
-            operands,
-            [Block(tuple(b[n] for n in spec.bounds), tuple(a), flops, size) for b, a, flops, size in blocks],
-            attributes=attributes,
-            layer=layer,
-            phase=phase,
-        )
+        """Append a loop; the kernel says what its blocks touch and cost.
+
+        Parameters
+        ----------
+        operands : mapping
+            Operand -> buffer or map; None for one that the loop leaves out. Attributes of the kernel that describe a
+            map, such as "in_height" and "gradient_halo", come from it.
+        bounds : iterable
+            Of each block, by name.
+        """
+        spec = kernel_table.get(kernel) if isinstance(kernel, str) else kernel
+        given = {operand: m for operand, m in operands.items() if m}
+        maps = {operand: m for operand, m in given.items() if not isinstance(m, str)}
+        maps["in"] = maps.get("input") or maps.get(spec.operands[0])
+        maps |= {prefix: maps.get(operand) for prefix, operand in (("out", "output"), ("dy", "gradient"))}
+        for attribute in spec.integers:
+            prefix, _, kind = attribute.rpartition("_")
+            if attribute not in attributes and kind in MAP_NAMES and attribute not in spec.optional_integers:
+                attributes[attribute] = getattr(maps.get(prefix), kind, 0)
+        names = {operand: m if isinstance(m, str) else m.name for operand, m in given.items()}
+        bounds = list(bounds)
+        blocks = spec.blocks(names, attributes, self.builder.buffers, bounds)
+        for number, block in enumerate(bounds if self.batch % self.layout.lanes else ()):
+            if "g0" in block:  # lanes of the last group that hold no sample do nothing that counts
+                groups = block["g0"], block["g1"]
+                share = self.samples_in(groups) / (self.layout.lanes * (groups[1] - groups[0]))
+                full = blocks[number]
+                blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
+        self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase)
+
+    def weight_loops(
+        self,
+        unit: Unit,
+        name: str,
+        kernel: str,
+        operands: Mapping[str, str | TensorMap | None],
+        parts: Sequence[Iterable[Mapping[str, int]]],
+        adds: bool = False,
+        /,
+        **attributes: float,
+    ) -> None:
+        """Append a loop of weight gradients, with a partial sum for each part of the samples, or a chain of loops, one
+        for each part, which add to one.
+
+        Parameters
+        ----------
+        parts : sequence
+            Bounds of the blocks of each part.
+        adds : bool
+            The sum is there already.
+        """
+        chain = self.options.chain
+        for link, group in enumerate([[part] for part in parts] if chain else [parts]):
+            self.loop(
+                f"{name}.weight_gradient" + (f".{link}" if chain else ""),
+                kernel,
+                operands,
+                [{**block, "partial": number} for number, part in enumerate(group) for block in part],
+                unit.layer.name,
+                "backward",
+                **attributes,
+                accumulate=int(link > 0 or adds),
+            )
 
 
 def tied_parameters(layer: Layer) -> tuple[str, ...]:
@@ -424,17 +459,6 @@ def check_end(spec: Network) -> None:
             f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "
             f"or GlobalPool, and Softmax"
         )
-
-
-def check_chain(spec: Network, layout: str) -> None:
-    """Raise `UsageError` unless each layer reads the one before it."""
-    names = ["input", *(layer.name for layer in spec.layers)]
-    for (name, sources), before in zip(spec.inputs().items(), itertools.islice(names, len(spec.layers)), strict=True):
-        if sources != (before,):
-            raise UsageError(
-                f"each layer must read the one before it in layout {layout!r}, {name!r} reads {', '.join(sources)}; "
-                f"use layout 'channels'"
-            )
 
 
 def phase_of(backward: bool) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..plan.model import Access, read, update, write
+from ..plan.builder import block_bounds
 from .state import Lowering
 
 
@@ -32,6 +33,12 @@ class Gradient:
     buffer: str
     elements: dict[str, int]
     blocks: list[tuple[int, int]]
+
+    @property
+    def bounds(self) -> list[dict[str, int]]:
+        """Bounds of the blocks: elements."""
+        row = self.elements["row_length"]
+        return [{"e0": first * row, "e1": last * row} for first, last in self.blocks]
 
     @property
     def layer(self) -> str:
@@ -82,15 +89,6 @@ def parameter_view(buffer: str, shape: tuple[int, ...]) -> Callable:
     return lambda arrays: arrays[buffer].reshape(shape)
 
 
-def summed(low: Lowering, gradient: Gradient, block: tuple[int, int]) -> list[Access]:
-    """Accesses of a loop that sums partials into the gradient, or reads the gradient where there are none."""
-    whole = low.builder.shape(gradient.buffer) == low.parameter_shapes[gradient.parameter]
-    box = (block,) if whole else ((0, 1), block)
-    if not gradient.partials:
-        return [read(gradient.buffer, *box)]
-    return [read(gradient.partials, (0, gradient.elements["num_partials"]), block), write(gradient.buffer, *box)]
-
-
 def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]:
     """Append the sums of all gradients, their norm, and the factor that every step then waits for.
 
@@ -104,39 +102,22 @@ def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]
     squares = b.buffer("gradient_squares", (total,), role="temporary")
     scale = b.buffer("gradient_scale", (1,), role="temporary")
     log = b.buffer("gradient_norms", (length,), role="log")
-    number = 0
+    numbers = itertools.count()
     for g in gradients:
-        row = g.elements["row_length"]
-        blocks = []
-        for first, last in g.blocks:
-            accesses = [*summed(low, g, (first, last)), write(squares, (number, number + 1))]
-            bounds = {"e0": first * row, "e1": last * row, "partial": number}
-            blocks.append((bounds, accesses, 0.0, 4.0 * (last - first) * row * (g.elements["num_partials"] + 1)))
-            number += 1
-        operands = {"gradient": g.buffer, "squares": squares} | ({"partials": g.partials} if g.partials else {})
-        low.loop(f"{g.parameter}.gradient_sum", "gradient_sum", operands, blocks, g.layer, "update", **g.elements)
-    low.loop(
-        "gradient_scale",
-        "gradient_scale",
-        {"squares": squares, "scale": scale, "norm_log": log},
-        [({}, (read(squares), write(scale), update(log)), 0.0, 4.0 * total)],
-        low.units[-1].layer.name,
-        "update",
-        num_squares=total,
-        length=length,
-        max_norm=low.options.clip_norm,
-    )
+        bounds = [{**block, "partial": next(numbers)} for block in g.bounds]
+        operands = {"gradient": g.buffer, "squares": squares, "partials": g.partials}
+        low.loop(f"{g.parameter}.gradient_sum", "gradient_sum", operands, bounds, g.layer, "update", **g.elements)
+    operands = {"squares": squares, "scale": scale, "norm_log": log}
+    sizes = {"num_squares": total, "length": length, "max_norm": low.options.clip_norm}
+    low.loop("gradient_scale", "gradient_scale", operands, [{}], low.units[-1].layer.name, "update", **sizes)
     return [replace(gradient, partials="") for gradient in gradients], scale
 
 
 def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) -> None:
     """Append the optimiser's step for one parameter."""
-    o, name, row = low.options, gradient.parameter, gradient.elements["row_length"]
+    o, name = low.options, gradient.parameter
     operands = {"gradient": gradient.buffer, "parameter": name, "learning_rates": rates}
-    if gradient.partials:
-        operands["partials"] = gradient.partials
-    if scale:
-        operands["scale"] = scale
+    operands |= {"partials": gradient.partials, "scale": scale}
     decayed = o.decay == "all" or len(low.parameter_shapes[name]) > 1
     attributes = {
         **gradient.elements,
@@ -151,17 +132,8 @@ def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) ->
         attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
     for operand, state in states.items():
         operands[operand] = low.builder.buffer(state, low.parameter_shapes[name], role="optimizer_state")
-    moved = gradient.elements["num_partials"] + 1 if gradient.partials else 1
-    blocks = []
-    for block in gradient.blocks:
-        accesses = [*summed(low, gradient, block), read(rates), update(name, block)]
-        accesses += [update(state, block) for state in states.values()]
-        if scale:
-            accesses.append(read(scale))
-        bounds = {"e0": block[0] * row, "e1": block[1] * row}
-        blocks.append((bounds, accesses, 0.0, 4.0 * (block[1] - block[0]) * row * (moved + 2 + 2 * len(states))))
     kernel = f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}"
-    low.loop(f"{name}.update", kernel, operands, blocks, gradient.layer, "update", **attributes)
+    low.loop(f"{name}.update", kernel, operands, gradient.bounds, gradient.layer, "update", **attributes)
 
 
 def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
@@ -179,12 +151,6 @@ def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
     gradient = (
         partials if chain else b.buffer(f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)
     )
-    blocks = []
-    for rows in low.layout.update_blocks(low, outputs, inputs + 1):
-        sums = [update(partials, (0, 1), rows)] if chain else [read(partials, (0, count), rows), write(gradient, rows)]
-        accesses = [*sums, *(update(name, rows) for name in (weight, bias, *momenta)), read(rates)]
-        size = (rows[1] - rows[0]) * (inputs + 1) * (count + 5.0)
-        blocks.append(({"o0": rows[0], "o1": rows[1]}, accesses, size, 4.0 * size))
     low.loop(
         f"{layer}.update",
         "sgd",
@@ -197,7 +163,7 @@ def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
             "bias_momentum": momenta[1],
             "learning_rates": rates,
         },
-        blocks,
+        block_bounds(o=low.layout.update_blocks(low, outputs, inputs + 1)),
         layer,
         "update",
         num_partials=count,

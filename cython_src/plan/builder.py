@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,14 @@ from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
 from .model import PERSISTENT_ROLES, PHASES, REDUCTION, TRANSIENT_ROLES, Block, BlockLoop, Buffer, Plan
 from .reductions import lower_reductions
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """A description of a kernel that makes a loop's blocks; see `KernelSpec.blocks`."""
+
+    name: str
+    blocks: Callable[..., Sequence[Block]]
 
 
 class PlanBuilder:
@@ -51,6 +59,16 @@ class PlanBuilder:
             raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
         return name
 
+    @property
+    def loops(self) -> Sequence[BlockLoop]:
+        """The loops that were appended so far."""
+        return self._loops
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        """The buffers that were declared so far, by name."""
+        return self._buffers
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a declared buffer."""
         return self._buffers[name].shape
@@ -58,16 +76,31 @@ class PlanBuilder:
     def loop(
         self,
         name: str,
-        kernel: str,
+        kernel: str | Kernel,
         operands: Mapping[str, str],
-        blocks: Iterable[Block],
+        blocks: Iterable,
         *,
         attributes: Mapping[str, float | int] | None = None,
         layer: str = "",
         phase: str = "other",
         iteration_offset: int = 0,
     ) -> BlockLoop:
-        """Append a loop. `operands` maps the kernel's operand names to buffers."""
+        """Append a loop.
+
+        Parameters
+        ----------
+        kernel : str or KernelSpec
+            A kernel's name; or its description, which says what the kernel touches and belongs to this plan.
+        operands : mapping
+            Operand of the kernel -> buffer.
+        blocks : iterable
+            `Block`s; of a description the bounds of each block alone, a tuple or a mapping.
+        """
+        if not isinstance(kernel, str):
+            own = self.attributes.setdefault("kernels", {})
+            if own.setdefault(kernel.name, kernel) is not kernel:
+                raise UsageError(f"kernels of a plan must have different names, got {kernel.name!r} twice; rename one")
+            kernel, blocks = kernel.name, kernel.blocks(operands, attributes or {}, self._buffers, blocks)
         blocks = tuple(blocks)
         if not blocks:
             raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
@@ -160,3 +193,10 @@ def ranges(total: int, size: int) -> list[tuple[int, int]]:
 def block_grid(*dimensions: Sequence[tuple[int, int]]) -> Iterable[tuple[tuple[int, int], ...]]:
     """All combinations of ranges, the last dimension running fastest."""
     return itertools.product(*dimensions)
+
+
+def block_bounds(**dimensions: Sequence[tuple[int, int]]) -> Iterator[dict[str, int]]:
+    """All combinations of ranges by name, the last dimension running fastest: `n` gives the bounds n0 and n1."""
+    names = [f"{name}{end}" for name in dimensions for end in (0, 1)]
+    for block in block_grid(*dimensions.values()):
+        yield dict(zip(names, itertools.chain(*block), strict=True))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,9 +61,13 @@ class Buffer:
     def size_bytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
+    def bytes_of(self, box: tuple[tuple[int, int], ...]) -> int:
+        """Return the bytes of a region."""
+        elements = math.prod(stop - start for start, stop in box) * math.prod(self.shape[len(box) :])
+        return elements * np.dtype(self.dtype).itemsize
 
-@dataclass(frozen=True)
-class Access:
+
+class Access(NamedTuple):
     """One access of a block to a region: a box of up to four index ranges over the buffer's leading dimensions."""
 
     kind: int

@@ -83,7 +83,7 @@ def _renamed(loop: BlockLoop, names: Mapping[str, str]) -> BlockLoop:
         return MappingProxyType({operand: names.get(buffer, buffer) for operand, buffer in operands.items()})
 
     def block_renamed(block: Block) -> Block:
-        accesses = tuple(replace(a, buffer=names.get(a.buffer, a.buffer)) for a in block.accesses)
+        accesses = tuple(a._replace(buffer=names.get(a.buffer, a.buffer)) for a in block.accesses)
         return replace(block, accesses=accesses, operands=rename(block.operands) if block.operands else None)
 
     blocks = loop.blocks if isinstance(loop.blocks, UniformBlocks) else tuple(map(block_renamed, loop.blocks))

@@ -15,7 +15,7 @@ project = "forktask"
 version = release = version_of("forktask")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 root_doc = "docs/README"
-include_patterns = ["docs/**", "*.md", "forkjoin/README.md", "tasking/README.md"]
+include_patterns = ["docs/**", "*.md", "forkjoin/README.md", "tasking/README.md", "results/README.md"]
 html_theme = "furo"
 html_title = f"forktask {version}"
 html_copy_source = False
@@ -31,7 +31,7 @@ def contents() -> str:
     """What leads from the root page to all others."""
     parts = {
         "Guide": ["Overview </README>", "/docs/guide/*"],
-        "Experiments": ["/docs/site/experiments", "/docs/studies"],
+        "Findings": ["/docs/findings", "/docs/studies", "/docs/studies/*", "/docs/site/experiments", "/results/README"],
         "Reference": ["/docs/site/api", "/docs/reference/*", "/forkjoin/README", "/tasking/README"],
         "Notes": ["/docs/notes/*", "/CONTRIBUTING", "/CHANGELOG"],
     }

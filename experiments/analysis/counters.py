@@ -23,7 +23,7 @@ def counter_table(study: Study) -> pd.DataFrame:
     """
     rows: dict[tuple, list] = {}
     for row in study.samples.to_dict("records"):
-        counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], sum(row["run_lengths"]) or math.nan
+        counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], row["num_steps"] or math.nan
         each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
         each.append(math.nan if joules is None else joules)
         if not all(map(math.isnan, each)):

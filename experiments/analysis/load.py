@@ -24,6 +24,7 @@ from ..results.rows import (
     Measured,
     PlanRow,
     ProfileRow,
+    RoundsRow,
     Row,
     RunRow,
     SampleRow,
@@ -76,7 +77,7 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     if partial:
         warnings.append("The last line of samples.jsonl is half-written (the run was killed); it was left out.")
     plans = {row.plan_id: row for row in by_kind[PlanRow]}
-    samples = list({(row.config_id, row.repetition): row for row in by_kind[SampleRow]}.values())
+    samples = list({(row.config_id, row.repetition, row.group): row for row in by_kind[SampleRow]}.values())
     measured = [*samples, *profiles, *by_kind[GpuProfileRow]]
     _check_plans([*measured, *failures, *by_kind[TraceRow]], plans)
     _check_environments(runs, measured)
@@ -115,7 +116,7 @@ def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:
     plans = {row.plan_id: row for row in rows if isinstance(row, PlanRow)}
     made: set[str] = set()
     for row in rows:
-        if not isinstance(row, Measured) or not row.interference:
+        if not isinstance(row, Measured | RoundsRow) or not row.interference:
             yield row
             continue
         plan_id = plan_beside(row.plan_id, row.interference)

@@ -208,7 +208,7 @@ class Study:
         return _rows_of(self.profiles, point)
 
     def gpu_profiles_of(self, point: Point) -> dict[int, GpuProfileRow]:
-        """Return those of a model of a GPU."""
+        """Return the GPU models' latest profile row of a point in each repetition."""
         return _rows_of(self.gpu_profiles, point)
 
     def loop_times(self, profile: ProfileRow) -> list[list[float]]:

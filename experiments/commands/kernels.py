@@ -12,7 +12,7 @@ HELP = "speed of a step's kernels on one core, beside the measured limits, or th
 DESCRIPTION = (
     "Run the loops of a network's step on one core and show the time of each, its GFLOP/s and GB/s, and the share of "
     "its limit: the longer of the times that its operations take at the measured multiply-add peak and its bytes at "
-    "the bandwidth of plain loops over as many bytes. The time of a loop is the sum of each block's fastest run. With "
+    "the bandwidth of a triad over as many bytes. The time of a loop is the sum of each block's fastest run. With "
     "--device gpu, time each kernel, copy and driver call of a model's step on a GPU, and say what the timing itself "
     "costs."
 )
@@ -27,8 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--by",
         choices=("loop", "kernel"),
         default="loop",
-        help="rows: a loop each, or all loops of a kernel and phase. The limit of one that memory bounds is what plain "
-        "loops take that read and write the same regions in its place; default: %(default)s",
+        help="rows: a loop each, or all loops of a kernel and phase; default: %(default)s",
     )
     parser.add_argument("--instruction-set", metavar="SET", help="default: the best of this processor")
     parser.add_argument("--cpu", type=number_from(0, most=8191), help="logical CPU to pin to")

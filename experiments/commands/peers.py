@@ -58,16 +58,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
     )
     parser.add_argument(
-        "--pairs",
-        type=number_from(1, most=100),
+        "--rounds",
+        type=number_from(1, most=1000),
+        default=3,
         metavar="N",
-        help="of a short and a long run timed in each process; default: 3 to 15, as many as --seconds allow",
+        help="turns of each process, at least, however long its steps are; default: %(default)s",
     )
     parser.add_argument(
         "--budget",
         type=duration,
         metavar="TIME",
-        help="such as 90s or 3min: no process starts that would end later; default: none, and 5 min a process",
+        help="such as 90s or 3min: no repetition begins that would end later; default: none, and 5 min a process",
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
     add_check(parser)
@@ -91,7 +92,7 @@ def call(arguments: Namespace) -> int:
         threads=threads(arguments),
         repeats=arguments.repeats,
         seconds=arguments.seconds,
-        pairs=arguments.pairs,
+        rounds=arguments.rounds,
         budget_s=arguments.budget,
         seed=arguments.seed,
         device=arguments.device,

@@ -19,9 +19,9 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
-    from ..studies.configuration import study_folder
+    from ..results.files import SHIPPED
 
-    parser.epilog = f"Shipped: {', '.join(sorted(p.stem for p in study_folder().glob('*.toml')))}."
+    parser.epilog = f"Shipped: {', '.join(sorted(p.stem for p in SHIPPED['study'].glob('*.toml')))}."
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
     parser.add_argument("--dry-run", action="store_true", help="print the runs")
     parser.add_argument(

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from .arguments import add_device, add_fields, add_json, given, show
+from .arguments import add_device, add_fields, add_json, given
 
 HELP = "train a network and draw its accuracy over time"
 DESCRIPTION = (
@@ -31,12 +31,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Train, and print what came out."""
+    import msgspec
+
     from ...cython_src.errors import UsageError
     from ...cython_src.lowering.granularity import check_images
     from ..results.files import NoRoom
+    from ..results.folder import SAMPLES
     from ..sampling.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
-    from ..training.train import MARKER, configure, summary_text, train
+    from ..training.train import configure, summary_text, train
 
     config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
     if not arguments.resume:
@@ -51,7 +54,7 @@ def call(arguments: Namespace) -> int:
     try:
         summary = train(config, arguments.resume, report)
     except KeyboardInterrupt:
-        begun = (Path(config.out) / MARKER).exists()
+        begun = (Path(config.out) / SAMPLES).exists()
         kept = f"the last whole epoch is kept, go on with: forktask train --resume --out {config.out}"
         print(f"\nstopped; {kept if begun else 'the training had not begun'}", file=sys.stderr)
         raise
@@ -62,5 +65,6 @@ def call(arguments: Namespace) -> int:
                 f"{config.out}"
             ) from None
         raise
-    show(arguments, summary, summary_text)
+    as_json = msgspec.json.format(msgspec.json.encode(summary), indent=1).decode()
+    print(as_json if arguments.json else summary_text(summary))
     return 0

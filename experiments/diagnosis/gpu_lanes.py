@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..analysis.names import base_model
 from ..sampling.event_states import COPYING, RUNNING, WAITING_DEVICE
 from ..sampling.events import HOST, STREAM, THREAD, EventLog, number_at
+from ..sampling.models import parse_model
 from ..tables.numbers import format_time
 from .case import LEAST_PART
 
 # Why no launch runs, in the order in which a moment is laid to one of them.
 REASONS = ("copies", "host blocks", "waits", "launches")
-# What spares waits of the host, for the models that have any to spare.
-FEWER_WAITS = {
-    "gpu_forkjoin": "gpu_stream, which waits at the end of a run; or larger launches (--batch)",
-    "gpu_tasks": "taskwait=none, or gpu_taskgraph; or larger launches (--batch)",
-    "gpu_hostload": "copies=prefetch with memory=pinned; or larger launches (--batch)",
-}
+LARGER = "larger launches (--batch)"
 BUSY = 0.9  # part of a step in which launches run, from which on they bind
 
 
@@ -61,14 +56,14 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     mean_s = float((launched["stop_ns"] - launched["start_ns"]).mean()) * 1e-9
     num_bytes = int(log.copies["num_bytes"].sum())
     copying_s = float((log.copies["stop_ns"] - log.copies["start_ns"]).sum()) * 1e-9
-    graphs, model = "graph of" in log.loops["name"][0], base_model(log.about["model"])
+    graphs, advice = "graph of" in log.loops["name"][0], parse_model(log.about["model"]).model.advice
     said = {
         "launches": (
             f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
             f"{format_time(mean_s)} on average",
             "more passes in a graph (gpu_taskiter:unroll=N)"
             if graphs
-            else "gpu_taskgraph or gpu_taskiter, which launch a step at once; or larger launches (--batch)",
+            else f"gpu_taskgraph or gpu_taskiter, which launch a step at once; or {LARGER}",
         ),
         "copies": (
             f"copies bind: nothing runs while they do, {num_bytes / steps / 1e6:.3g} MB a step at "
@@ -77,13 +72,11 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
         ),
         "host blocks": (
             "the device waits for blocks that the host computes",
-            "these blocks on the device (policy=gpu)"
-            if model == "gpu_both"
-            else "gpu_both, which computes them beside launches; or these blocks on the device",
+            advice.get("host blocks", "gpu_both, which computes them beside launches; or these blocks on the device"),
         ),
         "waits": (
             "the device runs nothing while the host waits for it: between launches, and from a wait to the next launch",
-            FEWER_WAITS.get(model, "larger launches (--batch)"),
+            f"{advice['waits']}; or {LARGER}" if "waits" in advice else LARGER,
         ),
     }
     rows = [

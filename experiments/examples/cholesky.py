@@ -30,7 +30,7 @@ def gemm(left, right, tile):
     tile -= left @ right.T
 
 
-def compute(model, threads, iterations, n=256, size=64):
+def compute(model, threads, iterations=3, n=256, size=64):
     random = np.random.default_rng(1).standard_normal((n, n))
     matrix = random @ random.T + n * np.eye(n)
     factor = np.zeros((n, n))
@@ -53,9 +53,5 @@ def compute(model, threads, iterations, n=256, size=64):
     return "equals numpy.linalg.cholesky", np.allclose(lower, np.linalg.cholesky(matrix), atol=1e-9), lower
 
 
-def main(argv=None):
-    return run_example("cholesky", compute, iterations=3, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("cholesky", compute))

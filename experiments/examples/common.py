@@ -11,18 +11,16 @@ import numpy as np
 import forktask as ft
 
 
-def run_example(
-    name: str, compute: Callable[[str, int, int], tuple[str, bool, np.ndarray]], iterations: int, argv: list[str] | None
-) -> int:
-    """Run `compute(model, threads, iterations)` -> (claim, whether it holds, result); print it; 0 if it holds."""
+def run_example(name: str, compute: Callable[..., tuple[str, bool, np.ndarray]], argv: list[str] | None = None) -> int:
+    """Run `compute(model, threads[, iterations])` -> (claim, whether it holds, result); print it; 0 if it holds."""
     parser = argparse.ArgumentParser(prog=name)
     parser.add_argument("--model", default="taskiter", help=f"one of {', '.join(ft.model_names())}, with options")
     parser.add_argument("--threads", type=int, help="default: 2; 1 with --model serial")
-    parser.add_argument("--iterations", type=int, default=iterations)
-    given = parser.parse_args(argv)
-    threads = given.threads or (1 if given.model == "serial" else 2)
-    claim, right, result = compute(given.model, threads, given.iterations)
+    parser.add_argument("--iterations", type=int, default=argparse.SUPPRESS)
+    given = vars(parser.parse_args(argv))
+    given["threads"] = threads = given["threads"] or (1 if given["model"] == "serial" else 2)
+    claim, right, result = compute(**given)
     digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
     on = f"{threads} thread{'s' * (threads > 1)}"
-    print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given.model}, {on})")
+    print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given['model']}, {on})")
     return 0 if right else 1

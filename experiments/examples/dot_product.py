@@ -19,7 +19,7 @@ def clear(total):
     total[0] = 0
 
 
-def compute(model, threads, iterations, n=100_000, grainsize=8192):
+def compute(model, threads, iterations=5, n=100_000, grainsize=8192):
     random = np.random.default_rng(1)
     x_values, y_values = random.standard_normal(n), random.standard_normal(n)
     graph = ft.UserGraph("dot_product")
@@ -33,9 +33,5 @@ def compute(model, threads, iterations, n=100_000, grainsize=8192):
     return "equals numpy.dot", bool(np.isclose(sums[0], np.dot(x_values, y_values))), sums
 
 
-def main(argv=None):
-    return run_example("dot_product", compute, iterations=5, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("dot_product", compute))

@@ -29,7 +29,7 @@ def sweep_block(north, west, east, south, block):
     block[...] = padded[1:-1, 1:-1]
 
 
-def compute(model, threads, iterations, n=48, size=16):
+def compute(model, threads, iterations=10, n=48, size=16):
     start = np.zeros((n + 2, n + 2))
     start[0], start[:, 0] = 1.0, 0.5  # hot walls
     grid = start.copy()
@@ -49,9 +49,5 @@ def compute(model, threads, iterations, n=48, size=16):
     return "bitwise equal to the serial sweep", np.array_equal(grid, expected), grid
 
 
-def main(argv=None):
-    return run_example("heat", compute, iterations=10, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("heat", compute))

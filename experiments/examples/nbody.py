@@ -23,7 +23,7 @@ def move(forces, velocities, positions):
     positions += TIME_STEP * velocities
 
 
-def compute(model, threads, iterations, n=192, grainsize=32):
+def compute(model, threads, iterations=10, n=192, grainsize=32):
     start = np.random.default_rng(1).standard_normal((n, 3))
     positions, velocities, forces = start.copy(), np.zeros((n, 3)), np.zeros((n, 3))
     graph = ft.UserGraph("nbody")
@@ -41,9 +41,5 @@ def compute(model, threads, iterations, n=192, grainsize=32):
     return "bitwise equal to the plain loop", np.array_equal(positions, expected), positions
 
 
-def main(argv=None):
-    return run_example("nbody", compute, iterations=10, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("nbody", compute))

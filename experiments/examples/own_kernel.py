@@ -42,7 +42,7 @@ def build(source, function):
         return getattr(ctypes.CDLL(str(library)), function)
 
 
-def compute(model, threads, iterations, n=100_000, grainsize=8192):
+def compute(model, threads, iterations=10, n=100_000, grainsize=8192):
     x_values, y_values = np.arange(n, dtype=np.float64), np.ones(n)
     axpy = build(SOURCE, "axpy")
     graph = ft.UserGraph("own_kernel")
@@ -57,9 +57,5 @@ def compute(model, threads, iterations, n=100_000, grainsize=8192):
     return "bitwise equal to NumPy", np.array_equal(y_values, expected), y_values
 
 
-def main(argv=None):
-    return run_example("own_kernel", compute, iterations=10, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("own_kernel", compute))

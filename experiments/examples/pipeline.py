@@ -29,7 +29,7 @@ def consume(spectrum, average, count):
     average += (spectrum - average) / count
 
 
-def compute(model, threads, iterations, size=4096):
+def compute(model, threads, iterations=10, size=4096):
     items, spectra = np.zeros((2, size)), np.zeros((2, size // 2 + 1))
     average, count = np.zeros(size // 2 + 1), np.zeros(1)
     graph = ft.UserGraph("pipeline")
@@ -49,9 +49,5 @@ def compute(model, threads, iterations, size=4096):
     return "bitwise equal to one item after the other", np.array_equal(average, expected), average
 
 
-def main(argv=None):
-    return run_example("pipeline", compute, iterations=10, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("pipeline", compute))

@@ -23,7 +23,7 @@ def combine(*values_and_node):
     out[...] = value
 
 
-def compute(model, threads, iterations, num_nodes=60):
+def compute(model, threads, iterations=5, num_nodes=60):
     choose = random.Random(1)
     parents = [choose.sample(range(node), min(node, choose.randrange(4))) for node in range(num_nodes)]
     values = np.zeros(num_nodes, dtype=np.int64)
@@ -39,9 +39,5 @@ def compute(model, threads, iterations, num_nodes=60):
     return "equals the nodes evaluated in order", np.array_equal(values, expected), values
 
 
-def main(argv=None):
-    return run_example("python_dag", compute, iterations=5, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_example("python_dag", compute))

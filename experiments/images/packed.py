@@ -1,12 +1,9 @@
-"""The packed cache: decoded images of one size in one file, with a checksum for each.
+"""The packed cache: decoded images of one size in one file, a record with a checksum for each.
 
-The file is an entry (`ENTRY`) for each image of a listing, in its order, and then the pixels. An entry is written after
-its pixels and holds a checksum of both, so a process that is killed leaves images that are there or absent; the next
-one decodes the absent ones.
-
-An image that is there is never overwritten, since another process may be reading it. Where files were added, removed
-or changed, a new file is made, takes over the images whose files are the same, and replaces the old one, which those
-who have opened it keep.
+A record is an image's pixels and then its entry (`ENTRY`), so a process that is killed leaves records that are whole or
+have a wrong checksum, and then their places are free. The stamp says which file an image is of, in which state and how
+decoded: images of a listing are found by it, wherever they lie. Whole records are never overwritten, since another
+process may be reading them; those of files that were changed or removed stay until the cache is deleted.
 """
 
 from __future__ import annotations
@@ -28,27 +25,20 @@ from ..sampling.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 
-VERSION = 4  # of entries and of what decoding gives
+VERSION = 5  # of records and of what decoding gives
 CHANNELS = 3
-# stamp: of the image's file and how it was decoded. sums, squares: of the pixels' values, for each channel. pixels,
-# own: checksums of the pixels and of the fields before.
+# sums, squares: of the pixels' values, for each channel. pixels, own: checksums of the pixels and of the fields before.
 ENTRY = np.dtype([("stamp", "<u8"), ("sums", "<i8", 3), ("squares", "<i8", 3), ("pixels", "<u4"), ("own", "<u4")])
 DECODED_TOGETHER = 256  # images that are decoded before the next ones are begun
 
 
 def default_folder() -> Path:
-    """Folder of the caches where the user names none."""
+    """Return the folder of the caches where the user names none."""
     return cache_folder("images")
 
 
 class PackedImages:
     """Decoded images of a listing, of one size. Made by `pack`.
-
-    Parameters
-    ----------
-    path : Path
-    listing : Listing
-    height, width : int
 
     Attributes
     ----------
@@ -62,8 +52,7 @@ class PackedImages:
     def __init__(self, path: Path, listing: Listing, height: int, width: int):
         self.path, self.listing = path, listing
         self.shape = (CHANNELS, height, width)
-        self.image_bytes = CHANNELS * height * width
-        self.num_bytes = len(listing.files) * (ENTRY.itemsize + self.image_bytes)
+        self.record = np.dtype([("pixels", "u1", self.shape), ("entry", ENTRY)])
         self.entries = np.zeros(len(listing.files), ENTRY)
         self.present = np.zeros(len(listing.files), bool)
         self.failures: dict[int, str] = {}
@@ -71,20 +60,34 @@ class PackedImages:
     def __repr__(self) -> str:
         return f"<packed images {str(self.path)!r}: {len(self.entries)} of {self.shape}>"
 
-    def open(self) -> None:
-        """Open the file for reading and writing; it may be removed or replaced afterwards."""
+    def open(self, stamps: np.ndarray) -> None:
+        """Find the images that are there, and give the others free places, with room for all of them on the disk."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        count = size // self.record.itemsize
+        entries = np.zeros(0, ENTRY)
+        if count:
+            entries = np.array(np.memmap(self.path, self.record, "r", shape=(count,))["entry"])
+        whole = {int(entry["stamp"]): i for i, entry in enumerate(entries) if entry["own"] == _own_checksum(entry)}
+        self._places = np.array([whole.get(stamp, -1) for stamp in stamps.tolist()])
+        self.present[:] = self._places >= 0
+        self.entries[self.present] = entries[self._places[self.present]]
+        num_absent = int((~self.present).sum())
+        free = np.setdiff1d(np.arange(len(entries) + num_absent), list(whole.values()))[:num_absent]
+        self._places[~self.present] = free
+        _reserve(self.path, size, int(max(free, default=-1) + 1) * self.record.itemsize)
         self._file = open(self.path, "r+b", buffering=0)  # noqa: SIM115  as long as its images are read
 
-    def read(self, number: int, of: int) -> bytes:
-        """Return the bytes of an image's pixels in a file of so many images."""
-        return os.pread(self._file.fileno(), self.image_bytes, of * ENTRY.itemsize + number * self.image_bytes)
-
-    def write(self, number: int, pixels: bytes, entry: np.ndarray) -> None:
-        """Write an image's pixels, and then its entry."""
-        count = len(self.entries)
-        _write(self._file.fileno(), pixels, count * ENTRY.itemsize + number * self.image_bytes)
-        _write(self._file.fileno(), entry.tobytes(), number * ENTRY.itemsize)
-        self.entries[number], self.present[number] = entry, True
+    def put(self, number: int, stamp: int, pixels: np.ndarray) -> None:
+        """Write an image, of shape (3, height, width)."""
+        flat = pixels.reshape(CHANNELS, -1)
+        sums, squares = flat.sum(axis=1, dtype=np.int64), np.square(flat, dtype=np.int64).sum(axis=1)
+        record = np.array((pixels, (stamp, sums, squares, zlib.crc32(pixels), 0)), self.record)
+        record["entry"]["own"] = _own_checksum(record["entry"])
+        rest, start = memoryview(record.tobytes()), self._places[number] * self.record.itemsize
+        while rest:
+            written = os.pwrite(self._file.fileno(), rest, start)
+            rest, start = rest[written:], start + written
+        self.entries[number], self.present[number] = record["entry"], True
 
     def get(self, number: int) -> np.ndarray:
         """Return an image's pixels: uint8, shape (3, height, width).
@@ -94,16 +97,16 @@ class PackedImages:
         BrokenImage
             The pixels are not those that were written.
         """
-        pixels = self.read(number, len(self.entries))
+        pixels = os.pread(self._file.fileno(), np.prod(self.shape), self._places[number] * self.record.itemsize)
         if zlib.crc32(pixels) != self.entries["pixels"][number]:
             raise BrokenImage(
-                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r} are not those that were "
-                f"written; delete it to pack the images again"
+                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r} are not those that were written",
+                "delete it to pack the images again",
             )
         return np.frombuffer(pixels, np.uint8).reshape(self.shape)
 
     def moments(self, numbers: np.ndarray) -> list[tuple[int, int, int]]:
-        """Number of pixels, their sum and the sum of their squares over some images, for each channel."""
+        """Return number of pixels, their sum and the sum of their squares over some images, for each channel."""
         count = len(numbers) * self.shape[1] * self.shape[2]
         totals = [self.entries[name][numbers].sum(axis=0).tolist() for name in ("sums", "squares")]
         return [(count, total, squares) for total, squares in zip(*totals, strict=True)]
@@ -126,14 +129,13 @@ def pack(
 ) -> PackedImages:
     """Return the decoded images of a listing, from the cache as far as they are there.
 
+    Where another process writes a cache in the same folder, this one waits for it. The images of another decoder are
+    decoded anew.
+
     Parameters
     ----------
-    listing : Listing
-    height, width : int
     folder : Path, optional
         Of the cache; default: below the user's cache folder.
-    decoder : str
-        Of `DECODERS`; the images of another one are decoded anew.
     threads : int
         That decode.
     skip_broken : bool
@@ -147,10 +149,6 @@ def pack(
         A file cannot be decoded; all images that were decoded stay in the cache.
     UsageError
         No room on the disk.
-
-    Notes
-    -----
-    Where another process writes a cache in the same folder, this one waits for it.
     """
     stamps = _stamps(listing, f"{VERSION}|{decoder_name(decoder)}")
     root = listing.root.resolve()
@@ -161,7 +159,7 @@ def pack(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked_file(folder, wait=True):
-            _open(packed, stamps)
+            packed.open(stamps)
             _decode_absent(packed, stamps, decoder, threads, skip_broken, progress)
     except OSError as error:
         raise UsageError(
@@ -177,15 +175,11 @@ def _decode_absent(packed, stamps, decoder, threads, skip_broken, progress) -> N
 
     def decode_one(number: int) -> None:
         try:
-            path = packed.listing.root / packed.listing.files[number]
-            pixels = decode(path, *packed.shape[1:], decoder).reshape(CHANNELS, -1)
+            pixels = decode(packed.listing.root / packed.listing.files[number], *packed.shape[1:], decoder)
         except BrokenImage as error:
-            packed.failures[number] = str(error)  # not stored: the next run tries again
-            return
-        sums, squares = pixels.sum(axis=1, dtype=np.int64), np.square(pixels, dtype=np.int64).sum(axis=1)
-        entry = np.array((stamps[number], sums, squares, zlib.crc32(pixels), 0), ENTRY)
-        entry["own"] = _own_checksum(entry)
-        packed.write(number, pixels.tobytes(), entry)
+            packed.failures[number] = error.fact  # not stored: the next run tries again
+        else:
+            packed.put(number, int(stamps[number]), pixels)
 
     with ThreadPoolExecutor(threads) as pool:
         for start, stop in ranges(len(absent), DECODED_TOGETHER):
@@ -198,10 +192,10 @@ def _decode_absent(packed, stamps, decoder, threads, skip_broken, progress) -> N
 
 
 def _refusal(packed: PackedImages, done: int) -> BrokenImage:
-    reason = packed.failures[min(packed.failures)].removesuffix("; repair or remove it")
+    fact = packed.failures[min(packed.failures)]
     others = len(packed.failures) - 1
-    more = f", nor can {others} more of the {done} images that were tried" * bool(others)
-    return BrokenImage(f"{reason}{more}; repair or remove it, or leave such files out with --broken skip")
+    more = f", nor can {others} more of the {done} images that were tried" if others else ""
+    return BrokenImage(f"{fact}{more}", "repair or remove it, or leave such files out with --broken skip")
 
 
 def _stamps(listing: Listing, how: str) -> np.ndarray:
@@ -222,63 +216,25 @@ def _own_checksum(entry: np.ndarray) -> int:
     return zlib.crc32(entry.tobytes()[: -ENTRY["own"].itemsize])
 
 
-def _open(packed: PackedImages, stamps: np.ndarray) -> None:
-    """Open the file with its entries, made anew where it is of other images than the listing's."""
-    entries = _read_entries(packed)
-    there = {int(entry["stamp"]): i for i, entry in enumerate(entries) if entry["own"] == _own_checksum(entry)}
-    places = [there.get(stamp, -1) for stamp in stamps.tolist()]
-    old, path = PackedImages(packed.path, packed.listing, *packed.shape[1:]), packed.path
-    try:
-        if len(entries) == len(stamps) and all(stamps[i] == stamp for stamp, i in there.items()):
-            packed.open()
-            packed.present[:] = np.array(places) >= 0
-            packed.entries[packed.present] = entries[packed.present]
-            return
-        if there:
-            old.open()
-        packed.path = path.with_suffix(".part")
-        _reserve(packed, path)
-        packed.open()
-        for number, place in enumerate(places):
-            if place >= 0 and zlib.crc32(pixels := old.read(place, len(entries))) == entries["pixels"][place]:
-                packed.write(number, pixels, entries[place])
-        os.replace(packed.path, path)
-    finally:
-        path.with_suffix(".part").unlink(missing_ok=True)
-        packed.path = path
-
-
-def _read_entries(packed: PackedImages) -> np.ndarray:
-    """Return the entries of the file, none where there is no file or none of images of this size."""
-    try:
-        with open(packed.path, "rb") as file:
-            count, rest = divmod(os.fstat(file.fileno()).st_size, ENTRY.itemsize + packed.image_bytes)
-            return np.fromfile(file, ENTRY, 0 if rest else count)
-    except FileNotFoundError:
-        return np.zeros(0, ENTRY)
-
-
-def _write(file: int, content: bytes, start: int) -> None:
-    """Write all bytes at a place of a file."""
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(file, rest, start)
-        rest, start = rest[written:], start + written
-
-
-def _reserve(packed: PackedImages, path: Path) -> None:
-    """Make the file with all its room on the disk, so that a disk that is too small is known before anything is
-    decoded, and without filling it."""
+def _reserve(path: Path, size: int, wanted: int) -> None:
+    """Make room for a file that has `size` bytes, so that a disk that is too small is known before anything is decoded,
+    and without filling it."""
+    if wanted <= size:
+        return
     free = os.statvfs(path.parent)
     try:
-        if packed.num_bytes > free.f_bavail * free.f_frsize:
+        if wanted - size > free.f_bavail * free.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with open(packed.path, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, packed.num_bytes)
+        with open(path, "ab") as file:
+            os.posix_fallocate(file.fileno(), size, wanted - size)
     except OSError as error:
-        older = f"delete {path}, which has older images, or " * path.exists()
+        if size:
+            os.truncate(path, size)
+        else:
+            path.unlink(missing_ok=True)
+        older = f"delete {path}, which has older images, or " if size else ""
         raise UsageError(
-            f"the packed images need {format_bytes(packed.num_bytes)} on the disk of {path.parent}, which has "
+            f"the packed images need {format_bytes(wanted - size)} more on the disk of {path.parent}, which has "
             f"{format_bytes(free.f_bavail * free.f_frsize)} free ({error.strerror}); {older}name another folder with "
             f"--cache, or a smaller --image-size"
         ) from None

@@ -41,12 +41,14 @@ class ImageSource:
 def standardising_table(count: int, total: int, squares: int) -> np.ndarray:
     """Value of each of 256 levels after subtracting the mean and dividing by the standard deviation: float32.
 
-    Parameters
-    ----------
-    count, total, squares : int
-        Number of pixels, their sum and the sum of their squares: exact, so the result has the same bits everywhere.
+    Number of pixels, their sum and the sum of their squares are exact, so the result has the same bits everywhere.
     """
     mean = total / count
     variance = squares / count - mean * mean
     deviation = max(variance, 0.0) ** 0.5
     return ((np.arange(256, dtype=np.float64) - mean) / (deviation if deviation > 0 else 1.0)).astype(np.float32)
+
+
+def table_of_counts(counts: np.ndarray) -> np.ndarray:
+    """Return the `standardising_table` of pixels of which so many have each of 256 levels: int64, shape (256,)."""
+    return standardising_table(*(int((counts * np.arange(256) ** power).sum()) for power in range(3)))

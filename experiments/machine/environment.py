@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -43,6 +44,12 @@ VOLATILE = (
     "board",
     "core_kinds",
 )
+
+
+def version_text(build: Mapping[str, str] = BUILD) -> str:
+    """Return the version, the commit of the sources, and whether they were changed since."""
+    commit, _, changed = build["commit"].partition("-")
+    return f"{build['version']} (commit {commit[:12]}{', with changes' if changed else ''})"
 
 
 def loaded_libraries() -> list[dict]:
@@ -143,21 +150,11 @@ def _board(root="/") -> dict:
 
 
 def collect(root="/", variables=None) -> dict:
-    """Return all that describes the hardware and software of a measurement.
+    """Return all that describes the hardware and software of a measurement, for JSON; `variables` in place of
+    os.environ.
 
-    Call it before pinning: "affinity" is the calling thread's.
-
-    Parameters
-    ----------
-    root : path
-        Folder that stands for `/`; another one is for tests.
-    variables : mapping, optional
-        In place of os.environ.
-
-    Returns
-    -------
-    dict
-        JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
+    Call it before pinning: "affinity" is the calling thread's. Fields of VOLATILE change from call to call; the others
+    are the machine and its software.
     """
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
     with PerfCounters() as counters:
@@ -167,7 +164,7 @@ def collect(root="/", variables=None) -> dict:
     topology = read_topology(root)
     usable = available_cpus() if str(root) == "/" else topology["online"]
     return {
-        "forktask": BUILD["version"],
+        "forktask": version_text(),
         "python": {
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),
@@ -229,3 +226,9 @@ def environment_id(environment: dict) -> str:
         [v["name"], v["value"]] for v in environment["variables"] if v["kind"] in ("cripples", "kernels")
     ]
     return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def described_environment(variables=None) -> dict:
+    """Return what a results folder keeps of the environment, see `collect`: "environment" and "environment_id"."""
+    found = collect(variables=variables)
+    return {"environment": found, "environment_id": environment_id(found)}

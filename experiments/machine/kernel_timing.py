@@ -23,13 +23,6 @@ SMALLEST_SET = 1 << 14  # bytes, less than any first-level cache
 def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run a plan on one thread for about so long, in rounds, and return the times of its loops in seconds.
 
-    Parameters
-    ----------
-    bound : BoundPlan
-    seconds : float
-    cpu : int, optional
-        Logical CPU to pin to.
-
     Returns
     -------
     fastest : float64, shape (loops,)
@@ -59,29 +52,16 @@ def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tupl
     return np.add.reduceat(fastest, starts), np.median(np.concatenate(of_loops), axis=0)
 
 
-def plain_loops(read: float, written: float) -> dict[str, float]:
-    """Return the plain loops that together read and write so many bytes: name -> bytes that it moves.
-
-    As much as is written is copied; the rest of what is read is only read, or the rest of what is written filled.
-    """
-    copied = min(read, written)
-    moved = {"copy": 2 * copied, "read": read - copied, "fill": written - copied}
-    return {name: size for name, size in moved.items() if size}
-
-
 class Limits:
-    """The multiply-add peak, and the bandwidth of plain loops over arrays of some size, of one core.
+    """The multiply-add peak, and the bandwidth of a triad over arrays of some size, of one core.
 
-    Parameters
-    ----------
-    instruction_set : str or None
-        None: the best of this processor.
-    cpu : int or None
+    Without an instruction set they are those of the processor's best.
     """
 
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):
         self.instruction_set, self.cpu = instruction_set, cpu
-        self._streams: dict[tuple[str, int], float] = {}
+        self._cpus = None if cpu is None else [cpu]
+        self._triads: dict[int, float] = {}
         self.peak_flops_per_s = 0.0
         for _ in range(3):
             self.measure_peak()
@@ -91,29 +71,16 @@ class Limits:
         found = measure_peak_flops(PEAK_S, self.instruction_set, self.cpu)["flops_per_s"]
         self.peak_flops_per_s = max(self.peak_flops_per_s, found)
 
-    def stream(self, name: str, size: float) -> float:
-        """Measure bytes per second of a plain loop ("triad", "read", "copy", "fill") over so many bytes."""
-        cpus = None if self.cpu is None else [self.cpu]
-        return measure_bandwidth(1, BANDWIDTH_S, max(int(size), SMALLEST_SET), cpus, name)
-
     def memory(self, size: int) -> float:
         """Measure the highest rate over so many bytes (`measure_memory`)."""
-        cpus = None if self.cpu is None else [self.cpu]
-        return max(measure_memory(1, 4 * BANDWIDTH_S, size, cpus) for _ in range(3))
+        return max(measure_memory(1, 4 * BANDWIDTH_S, size, self._cpus) for _ in range(3))
 
     def bandwidth(self, size: float) -> float:
         """Return bytes per second of a triad over about so many bytes (to the next power of two), measured once."""
-        return self._best("triad", size)
-
-    def plain_time(self, read: float, written: float) -> float:
-        """Return seconds of `plain_loops` over arrays of that size, measured once."""
-        return sum(moved / self._best(name, read + written) for name, moved in plain_loops(read, written).items())
-
-    def _best(self, name: str, size: float) -> float:
         rounded = 1 << max(int(size) - 1, SMALLEST_SET - 1).bit_length()
-        if (name, rounded) not in self._streams:
-            self._streams[name, rounded] = max(self.stream(name, rounded) for _ in range(3))
-        return self._streams[name, rounded]
+        if rounded not in self._triads:
+            self._triads[rounded] = max(measure_bandwidth(1, BANDWIDTH_S, rounded, self._cpus) for _ in range(3))
+        return self._triads[rounded]
 
     def row(self, name: str, time_s: float, median_s: float, flops: float, size: float, bandwidth: float) -> dict:
         """Return a kernel's row: rates, and the share of its limit.

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define NUM_CHAINS  12   /* two pipes x latency 4 need 8; 12 + 2 constants still fit 16 registers */
 #define FMA_STEPS   4096 /* a few microseconds between two readings of the clock */
@@ -23,13 +22,16 @@ typedef float vec16 __attribute__((vector_size(64), aligned(4), may_alias));
  * steps together nor drop them, and must keep all twelve chains in registers. Without -ffast-math it may not
  * reorder them. */
 #if defined(__x86_64__)
-#define KEEP_XMM(x) __asm__ volatile("" : "+x"(x))
-#define KEEP_ZMM(x) __asm__ volatile("" : "+v"(x))
+#define KEEP_XMM(x) __asm__ volatile("" : "+x"(x));
+#define KEEP_ZMM(x) __asm__ volatile("" : "+v"(x));
 #elif defined(__aarch64__)
-#define KEEP_XMM(x) __asm__ volatile("" : "+w"(x))
+#define KEEP_XMM(x) __asm__ volatile("" : "+w"(x));
 #else
-#define KEEP_XMM(x) __asm__ volatile("" : "+m"(x))
+#define KEEP_XMM(x) __asm__ volatile("" : "+m"(x));
 #endif
+
+#define EACH_CHAIN(DO) DO(x0) DO(x1) DO(x2) DO(x3) DO(x4) DO(x5) DO(x6) DO(x7) DO(x8) DO(x9) DO(x10) DO(x11)
+#define ADVANCE(x)     x = x * a + b;
 
 #define DEFINE_LOOPS(NAME, ATTRIBUTE, VEC, KEEP)                                                         \
     ATTRIBUTE static double fma_##NAME(void)                                                             \
@@ -39,39 +41,19 @@ typedef float vec16 __attribute__((vector_size(64), aligned(4), may_alias));
         VEC a = zero + 0.999f, b = zero + 0.001f; /* x -> 0.999 x + 0.001 stays near 1 */                \
         VEC x0 = zero, x1 = zero, x2 = zero, x3 = zero, x4 = zero, x5 = zero;                            \
         VEC x6 = zero, x7 = zero, x8 = zero, x9 = zero, x10 = zero, x11 = zero;                          \
-        KEEP(a);                                                                                         \
-        KEEP(b);                                                                                         \
+        KEEP(a)                                                                                          \
+        KEEP(b)                                                                                          \
         for (int i = 0; i < FMA_STEPS; i++) {                                                            \
-            x0 = x0 * a + b;                                                                             \
-            x1 = x1 * a + b;                                                                             \
-            x2 = x2 * a + b;                                                                             \
-            x3 = x3 * a + b;                                                                             \
-            x4 = x4 * a + b;                                                                             \
-            x5 = x5 * a + b;                                                                             \
-            x6 = x6 * a + b;                                                                             \
-            x7 = x7 * a + b;                                                                             \
-            x8 = x8 * a + b;                                                                             \
-            x9 = x9 * a + b;                                                                             \
-            x10 = x10 * a + b;                                                                           \
-            x11 = x11 * a + b;                                                                           \
-            KEEP(x0);                                                                                    \
-            KEEP(x1);                                                                                    \
-            KEEP(x2);                                                                                    \
-            KEEP(x3);                                                                                    \
-            KEEP(x4);                                                                                    \
-            KEEP(x5);                                                                                    \
-            KEEP(x6);                                                                                    \
-            KEEP(x7);                                                                                    \
-            KEEP(x8);                                                                                    \
-            KEEP(x9);                                                                                    \
-            KEEP(x10);                                                                                   \
-            KEEP(x11);                                                                                   \
+            EACH_CHAIN(ADVANCE)                                                                          \
+            EACH_CHAIN(KEEP)                                                                             \
         }                                                                                                \
         return 2.0 * lanes * NUM_CHAINS * FMA_STEPS;                                                     \
     }                                                                                                    \
-    ATTRIBUTE static void triad_##NAME(float *a, const float *b, const float *c, size_t count)           \
+    ATTRIBUTE static void triad_##NAME(float *arrays, size_t count, size_t size)                         \
     {                                                                                                    \
         const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
+        float *a = arrays;                                                                               \
+        const float *b = arrays + size, *c = arrays + 2 * size;                                          \
         VEC s = {0};                                                                                     \
         s += 3.0f;                                                                                       \
         for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
@@ -80,50 +62,12 @@ typedef float vec16 __attribute__((vector_size(64), aligned(4), may_alias));
         }                                                                                                \
         __asm__ volatile("" : : "r"(a) : "memory");                                                      \
     }                                                                                                    \
-    ATTRIBUTE static void read_##NAME(float *a, const float *b, const float *c, size_t count)            \
-    {                                                                                                    \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
-        VEC s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;                     \
-        for (size_t i = 0; i < count; i += 8 * lanes) {                                                  \
-            const VEC *v = (const VEC *)(b + i);                                                         \
-            s0 += v[0];                                                                                  \
-            s1 += v[1];                                                                                  \
-            s2 += v[2];                                                                                  \
-            s3 += v[3];                                                                                  \
-            s4 += v[4];                                                                                  \
-            s5 += v[5];                                                                                  \
-            s6 += v[6];                                                                                  \
-            s7 += v[7];                                                                                  \
-        }                                                                                                \
-        s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;                                                          \
-        KEEP(s0);                                                                                        \
-    }                                                                                                    \
-    ATTRIBUTE static void copy_##NAME(float *a, const float *b, const float *c, size_t count)            \
-    {                                                                                                    \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
-            *(VEC *)(a + i) = *(const VEC *)(b + i);                                                     \
-            *(VEC *)(a + i + lanes) = *(const VEC *)(b + i + lanes);                                     \
-        }                                                                                                \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
-    }                                                                                                    \
-    ATTRIBUTE static void fill_##NAME(float *a, const float *b, const float *c, size_t count)            \
-    {                                                                                                    \
-        const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
-        VEC s = {0};                                                                                     \
-        KEEP(s);                                                                                         \
-        for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
-            *(VEC *)(a + i) = s;                                                                         \
-            *(VEC *)(a + i + lanes) = s;                                                                 \
-        }                                                                                                \
-        __asm__ volatile("" : : "r"(a) : "memory");                                                      \
-    }                                                                                                    \
-    ATTRIBUTE static void update_##NAME(float *a, const float *b, const float *c, size_t count)          \
+    ATTRIBUTE static void update_##NAME(float *a, size_t count, size_t size)                             \
     {                                                                                                    \
         const size_t lanes = sizeof(VEC) / sizeof(float);                                                \
         VEC s = {0};                                                                                     \
         s += 1.0f;                                                                                       \
-        KEEP(s);                                                                                         \
+        KEEP(s)                                                                                          \
         for (size_t i = 0; i < count; i += 2 * lanes) {                                                  \
             *(VEC *)(a + i) *= s;                                                                        \
             *(VEC *)(a + i + lanes) *= s;                                                                \
@@ -138,12 +82,12 @@ DEFINE_LOOPS(avx512, __attribute__((target("avx512f"))), vec16, KEEP_ZMM)
 #endif
 
 typedef double (*FmaLoop)(void);
-typedef void (*StreamLoop)(float *, const float *, const float *, size_t);
+typedef void (*StreamLoop)(float *arrays, size_t count, size_t size); /* each array has `size` floats */
 
-#define STREAMS(NAME) {triad_##NAME, read_##NAME, copy_##NAME, fill_##NAME, update_##NAME}
-#define NUM_STREAMS   5
-static const int arrays_of_stream[NUM_STREAMS] = {3, 1, 2, 1, 1};
-static const int moves_of_stream[NUM_STREAMS] = {3, 1, 2, 1, 2}; /* of each element */
+#define NUM_STREAMS   2 /* PEAKS_TRIAD and PEAKS_UPDATE */
+#define STREAMS(NAME) {triad_##NAME, update_##NAME}
+static const int arrays_of_stream[NUM_STREAMS] = {3, 1};
+static const int moves_of_stream[NUM_STREAMS] = {3, 2}; /* of each element */
 
 #if defined(__x86_64__)
 static const FmaLoop fma_loops[PEAKS_NUM_ISAS] = {fma_generic, fma_avx2, fma_avx512};
@@ -223,15 +167,13 @@ static Window run_window(const Team *team, float *arrays, size_t count, size_t *
             units += integer_chain();
         } else {
             /* One slice of a large set, or several passes over a small one. */
-            const int stream = team->kind - PEAKS_TRIAD, num_arrays = arrays_of_stream[stream];
+            const int stream = team->kind - PEAKS_TRIAD;
             size_t done = 0;
             while (done < SLICE_BYTES) {
                 size_t n = SLICE_BYTES / sizeof(float);
                 if (n > count - *position)
                     n = count - *position;
-                float *a = arrays + *position;
-                stream_loops[team->isa][stream](a, num_arrays > 1 ? a + count : a, num_arrays > 2 ? a + 2 * count : a,
-                                                n);
+                stream_loops[team->isa][stream](arrays + *position, n, count);
                 *position = *position + n == count ? 0 : *position + n;
                 done += n * sizeof(float);
             }
@@ -263,9 +205,9 @@ static void *member_main(void *argument)
     }
     forktask_flush_denormals();
     if (!error && team->kind >= PEAKS_TRIAD && team->kind <= PEAKS_UPDATE) {
-        /* A whole number of steps of the widest loop: 2 x 16 floats, or 8 x 16 of the one array that is read. The
-         * extra step keeps the arrays off one another's cache sets. First touch by the thread that will use them. */
-        const size_t num_arrays = arrays_of_stream[team->kind - PEAKS_TRIAD], step = num_arrays > 1 ? 32 : 128;
+        /* A whole number of steps of the widest loop, 2 x 16 floats. The extra step keeps the arrays off one another's
+         * cache sets. First touch by the thread that will use them. */
+        const size_t num_arrays = arrays_of_stream[team->kind - PEAKS_TRIAD], step = 32;
         count = team->bytes_per_thread / num_arrays / (4 * step) * step + step;
         if (posix_memalign((void **)&arrays, 4096, num_arrays * count * sizeof(float)))
             error = ENOMEM;
@@ -323,30 +265,6 @@ int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t b
     free(members);
     free(windows);
     return error;
-}
-
-void peaks_pass(int kind, int isa, float *a, const float *b, size_t count)
-{
-    const size_t whole = count / 128 * 128; /* of the widest loop's steps */
-    const StreamLoop *loops = stream_loops[isa] - PEAKS_TRIAD;
-    loops[kind](a, kind == PEAKS_READ ? a : b, b, whole);
-    a += whole;
-    b += whole;
-    count -= whole;
-    unsigned bits = 0; /* sums of integers may be put in any order, so that a compiler makes vectors of them */
-    for (size_t i = 0; i < count && kind == PEAKS_READ; i++) {
-        unsigned word;
-        memcpy(&word, a + i, sizeof word);
-        bits += word;
-    }
-    __asm__ volatile("" : : "r"(bits));
-    for (size_t i = 0; i < count && kind == PEAKS_COPY; i++)
-        a[i] = b[i];
-    for (size_t i = 0; i < count && kind == PEAKS_FILL; i++)
-        a[i] = 0;
-    for (size_t i = 0; i < count && kind == PEAKS_UPDATE; i++)
-        a[i] *= 1.0f;
-    __asm__ volatile("" : : "r"(a) : "memory");
 }
 
 void peaks_clock(double *cost_ns, double *step_ns)

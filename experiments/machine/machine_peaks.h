@@ -12,22 +12,16 @@ enum { PEAKS_GENERIC = 0, PEAKS_AVX2 = 1, PEAKS_AVX512 = 2, PEAKS_NUM_ISAS = 3 }
 enum {
     PEAKS_FMA,    /* independent multiply-add chains in registers; unit: flop */
     PEAKS_TRIAD,  /* a[i] = b[i] + s * c[i]; unit: byte, three arrays counted once each */
-    PEAKS_READ,   /* sum of b[i]; unit: byte, as of the three below */
-    PEAKS_COPY,   /* a[i] = b[i]; two arrays counted once each */
-    PEAKS_FILL,   /* a[i] = s */
-    PEAKS_UPDATE, /* a[i] = a[i] * s; the array counts twice */
+    PEAKS_UPDATE, /* a[i] = a[i] * s; unit: byte, the array counts twice */
     PEAKS_CHAIN   /* one dependent chain of one-cycle integer additions; unit: addition, that is, clock cycle */
 };
 
 /* Run `num_threads` threads together for `num_windows` windows of `window_s` seconds each.
  * isa: one this CPU runs. cpus: a logical CPU for each thread, -1 for no pinning. bytes_per_thread:
- * working set of PEAKS_TRIAD to PEAKS_UPDATE. rates: shape (num_windows,), OUT: units per second of all threads together.
+ * working set of PEAKS_TRIAD and PEAKS_UPDATE. rates: shape (num_windows,), OUT: units per second of all threads together.
  * Returns 0, or an errno value (ENOMEM, EINVAL for a CPU that may not be used, EAGAIN for no thread). */
 int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread, int num_windows,
                    double window_s, double *rates);
-
-/* One pass of PEAKS_READ (of a), PEAKS_COPY (b to a), PEAKS_FILL or PEAKS_UPDATE over `count` floats. */
-void peaks_pass(int kind, int isa, float *a, const float *b, size_t count);
 
 /* Cost of one reading of the monotonic clock and its smallest step seen, ns. */
 void peaks_clock(double *cost_ns, double *step_ns);

@@ -5,23 +5,18 @@ figure is the best of several short windows: interruptions can only lower a rate
 because a median far below the best says that the machine is disturbed now.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
-
 import os
 import statistics
 from array import array
-
-from ...cython_src.kernels.interface.block_kernel cimport FORKTASK_MAX_OPERANDS, KernelArgs, TaskContext
 
 from ...cython_src.errors import MachineError
 from ...cython_src.kernels.simd.instruction_sets import NAMES, choose
 
 
 cdef extern from "experiments/machine/machine_peaks.h" nogil:
-    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_READ, PEAKS_COPY, PEAKS_FILL, PEAKS_UPDATE, PEAKS_CHAIN
+    int PEAKS_FMA, PEAKS_TRIAD, PEAKS_UPDATE, PEAKS_CHAIN
     int peaks_run_team(int kind, int isa, int num_threads, const int *cpus, size_t bytes_per_thread,
                        int num_windows, double window_s, double *rates)
-    void peaks_pass(int kind, int isa, float *a, const float *b, size_t count)
     void peaks_clock(double *cost_ns, double *step_ns)
 
 
@@ -104,17 +99,15 @@ def measure_frequency(double seconds=0.02, cpu=None):
     return max(_run_team(PEAKS_CHAIN, 0, 1, None if cpu is None else [cpu], 0, seconds))
 
 
-_STREAMS = {"triad": PEAKS_TRIAD, "read": PEAKS_READ, "copy": PEAKS_COPY, "fill": PEAKS_FILL,
-            "update": PEAKS_UPDATE}
+_STREAMS = {"triad": PEAKS_TRIAD, "update": PEAKS_UPDATE}
 
 
 def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_bytes=256 << 20, cpus=None,
                       stream="triad"):
     """Measure the memory bandwidth of a loop over arrays, in bytes per second of all threads together.
 
-    The loop is a triad a[i] = b[i] + s c[i], or it reads an array, copies one to another, fills one, or updates one in
-    place. As in STREAM, each array counts once, and twice if it is updated; the line fill that a store causes is not
-    counted.
+    The loop is a triad a[i] = b[i] + s c[i], or it updates an array in place. As in STREAM, each array counts once, and
+    twice if it is updated; the line fill that a store causes is not counted.
 
     Parameters
     ----------
@@ -126,39 +119,13 @@ def measure_bandwidth(int threads=1, double seconds=0.1, Py_ssize_t working_set_
         a cache level gives that level's.
     cpus : sequence of int, optional
         One logical CPU for each thread.
-    stream : {"triad", "read", "copy", "fill", "update"}
+    stream : {"triad", "update"}
 
     Returns
     -------
     float
     """
     return max(_run_team(_STREAMS[stream], _isa_index(None), threads, cpus, working_set_bytes // threads, seconds))
-
-
-# Bounds of one stream in a block of `plain_loops`: operands by number, offsets, counts and strides in floats.
-STREAM_BOUNDS = ("kind", "to", "to_start", "source", "source_start", "rows", "count", "to_stride", "source_stride")
-MAX_OPERANDS = FORKTASK_MAX_OPERANDS
-STREAM_KINDS = {name: int(kind) for name, kind in _STREAMS.items()}
-
-
-cdef int _plain_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Streams of a block one after the other, row by row; one without rows ends them."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const int32_t *stop = b + a.bounds_width
-    cdef int32_t row
-    while b < stop and b[5] > 0:
-        for row in range(b[5]):
-            peaks_pass(b[0], <int> a.integers[0], <float *> a.operand[b[1]] + b[2] + row * <Py_ssize_t> b[7],
-                       <const float *> a.operand[b[3]] + b[4] + row * <Py_ssize_t> b[8], b[6])
-        b += 9
-    return 0
-
-
-def plain_kernel(instruction_set=None):
-    """Return address and instruction set (its number) of the kernel of plain streams, whose bounds are
-    `STREAM_BOUNDS` of one stream after the other."""
-    return <uintptr_t> &_plain_block, _isa_index(instruction_set)
 
 
 def measure_capacity(int threads, double seconds=0.1, cpus=None):

@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.binding.bind import BoundPlan, bind
+from ...cython_src.binding.bind import bind
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.lowering.options import PlanOptions, describe
 from ...cython_src.plan.model import Plan
 from ...forkjoin.executor import SerialExecutor
 from ..bounds.bounds import roofline_floor
 from .kernel_timing import Limits, format_rows, loop_times
-from .plain_loops import with_plain_loops
 
 WINDOW_S = 2e-3  # so short that some windows lie between two interruptions, also on a busy machine
-MEMORY_BYTES = 1 << 28  # of plain loops whose data come from memory
+MEMORY_BYTES = 1 << 28  # of loops whose data come from memory
 BATCHES = 4  # batches that take turns
 
 
@@ -44,9 +43,7 @@ def measure_step(
         "median_step_time_s"; "floor_s": operations of the step, convolutions in their direct form, at the peak;
         "ratio" (fastest step to floor) and "loop_ratio" (sum of loops to floor); "roofline_floor_s": sum over loops of
         the longer of operations at the peak and bytes, each region once, at the bandwidth of memory, and
-        "roofline_ratio"; "kernels": a row as of `Limits.row` for all loops of a kernel and phase, with bytes and
-        bandwidth of plain loops that read and write as many: in the kernels' place in the step (`with_plain_loops`)
-        where memory bounds them ("plain" of a row is then "step"), else over arrays of their own ("alone").
+        "roofline_ratio"; "kernels": a row as of `Limits.row` for all loops of a kernel and phase.
     """
     plan = lower(network, options, num_images=max(options.batch, 64), num_batches=BATCHES)
     bound = bind(plan, instruction_set=instruction_set)
@@ -67,7 +64,6 @@ def measure_step(
     fastest, median = loop_times(bound, 0.4 * seconds, cpu)
     limits.measure_peak()
     memory = limits.memory(MEMORY_BYTES)
-    plain_s = _plain_times(plan, bound, limits, memory, 0.4 * seconds)
     rows = [
         limits.row(
             f"{loop.name} ({loop.kernel})",
@@ -75,7 +71,7 @@ def measure_step(
             float(median[k]),
             loop.flops,
             loop.bytes,
-            loop.bytes / plain_s[k] if k in plain_s else limits.bandwidth(loop.bytes),
+            limits.bandwidth(loop.bytes),
         )
         for k, loop in enumerate(plan.loops)
     ]
@@ -93,7 +89,7 @@ def measure_step(
         "peak_flops_per_s": limits.peak_flops_per_s,
         "memory_bytes_per_s": memory,
         "rows": rows,
-        "kernels": _kernel_rows(plan, fastest, median, limits, plain_s),
+        "kernels": _kernel_rows(plan, rows, limits),
         "roofline_floor_s": roofline,
         "roofline_ratio": min(windows) / roofline,
         "floor_s": floor,
@@ -104,38 +100,17 @@ def measure_step(
     }
 
 
-def _plain_times(plan: Plan, bound: BoundPlan, limits: Limits, memory: float, seconds: float) -> dict[int, float]:
-    """Number of each loop that memory bounds -> seconds of plain loops in its place, on the same memory.
-
-    They overwrite the data: nothing that needs them runs afterwards.
-    """
-    peak = limits.peak_flops_per_s
-    chosen = {loop.name for loop in plan.loops if plan.least_bytes(loop) / memory > loop.flops / peak}
-    plain, replaced = with_plain_loops(plan, chosen, limits.instruction_set)
-    if not replaced:
-        return {}
-    there = bind(plain, bound.storage, instruction_set=limits.instruction_set, arrays=bound.arrays)
-    fastest, _ = loop_times(there, seconds, limits.cpu)
-    return {k: float(fastest[k]) for k in replaced}
-
-
-def _kernel_rows(
-    plan: Plan, fastest: np.ndarray, median: np.ndarray, limits: Limits, plain_s: Mapping[int, float]
-) -> list[dict[str, Any]]:
-    """Rows of kernels by phase, by falling time."""
-    sums: dict[tuple[str, str], np.ndarray] = {}
-    for k, loop in enumerate(plan.loops):
-        read, written = plan.least_traffic(loop)
-        plain = plain_s[k] if k in plain_s else limits.plain_time(read, written)
-        values = (fastest[k], median[k], loop.flops, read + written, plain, k in plain_s)
-        key = (loop.kernel, loop.phase)
-        sums[key] = sums.get(key, np.zeros(len(values))) + values
+def _kernel_rows(plan: Plan, loops: Sequence[Mapping[str, Any]], limits: Limits) -> list[dict[str, Any]]:
+    """Rows of kernels by phase, by falling time: bytes count once, at the mean bandwidth of the loops' triads."""
+    sums: dict[str, np.ndarray] = {}
+    for loop, row in zip(plan.loops, loops, strict=True):
+        size = plan.least_bytes(loop)
+        values = (row["time_s"], row["median_time_s"], loop.flops, size, size / row["bandwidth_bytes_per_s"])
+        name = f"{loop.kernel}, {loop.phase}"
+        sums[name] = sums.get(name, np.zeros(len(values))) + values
     rows = [
-        limits.row(
-            f"{kernel}, {phase}", *map(float, (*of_kernel[:4], of_kernel[3] / of_kernel[4] if of_kernel[4] else 1.0))
-        )
-        | {"plain": "step" if of_kernel[5] else "alone"}
-        for (kernel, phase), of_kernel in sums.items()
+        limits.row(name, *map(float, (*of_kernel[:4], of_kernel[3] / of_kernel[4] if of_kernel[4] else 1.0)))
+        for name, of_kernel in sums.items()
     ]
     return sorted(rows, key=lambda row: -row["time_s"])
 
@@ -169,18 +144,4 @@ def format_step(result: dict[str, Any], by: str = "loop") -> str:
         f"roofline floor {result['roofline_floor_s'] * 1e3:.3f} ms at {result['memory_bytes_per_s'] / 1e9:.1f} GB/s "
         f"from memory: {result['roofline_ratio']:.2f} times that floor",
     ]
-    return "\n".join(lines + _beaten(result["kernels"] if by == "kernel" else [], result["peak_flops_per_s"]))
-
-
-def _beaten(rows: Sequence[Mapping[str, Any]], peak: float) -> list[str]:
-    """Say why kernels take less than their limits, for those that do by more than the error of measurement."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row["share_of_limit"] > 1.03:
-            reason = "plain loops over as many bytes of their own find fewer of them in caches"
-            if row["plain"] == "step":
-                reason = "they touch fewer bytes than their blocks declare, or plain loops ran at a slower moment"
-            if row["flops_per_s"] > peak:
-                reason = "floors count direct convolutions' operations, and these forms need fewer"
-            reasons.setdefault(reason, []).append(row["name"])
-    return [f"above their limits: {'; '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return "\n".join(lines)

@@ -19,9 +19,10 @@ import random
 import shlex
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +32,8 @@ from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json
-from ..results.rows import DurationsRow, MetgFailureRow, MetgRow, OfGraph, RunRow, make_row
-from ..sampling.child import TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, RunRow, make_row
+from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
     DEFAULT_MODELS,
@@ -44,7 +45,7 @@ from ..sampling.models import (
     parse_models,
     process_environment,
 )
-from ..sampling.progress import ProgressBar
+from ..sampling.schedule import Job, Schedule
 from .graphs import graph_name
 from .table import as_csv, summarise
 
@@ -104,7 +105,7 @@ def measure_metg(
         check_threads(count, cores, settings.oversubscribe)
     if settings.quick:
         settings = settings.with_changes(repeats=1)
-    jobs = []
+    asked = []
     for repetition in range(settings.repeats):
         block = [
             (repetition, model, count, graph)
@@ -113,25 +114,32 @@ def measure_metg(
             for count in counts_for(parse_model(model), threads)
         ]
         random.Random(f"{settings.seed} {repetition}").shuffle(block)
-        jobs += block
+        asked += block
     folder, interrupted = None if out is None else Path(out), False
-    rows: dict[str, AnyMetg] = {}
+    rows: list[AnyMetg] = []
     with nullcontext() if folder is None else ResultsWriter(folder) as writer:
         if writer is not None:
             _start(writer, graphs, specs, threads, settings, cores)
+
+        def keep(row: AnyMetg | DurationsRow) -> None:
+            if isinstance(row, AnyMetg):
+                rows.append(row)
+            if writer is not None:
+                writer.append(row)
+
+        schedule = Schedule("metg", keep)
+        done = [] if writer is None else writer.results.rows
+        rows += [row for row in done if isinstance(row, MetgRow) or getattr(row, "reason", "") in LASTING_FAILURES]
         try:
-            _measure_all(jobs, settings, cores, writer, rows)
+            schedule.run(_jobs(asked, settings, cores, done, schedule), len(asked))
         except KeyboardInterrupt:
             if writer is None:
                 interrupted = True
             else:
                 kept = len(writer.results.of(MetgRow))
-                print(
-                    f"forktask: interrupted; {kept} measurements are kept in {folder}, the same command goes on",
-                    file=sys.stderr,
-                )
+                schedule.say(f"interrupted; {kept} measurements are kept in {folder}, the same command goes on")
                 raise
-    table = {**summarise(list(rows.values())), "interrupted": interrupted}
+    table = {**summarise(rows), "interrupted": interrupted}
     if folder is not None:
         from .figure import draw_all
 
@@ -170,78 +178,76 @@ def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int)
     return canonical_json([model, threads, dict(graph), repetition])
 
 
-def _measure_all(
-    jobs, settings: MetgSettings, cores: int, writer: ResultsWriter | None, rows: dict[str, AnyMetg]
-) -> None:
-    """Measure the jobs one after the other, each in a process of its own; rows are added and written as they come.
-
-    Rows in the folder are not measured again, except for failures that a second attempt may mend.
-    """
-    cpus = available_cpus()
-    durations: list[list[float]] = []
-    if writer is not None:
-        durations = [row.durations_s for row in writer.results.of(DurationsRow)]
-        for row in writer.results.of(OfGraph):
-            if isinstance(row, MetgRow) or row.reason in LASTING_FAILURES:
-                rows[job_key(row.model, row.threads, row.graph, row.repetition)] = row
-    with ProgressBar(len(jobs), "metg") as bar:
-        if "network" in jobs[0][3] and not durations:
-            durations = [_measure_durations(jobs[0][3], cpus[:1], cores)]
-            if writer is not None:
-                writer.append(DurationsRow(durations_s=durations[0]))
-        for number, (repetition, model, threads, graph) in enumerate(jobs):
-            if job_key(model, threads, graph, repetition) in rows:
-                continue
-            bar.show(number, f"repetition {repetition + 1}, {graph_name(graph)}, {model}, {threads} threads")
-            order = cpu_order(threads, cpus, oversubscribe=settings.oversubscribe)
-            variables = {
-                **sample_environment(threads, settings.interference, cores),
-                **process_environment(parse_model(model)),
-            }
-            job = {
-                "kind": "metg",
-                "model": model,
-                "threads": threads,
-                "cpus": order,
-                "graph": graph,
-                "runs": 2 if settings.quick else 5,
-                "target_s": 0.001 if settings.quick else 0.01,
-                "budget_s": 2.0 if settings.quick else 20.0,
-                **({"durations_s": durations[0]} if durations else {}),
-            }
-            with hogs_running(settings.interference, order):
-                found = run_sample(job, clean_environment(os.environ, variables), TIME_LIMIT_S, MEASURE_COMMAND)
+def _jobs(
+    asked: Sequence[tuple[int, str, int, Mapping[str, Any]]],
+    settings: MetgSettings,
+    cores: int,
+    done: Sequence[AnyRow],
+    schedule: Schedule,
+) -> Iterator[Job]:
+    """Yield what is missing: rows in the folder are not measured again, except for failures that may be mended."""
+    known = {
+        job_key(row.model, row.threads, row.graph, row.repetition)
+        for row in done
+        if isinstance(row, MetgRow) or (isinstance(row, MetgFailureRow) and row.reason in LASTING_FAILURES)
+    }
+    durations = [row.durations_s for row in done if isinstance(row, DurationsRow)]
+    if "network" in asked[0][3] and not durations:
+        durations = [_measure_durations(asked[0][3], available_cpus()[:1], cores)]
+        yield Job("durations", graph_name(asked[0][3]), lambda: [DurationsRow(durations_s=durations[0])])
+    for number, (repetition, model, threads, graph) in enumerate(asked):
+        if job_key(model, threads, graph, repetition) not in known:
             conditions = {
                 "model": model,
                 "threads": threads,
                 "graph": graph,
                 "repetition": repetition,
                 "position": number,
-                "interference": settings.interference,
-                "quick": settings.quick,
-                "variables": variables,
-                "cpus": order,
             }
-            if "failure" not in found:
-                row = make_row(MetgRow, found, conditions)
-            else:
-                row = MetgFailureRow(**conditions, reason=found["failure"], message=found["message"])
-                bar.clear()
-                print(
-                    f"forktask: {graph_name(graph)}, {model}, {threads} threads: {row.reason}: "
-                    f"{row.message.splitlines()[0]}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            rows[job_key(model, threads, graph, repetition)] = row
-            if writer is not None:
-                writer.append(row)
+            said = f"{graph_name(graph)}, {model}, {threads} threads"
+            measure = partial(_measure_once, conditions, settings, cores, durations, schedule)
+            yield Job(f"repetition {repetition + 1}", said, measure)
+
+
+def _measure_once(
+    conditions: Mapping[str, Any], settings: MetgSettings, cores: int, durations: list, schedule: Schedule
+) -> list[AnyMetg]:
+    """Measure a graph under a model, in a process of its own."""
+    model, threads, graph = (conditions[name] for name in ("model", "threads", "graph"))
+    order = cpu_order(threads, available_cpus(), oversubscribe=settings.oversubscribe)
+    variables = {**sample_environment(threads, settings.interference, cores), **process_environment(parse_model(model))}
+    job = {
+        "kind": "metg",
+        "model": model,
+        "threads": threads,
+        "cpus": order,
+        "graph": graph,
+        "runs": 2 if settings.quick else 5,
+        "target_s": 0.001 if settings.quick else 0.01,
+        "budget_s": 2.0 if settings.quick else 20.0,
+        **({"durations_s": durations[0]} if durations else {}),
+    }
+    with hogs_running(settings.interference, order):
+        found = measure_in_process(job, clean_environment(os.environ, variables), TIME_LIMIT_S, MEASURE_COMMAND)
+    conditions = {
+        **conditions,
+        "interference": settings.interference,
+        "quick": settings.quick,
+        "variables": variables,
+        "cpus": order,
+    }
+    if "failure" not in found:
+        return [make_row(MetgRow, found, conditions)]
+    row = MetgFailureRow(**conditions, reason=found["failure"], message=found["message"])
+    schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {row.reason}: {row.message.splitlines()[0]}")
+    return [row]
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
     """Measure the times of a network's blocks once, so that all models get the same graph."""
     settings = clean_environment(os.environ, sample_environment(1, 0, cores))
-    row = run_sample({"kind": "durations", "graph": graph, "cpus": cpus}, settings, TIME_LIMIT_S, MEASURE_COMMAND)
+    job = {"kind": "durations", "graph": graph, "cpus": cpus}
+    row = measure_in_process(job, settings, TIME_LIMIT_S, MEASURE_COMMAND)
     if "failure" in row:
         raise UsageError(
             f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}"

@@ -12,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ..analysis.answers import LOSS_TOLERANCES, disagreement
 from ..sampling.child import answer_job
 from ..sampling.models import make_executor
 from ..sampling.subject import answer, build
+from ..sampling.timing import take_turns
 from .llmc_files import write_model, write_tokens
 
 BATCH, SEQUENCE = 4, 64  # what the program trains on
@@ -44,12 +44,53 @@ TOKEN_FILES = (
     "dev/data/tinyshakespeare/tiny_shakespeare_val.bin",
 )
 CHECKED_STEPS = len(LOSS_TOLERANCES)  # the first takes memory, so all of these are the warm-up too
-LEAST_STEPS = 3  # timed ones
+LEAST_STEPS = 3  # that time a step
 STEP = re.compile(r"^step (\d+): train loss (\S+) \(took (\S+) ms\)")
 
 
-def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the program `job["llmc"]` once: the row of a sample; its time is the median of its own steps' times.
+class Program:
+    """The running program, which is timed by the lines that it prints; it stops and goes on with this process.
+
+    Parameters
+    ----------
+    lines : iterator of str
+        What it prints.
+    path : str
+        For messages.
+    """
+
+    stride = 1
+
+    def __init__(self, lines: Iterator[str], path: str):
+        self._lines, self._path, self._last = lines, path, ""
+        self.losses: list[float] = []
+
+    def run(self, passes: int) -> float:
+        """Wait for steps, and return their time by the program's own clock, in seconds.
+
+        The first step of a turn may hold the time in which the program was stopped: turns begin with an untimed run.
+        """
+        times_s: list[float] = []
+        for line in self._lines:
+            self._last = line or self._last
+            if found := STEP.match(line):
+                try:
+                    self.losses.append(float(found[2]))
+                    times_s.append(float(found[3]) / 1e3)
+                except ValueError:
+                    raise UsageError(
+                        f"{self._path} must print the loss and time of a step, got {line!r}; build llm.c's train_gpt2"
+                    ) from None
+            if len(times_s) == passes:
+                return sum(times_s)
+        raise UsageError(
+            f"{self._path} must print a line such as 'step 0: train loss 5.356086 (took 120.5 ms)' for each step, got "
+            f"{len(self.losses)}, and last {self._last!r}; build llm.c's train_gpt2"
+        )
+
+
+def measure_llmc(job: Mapping[str, Any]) -> Generator[dict[str, Any], Any, dict[str, Any]]:
+    """Measure the program `job["llmc"]` in turns with others: the row of a sample, by the program's own clock.
 
     Raises
     ------
@@ -58,6 +99,7 @@ def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     started = time.time()
     bound = build({**job, "plan": {**job["plan"], **OPTIMIZER}})
+    yield {}
     bound.arrays["learning_rates"][...] = LEARNING_RATE
     bound.arrays["batch_order"][...] = bound.arrays["batch_order"][0]  # the program repeats the only batch
     with tempfile.TemporaryDirectory(prefix="forktask-llmc-") as folder:
@@ -74,44 +116,21 @@ def measure_llmc(job: Mapping[str, Any]) -> dict[str, Any]:
             executor.run(CHECKED_STEPS)
         expected = answer(bound, CHECKED_STEPS)
         del executor, bound  # its memory is the program's now
-        losses, times_s = _run(job["llmc"], folder, job["target_s"])
-    if wrong := disagreement(expected, losses[:CHECKED_STEPS]):
-        raise UsageError(f"the losses of {job['llmc']} must be those of our steps, but beside ours its answer {wrong}")
+        with contextlib.closing(_lines(job["llmc"], folder)) as lines:
+            program = Program(lines, job["llmc"])
+            program.run(CHECKED_STEPS)
+            if wrong := disagreement(expected, program.losses):
+                raise UsageError(
+                    f"the losses of {job['llmc']} must be those of our steps, but beside ours its answer {wrong}"
+                )
+            yield from take_turns(program, program.run(LEAST_STEPS) / LEAST_STEPS, job["turn_s"])
     return {
         "kind": "sample",
-        "step_time_s": statistics.median(times_s[CHECKED_STEPS:]),
-        "step_times_s": times_s,
-        "losses": losses,
+        "losses": program.losses,
         "expected_losses": expected,
         "pid": os.getpid(),
         "started": started,
     }
-
-
-def _run(program: str, folder: str, target_s: float) -> tuple[list[float], list[float]]:
-    """Run the program until its timed steps took long enough; return loss and time of each step."""
-    losses: list[float] = []
-    times_s: list[float] = []
-    last = ""
-    for line in _lines(program, folder):
-        last = line or last
-        if found := STEP.match(line):
-            try:
-                losses.append(float(found[2]))
-                times_s.append(float(found[3]) / 1e3)
-            except ValueError:
-                raise UsageError(
-                    f"{program} must print the loss and time of a step, got {line!r}; build llm.c's train_gpt2"
-                ) from None
-        timed = times_s[CHECKED_STEPS:]
-        if len(timed) >= LEAST_STEPS and sum(timed) >= target_s:
-            break
-    if len(times_s) < CHECKED_STEPS + LEAST_STEPS:
-        raise UsageError(
-            f"{program} must print at least {CHECKED_STEPS + LEAST_STEPS} lines such as 'step 0: train loss 5.356086 "
-            f"(took 120.5 ms)', got {len(times_s)}, and last {last!r}; build llm.c's train_gpt2"
-        )
-    return losses, times_s
 
 
 def _lines(program: str, folder: str) -> Iterator[str]:

@@ -1,19 +1,18 @@
-"""PyTorch, and llm.c for GPT-2, on the same network and threads, interleaved with forktask's models in one run."""
+"""PyTorch, and llm.c for GPT-2, on the same network and threads, in turns with forktask's models."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 import os
-import random
 import shutil
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
@@ -26,10 +25,13 @@ from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.child import SAMPLE_COMMAND, clean_environment, run_sample, sample_environment
-from ..sampling.models import convolution_for, counts_for, parse_model
+from ..sampling.child import SAMPLE_COMMAND, sample_environment
+from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
+from ..sampling.models import convolution_for, counts_for, parse_model, process_environment
 from ..sampling.plan_check import check_together
-from ..sampling.progress import ProgressBar, format_seconds
+from ..sampling.progress import format_seconds
+from ..sampling.schedule import Job, Schedule
+from ..tables.numbers import plural
 from .llmc_files import sizes_of
 from .llmc_worker import BATCH, SEQUENCE
 from .modes import check_modes, modes_of
@@ -52,14 +54,14 @@ def compare_with_torch(
     threads: Sequence[int],
     repeats: int = 5,
     seconds: float = 0.6,
-    pairs: int | None = None,
+    rounds: int = LEAST_ROUNDS,
     budget_s: float | None = None,
     seed: int = 0,
     device: str = "cpu",
     llmc: str = "",
     check: bool = True,
 ) -> dict[str, Any]:
-    """Measure PyTorch and forktask's models in turns, each time in a fresh process.
+    """Measure PyTorch and forktask's models in turns, in each repetition in fresh processes.
 
     Ctrl-C and the end of the budget stop it: the result then holds what was measured until then, and says so.
 
@@ -76,10 +78,10 @@ def compare_with_torch(
         Processes for each contestant and number of threads.
     seconds : float
         Duration of the timed runs of each process.
-    pairs : int, optional
-        Pairs of a short and a long run that each process times; default: 3 to 15, as many as `seconds` allow.
+    rounds : int
+        Turns of each process, at least.
     budget_s : float, optional
-        No process starts that would end later, and none goes on.
+        No repetition begins that would end later, and no process goes on for longer.
     seed : int
     device : {"cpu", "gpu"}
     llmc : str
@@ -132,14 +134,12 @@ def compare_with_torch(
         "plan": conditions,
         "seed": seed,
         "check_iterations": len(LOSS_TOLERANCES),
-        "target_s": seconds,
-        "pairs": pairs,
         "warmup_s": WARMUP_S,
         "device": device,
         "llmc": llmc,
     }
-    order = {count: cpu_order(count, cpus) for count in threads}
-    samples, failures, stopped = _measure(contestants, job, repeats, budget_s, seed, order, len(cpus))
+    effort = {"repeats": repeats, "seconds": seconds, "rounds": rounds, "budget_s": budget_s}
+    samples, failures, stopped = _measure(contestants, job, plan, **effort)
     if stopped == INTERRUPTED and not samples:
         raise KeyboardInterrupt
     for (name, count), message in wrong_modes(samples).items():
@@ -238,78 +238,99 @@ def _command_of(name: str) -> tuple[str, ...]:
     return TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
 
 
+def _contestant(key: tuple[str, int], job: Mapping[str, Any], plan: Plan, limit_s: float) -> Contestant:
+    """Return the process that measures a mode of PyTorch, llm.c or a model on a number of threads."""
+    name, count = key
+    cpus = available_cpus()
+    whole_job = {
+        **job,
+        "model": name,
+        "mode": name.removeprefix(TORCH) if _is_torch(name) else None,
+        "threads": count,
+        "cpus": cpu_order(count, cpus),
+    }
+    variables = sample_environment(count, 0, len(cpus))
+    if not _is_peer(name):
+        variables |= process_environment(parse_model(name))
+    size = sum(plan.memory_bytes().values()) * (3 if _is_peer(name) else 1)  # theirs beside ours, with temporaries
+    return Contestant(_key_text(key), whole_job, variables, size, limit_s, _command_of(name))
+
+
+def _key_text(key: tuple[str, int]) -> str:
+    return f"{key[0]} @ {key[1]}"
+
+
 def _measure(
     contestants: Sequence[tuple[str, int]],
     job: Mapping[str, Any],
+    plan: Plan,
+    *,
     repeats: int,
+    seconds: float,
+    rounds: int,
     budget_s: float | None,
-    seed: int,
-    cpus: Mapping[int, list[int]],
-    cores: int,
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str], str]:
-    """Measure each contestant once in each repetition, in random order, each time in a fresh process.
+    """Measure all contestants in turns, in each repetition in fresh processes.
 
     Returns
     -------
     samples, failures, stopped
         As in the result of `compare_with_torch`, samples by contestant and repetition.
     """
-    generator = random.Random(seed)
-    order = [(r, c) for r in range(repeats) for c in generator.sample(list(contestants), len(contestants))]
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
     failures: dict[str, str] = {}
-    longest: dict[tuple[str, int], float] = {}  # processes of each contestant
     budget_spent = f"the budget of {format_seconds(budget_s)} is spent" if budget_s is not None else ""
-    start, stopped = time.monotonic(), ""
-    with ProgressBar(len(order), "measuring", sys.stderr) as bar:
-        for number, (repetition, (name, count)) in enumerate(order):
-            key = f"{name} @ {count}"
-            bar.show(number, f"repetition {repetition + 1} of {repeats}, {key}")
-            if key in failures:
-                continue
-            began = time.monotonic()
-            limit_s = TIME_LIMIT_S if budget_s is None else budget_s - (began - start)
-            if limit_s <= 0 or limit_s < longest.get((name, count), 0.0):
+    stopped = ""
+
+    def keep(row: tuple[tuple[str, int], int, Mapping[str, Any]]) -> None:
+        nonlocal stopped
+        key, repetition, answer = row
+        if "failure" not in answer:
+            samples[key][repetition] = dict(answer)
+        elif answer["failure"] == "timeout" and budget_spent:
+            stopped = budget_spent
+        else:
+            failures[_key_text(key)] = f"{answer['failure']}: {answer['message'].splitlines()[0]}"
+
+    schedule = Schedule("measuring", keep, budget_s=math.inf if budget_s is None else budget_s)
+
+    def generation(repetition: int) -> Iterator[tuple[tuple[str, int], int, Mapping[str, Any]]]:
+        limit_s = TIME_LIMIT_S if budget_s is None else max(budget_s - schedule.spent_s, 0.0)
+        alive = {_key_text(key): key for key in contestants if _key_text(key) not in failures}
+        processes = [_contestant(key, job, plan, limit_s) for key in alive.values()]
+        most = max((key for key in alive.values() if not _is_peer(key[0])), key=lambda key: key[1], default=("", 0))
+        seed = f"{job['seed']}/{repetition}"
+        for group in measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed)):
+            for name, answer in group["answers"].items():
+                yield alive[name], repetition, answer
+
+    def jobs() -> Iterator[Job]:
+        nonlocal stopped
+        for repetition in range(repeats):
+            if stopped or not schedule.with_room({None: schedule.took.get(None, 0.0)}):
                 stopped = budget_spent
-                continue  # There may be time for a shorter one.
-            variables = clean_environment(os.environ, sample_environment(count, 0, cores))
-            mode = name.removeprefix(TORCH) if _is_torch(name) else None
-            whole_job = {**job, "model": name, "mode": mode, "threads": count, "cpus": cpus[count]}
-            try:
-                row = run_sample(whole_job, variables, limit_s, _command_of(name))
-            except KeyboardInterrupt:
-                stopped = INTERRUPTED
-                break
-            longest[name, count] = max(longest.get((name, count), 0.0), time.monotonic() - began)
-            if "failure" not in row:
-                samples[name, count][repetition] = row
-            elif row["failure"] == "timeout" and budget_spent:
-                stopped = budget_spent
-            else:
-                failures[key] = f"{row['failure']}: {row['message'].splitlines()[0]}"
+                return
+            said = plural(len(contestants), "contestant")
+            yield Job(f"repetition {repetition + 1} of {repeats}", said, partial(generation, repetition))
+
+    try:
+        schedule.run(jobs(), repeats)
+    except KeyboardInterrupt:
+        stopped = INTERRUPTED
     if stopped:
-        for (name, count), rows in samples.items():
+        for key, rows in samples.items():
             if not rows:
-                failures.setdefault(f"{name} @ {count}", stopped)
+                failures.setdefault(_key_text(key), stopped)
     return {c: rows for c, rows in samples.items() if rows}, failures, stopped
 
 
 def convolution_forms(plan: Plan, device: str) -> dict[str, int]:
     """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
-    forms: dict[str, int] = {}
-    for loop in plan.loops:
-        if loop.kernel.startswith("channels_conv_") and loop.kernel != "channels_conv_pack":
-            form = ALGORITHMS[loop.attributes["algorithm"]]
-            if device == "gpu" and loop.kernel == "channels_conv_backward_weights":
-                form = "direct"
-        elif loop.kernel.startswith("channels_depthwise"):
-            form = "depthwise"
-        elif loop.name in plan.attributes.get("convolutions", ()):
-            form = plan.attributes["convolutions"][loop.name]
-        else:
-            continue
-        forms[form] = forms.get(form, 0) + 1
-    return forms
+    taken = dict(plan.attributes.get("convolutions", {}))
+    if device == "gpu":
+        weights = [loop.name for loop in plan.loops if loop.kernel == "channels_conv_backward_weights"]
+        taken |= dict.fromkeys(weights, "direct")
+    return dict(Counter(taken.values()))
 
 
 def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:

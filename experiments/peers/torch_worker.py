@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from ...cython_src.networks.registry import get_network
 from ..sampling.child import answer_job
 from ..sampling.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
-from ..sampling.timing import Stepper, time_runs, warm_up
+from ..sampling.timing import Stepper, take_turns, warm_up
 from .torch_network import torch_network
 
 
@@ -144,13 +144,14 @@ def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
     return not any(name.startswith(f"{part}.") for part in frozen)
 
 
-def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure PyTorch once: the row of a sample, with the losses of the first steps."""
+def measure_torch(job: Mapping[str, Any]) -> Generator[dict[str, Any], Any, dict[str, Any]]:
+    """Measure PyTorch in turns with others: the row of a sample, with the losses of the first steps."""
     import torch
 
     torch.set_num_threads(job["threads"])
     torch.set_flush_denormal(True)
     bound = build(job)
+    yield {}
     started = time.time()
     executor = TorchExecutor(bound, job["mode"], "cuda" if job.get("device") == "gpu" else "cpu")
     stepper = Stepper(executor)
@@ -165,12 +166,9 @@ def measure_torch(job: Mapping[str, Any]) -> dict[str, Any]:
         answered = [float(p) for p in rows[:, :ANSWERED_CLASSES].ravel()]
     executor.losses.clear()
     warm = warm_up(stepper, job["warmup_s"])
-    timed = time_runs(stepper, warm.pass_time_s, job["target_s"])
+    yield from take_turns(stepper, warm.pass_time_s, job["turn_s"])
     return {
         "kind": "sample",
-        "step_time_s": timed.step_time_s,
-        "run_lengths": timed.run_lengths,
-        "run_times_s": timed.run_times_s,
         "first_run_s": first_run_s,
         "stationary": warm.stationary,
         "answer": answered,

@@ -13,8 +13,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +24,8 @@ import msgspec
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import read_regular
-from .files import holds_others
-from .rows import AnyRow, FailureRow, GpuProfileRow, ProfileRow, RunRow, SampleRow, parse_row
+from .files import NoRoom, holds_others
+from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
 
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
@@ -81,13 +83,14 @@ class Results:
         return {row.config_id for row in self.of(FailureRow) if row.reason in LASTING_FAILURES}
 
 
-def read_results(out_dir: str | os.PathLike) -> Results:
-    """Read the rows of a results folder, without changing it.
+def read_results(out_dir: str | os.PathLike, holds: str = "") -> Results:
+    """Read the rows of a results folder, without changing it; where `holds` is given, a folder that holds it.
 
     Raises
     ------
     UsageError
-        No results there, or a line in the middle that is no row: says which line, field, and what was expected.
+        No results there, those of something else, or a line in the middle that is no row: says which line, field, and
+        what was expected.
     """
     path = Path(out_dir) / SAMPLES
     if not os.path.lexists(path):
@@ -115,7 +118,50 @@ def read_results(out_dir: str | os.PathLike) -> Results:
             f"{path} must hold rows written by forktask, but what follows its last whole line is none; restore the "
             f"file or choose another folder"
         )
+    if holds and results.rows:
+        results.run.check_holds(holds, out_dir)
     return results
+
+
+def new_run(holds: Holds, config: Mapping[str, Any], command: str, how_to_read: str = "", **environment: Any) -> RunRow:
+    """Return the first row of a folder, or of a run that goes on in one; `environment` is its last two fields."""
+    return RunRow(
+        holds=holds,
+        run_id=uuid.uuid4().hex,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        config=dict(config),
+        how_to_read=how_to_read,
+        **environment,
+    )
+
+
+def check_same(
+    before: RunRow, run: RunRow, folder: Path | str, changeable: Sequence[str], same_environment: bool = True
+) -> None:
+    """Raise `UsageError` unless a run may go on in the folder of an earlier one.
+
+    Parameters
+    ----------
+    changeable : sequence of str
+        Keys of the configuration that may differ.
+    same_environment : bool
+        Whether measurements of both stand in one table.
+    """
+    before.check_holds(run.holds, folder)
+    asked, found = json.loads(canonical_json(run.config)), before.config
+    differing = [key for key in sorted({*asked, *found} - {*changeable}) if asked.get(key) != found.get(key)]
+    if differing:
+        key = differing[0]
+        raise UsageError(
+            f"{str(folder)!r} holds a run of another configuration: {', '.join(differing)} differ "
+            f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); choose another folder with --out"
+        )
+    if same_environment and run.environment_id != before.environment_id:
+        changed = _differences(before.environment, run.environment)
+        raise UsageError(
+            f"{str(folder)!r} was measured in another environment ({changed}); choose another folder with --out"
+        )
 
 
 class ResultsWriter:
@@ -178,8 +224,9 @@ class ResultsWriter:
         os.ftruncate(self._fd, data.rfind(b"\n") + 1)
         os.fsync(self._fd)
 
-    def start(self, run: RunRow) -> bool:
-        """Begin the run, or go on with the one that is there, whose folder stays as it is until the next row.
+    def start(self, run: RunRow, changeable: Sequence[str] = CHANGEABLE, same_environment: bool = True) -> bool:
+        """Begin the run, or go on with the one that is there, whose folder stays as it is until the next row; see
+        `check_same`.
 
         Returns
         -------
@@ -189,31 +236,14 @@ class ResultsWriter:
         Raises
         ------
         UsageError
-            The folder holds a run of another configuration (only `CHANGEABLE` may differ) or of another environment:
-            measurements that cannot be compared do not share a folder.
+            The folder holds a run of another configuration or environment: measurements that cannot be compared do not
+            share a folder.
         """
         if not self.results.rows:
             self._set_partial_aside()
             self.append(run)
             return False
-        before = self.results.run
-        if run.holds != before.holds:
-            raise UsageError(f"{str(self.out_dir)!r} holds {before.holds}, not {run.holds}; choose another with --out")
-        asked, found = json.loads(canonical_json(run.config)), before.config
-        keys = sorted({*asked, *found} - {*CHANGEABLE})
-        differing = [key for key in keys if asked.get(key) != found.get(key)]
-        if differing:
-            key = differing[0]
-            raise UsageError(
-                f"{str(self.out_dir)!r} holds a run of another configuration: {', '.join(differing)} differ "
-                f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); choose another folder with --out"
-            )
-        if run.environment_id != before.environment_id:
-            changed = _differences(before.environment, run.environment)
-            raise UsageError(
-                f"{str(self.out_dir)!r} was measured in another environment ({changed}); "
-                f"choose another folder with --out"
-            )
+        check_same(self.results.run, run, self.out_dir, changeable, same_environment)
         self._set_partial_aside()
         self._continued = run
         return True
@@ -239,10 +269,7 @@ class ResultsWriter:
             os.fsync(self._fd)
         except OSError as error:
             self.results.rows.pop()
-            raise UsageError(
-                f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}; make room and give the same "
-                f"command again"
-            ) from None
+            raise NoRoom(f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}") from None
 
     def close(self) -> None:
         """Release the folder for another writer."""

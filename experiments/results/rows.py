@@ -11,27 +11,17 @@ import msgspec
 from msgspec import Meta
 
 from ...cython_src.binding.executor_contract import Conduct
+from ...cython_src.errors import UsageError
 from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from .parts import Part, Row, says
+from .training_rows import EpochRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
-Holds = Literal["samples", "metg"]
-
-
-def says(text: str) -> Meta:
-    """Annotation of a field: its meaning."""
-    return Meta(description=text)
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of rows and of their parts."""
-
-
-class Row(Part, frozen=True, kw_only=True, tag_field="kind"):
-    """Base of rows: a JSON object whose `kind` says which."""
+Holds = Literal["samples", "metg", "training", "study"]
 
 
 # Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
@@ -94,6 +84,11 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
                 checked(getattr(self, name), kind)
             except ValueError as error:
                 raise ValueError(str(error).replace("`$", f"`$.{name}")) from None
+
+    def check_holds(self, wanted: str, folder: object) -> None:
+        """Raise `UsageError` unless the folder holds what is wanted."""
+        if self.holds != wanted:
+            raise UsageError(f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder")
 
 
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
@@ -232,7 +227,7 @@ class Process(Measured, frozen=True, kw_only=True):
 
 
 class Energy(Part, frozen=True, kw_only=True):
-    """Energy that the machine took in the timed runs, or why none was measured."""
+    """Energy that the machine took in a sample's turns, or why none was measured."""
 
     joules: Amount | None
     joules_per_step: Amount | None
@@ -262,10 +257,19 @@ class Gpu(Part, frozen=True, kw_only=True):
 class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     """A process that was timed."""
 
-    step_time_s: Annotated[Real, says("slope of run time over run length")]
+    group: Annotated[Count, says("which group of its generation; ratios are taken within one")]
+    step_time_s: Annotated[
+        Real, says("median over its turns of the slope of run time over run length; disturbed rounds are left out")
+    ]
     fill_time_s: Annotated[Real, says("its intercept")]
-    run_lengths: Annotated[list[Count], Meta(min_length=1), says("of the timed runs, in iterations")]
-    run_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long they took")]
+    short_steps: Annotated[Number, says("length of the short timed runs, in iterations")]
+    long_steps: Annotated[Number, says("length of the long ones")]
+    rounds: Annotated[list[Count], Meta(min_length=1), says("numbers of the rounds in which it had a turn")]
+    short_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the short runs took, a turn each")]
+    long_times_s: Annotated[list[Amount], Meta(min_length=1), says("how long the long ones took")]
+    num_steps: Annotated[
+        Count, says("of all turns, also untimed ones: what disturbance, counters and energy belong to")
+    ]
     warmup_lengths: Annotated[list[Count], says("of the runs before")]
     warmup_times_s: Annotated[list[Amount], says("how long they took")]
     stationary: Annotated[bool, says("false: time was up before the trend of the warm-up ended")]
@@ -281,34 +285,34 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     conduct: Annotated[
         Conduct | None, says("[what the executor does besides running blocks](what_differs.md); null on a GPU")
     ]
-    cpu_swaps: Annotated[Count, says("swaps of CPUs in the timed runs")]
+    cpu_swaps: Annotated[Count, says("swaps of CPUs in its turns")]
     disturbance: Annotated[
         dict[str, Amount | None],
         says(
-            "during the timed runs: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
+            "during its turns: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
             "`thermal_throttles` (times that heat or low voltage slowed a CPU); null where the machine hides one"
         ),
     ]
     counters: Annotated[
         Counters,
         says(
-            "hardware counters during the timed runs, all threads: `cycles`, `instructions`, `llc_misses`; null where "
+            "hardware counters during the turns, all threads: `cycles`, `instructions`, `llc_misses`; null where "
             "the machine has none, and the reason in `error`"
         ),
     ]
     temperature_c: Annotated[
-        Real | None, says("the processor's hottest sensor, right after the timed runs; null where the machine hides it")
+        Real | None, says("the processor's hottest sensor, after the turns; null where the machine hides it")
     ]
     energy: Annotated[
         Energy,
         says(
-            "of the whole machine in the timed runs: `joules`, `joules_per_step`, `source`; null, and the reason in "
+            "of the whole machine in its turns: `joules`, `joules_per_step`, `source`; null, and the reason in "
             "`error`, where nothing measures it ([what is read](measuring.md#energy-heat-and-kinds-of-cores))"
         ),
     ]
-    timed_wall_s: Annotated[Positive, says("of the timed runs")]
-    timed_cpu_s: Annotated[Amount, says("of the timed runs, all threads")]
-    page_faults: Annotated[Count, says("of the timed runs")]
+    timed_wall_s: Annotated[Positive, says("of its turns")]
+    timed_cpu_s: Annotated[Amount, says("of its turns, all threads")]
+    page_faults: Annotated[Count, says("of its turns")]
     max_resident_bytes: Annotated[
         Count,
         says(
@@ -318,9 +322,35 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     ]
     libraries_bytes: Annotated[Count, says("what was resident before the plan was made: Python and libraries")]
     graph_bytes: Annotated[Count, says("about what plan and task graph take")]
-    frequency_hz: Annotated[Amount | None, says("clock right after the timed runs")]
+    frequency_hz: Annotated[Amount | None, says("clock after the turns")]
     libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
+
+
+class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
+    """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
+    the samples of its contestants."""
+
+    plan_id: Annotated[Name, says("which plan")]
+    interference: Annotated[Count, says("number of hogs")]
+    repetition: Annotated[Count, says("which generation")]
+    group: Annotated[Count, says("which part of it: 0, unless memory did not hold all contestants at once")]
+    contestants: Annotated[list[Name], Meta(min_length=1), says("their `config_id`")]
+    order: Annotated[list[list[Count]], says("of turns in each round, as indices into `contestants`")]
+    spin_s: Annotated[
+        list[list[Amount]],
+        says("time of a fixed calibration kernel right before each turn, on the CPUs of the contestant, in that order"),
+    ]
+    handover_s: Annotated[
+        list[Amount | None],
+        says(
+            "least time of a hand-over through a cache line between two CPUs, in each round: virtual CPUs move, and "
+            "[models suffer from that by different factors](../notes/near_and_far_cpus.md); null with one CPU"
+        ),
+    ]
+    wall_s: Annotated[list[Amount], says("duration of each round")]
+    steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
+    pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
 
 
 class Floors(Part, frozen=True, kw_only=True):
@@ -382,7 +412,10 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     """A sample or profile that failed."""
 
     measuring: Annotated[Literal["sample", "profile"], says("which of both")]
-    reason: Annotated[Literal["crash", "memory", "timeout", "mismatch"], says("why")]
+    reason: Annotated[
+        Literal["crash", "memory", "timeout", "mismatch", "machine"],
+        says("why; `machine`: this machine or its settings cannot run it"),
+    ]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
@@ -427,7 +460,7 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
 class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):
     """A model that could not be measured on a graph."""
 
-    reason: Annotated[Name, says("crash, memory or timeout")]
+    reason: Annotated[Name, says("crash, memory, timeout or machine")]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
 
 
@@ -469,7 +502,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     check: Annotated[Text, says("as in a sample")]
     path: Annotated[Name, says("[event log](event_log.md), relative to the folder")]
     iterations: Annotated[Number, says("length of the run")]
-    overhead: Annotated[Real, says("by which part logging made runs longer")]
+    overhead: Annotated[Real, says("by what fraction logging made runs longer")]
     overheads: Annotated[list[Real], Meta(min_length=1), says("the same in each pair of runs")]
     lost: Annotated[Count, says("spells past the log's capacity")]
     losses: Annotated[
@@ -483,6 +516,7 @@ AnyRow = (
     | MachineRow
     | CapacityRow
     | PlanRow
+    | RoundsRow
     | SampleRow
     | ProfileRow
     | GpuProfileRow
@@ -491,6 +525,9 @@ AnyRow = (
     | MetgRow
     | MetgFailureRow
     | DurationsRow
+    | EpochRow
+    | TrainedRow
+    | StudyRow
 )
 KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyRow)}
 T = TypeVar("T")

@@ -1,19 +1,29 @@
-"""A measuring process: its environment, its start and end, and the row or failure that it returns."""
+"""Measuring processes: how one is started, what it is asked and answers, how it ends, and the row that it leaves.
+
+A process reads its job, one line of JSON, and writes a line for each answer: {"said": ...} while it has more to do,
+then {"row": ...} or {"failure": reason, "message": ...}. What it measures is a function of the job that returns the
+row; or a generator that yields what it says, each time gets the next request, and returns the row. So a process that
+takes turns with others and one that is measured alone are started, asked and ended alike.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
 from .progress import format_seconds
@@ -21,8 +31,6 @@ from .progress import format_seconds
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
 TIME_LIMIT_S = 120.0  # the default limit for one sample
 STDERR_TAIL = 2000  # characters of a crashed process's messages that are kept
-# Exit code of the process; the reason is a JSON object with "failure" and "message" on standard output.
-EXIT_FAILURE = 3
 WAIT_POLICIES = ("auto", "active", "passive")
 
 
@@ -65,51 +73,164 @@ def clean_environment(own: Mapping[str, str], settings: Mapping[str, str]) -> di
     return {**kept, **settings}
 
 
-def run_sample(
+class ProcessFailure(Exception):
+    """A measuring process left no row; `row` says why: {"failure": reason, "message": ...}."""
+
+    def __init__(self, reason: str, message: str):
+        super().__init__(message)
+        self.row = {"failure": reason, "message": message}
+
+
+class MeasuringProcess:
+    """A fresh process that measures a job; a context manager, at whose end nothing of it is left.
+
+    It runs in a process group of its own, so that Ctrl-C reaches only the calling process, which then ends it, and
+    that all of its threads and children stop together. It stays in the same session, as `hogs_running` explains. The
+    time limit counts only the time in which the caller waits for it: a stopped process does not run out of time.
+    """
+
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        environment: Mapping[str, str],
+        time_limit_s: float = TIME_LIMIT_S,
+        command: Sequence[str] = SAMPLE_COMMAND,
+    ):
+        self._limit_s = self._left_s = time_limit_s
+        self._kills_before = oom_kills()
+        self._answers = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=dict(environment),
+            process_group=0,
+        )
+        self._write(job)
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for what the process says next.
+
+        Raises
+        ------
+        ProcessFailure
+            It ended, or took longer than its limit, or answered that it cannot measure.
+        """
+        return self._answer("said")
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        """Send a request and wait for the answer; raises as `answer`."""
+        self._write(request)
+        return self.answer()
+
+    def row(self) -> dict[str, Any]:
+        """Wait for the row and for the end of the process; raises as `answer`."""
+        row = self._answer("row")
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(max(self._left_s, 1.0))
+        except subprocess.TimeoutExpired:
+            raise self._late() from None
+        if code:
+            raise self._ended()
+        return row
+
+    def end(self) -> dict[str, Any]:
+        """Ask for the row, and wait as `row` does."""
+        self._write(None)
+        return self.row()
+
+    def stop(self) -> None:
+        """Stop all threads of the process, and return when they stand still."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a stopped process go on."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the process if it still runs."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):  # a request that it never read
+                file.close()
+
+    def __enter__(self) -> MeasuringProcess:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _write(self, request: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as the next answer says
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _answer(self, kind: str) -> dict[str, Any]:
+        line = self._line()
+        try:
+            found = json.loads(line)
+            if "failure" in found:
+                raise ProcessFailure(found["failure"], found["message"])
+            return found[kind]
+        except (ValueError, TypeError, KeyError):
+            said = line[:80].decode(errors="replace")
+            raise ProcessFailure("crash", f"the measuring process must answer with {kind!r}, got {said!r}") from None
+
+    def _line(self) -> bytes:
+        """Read a line of the process's answers."""
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
+        while b"\n" not in self._answers:
+            start = time.monotonic()
+            ready = poll.poll(max(self._left_s, 0.0) * 1000)
+            self._left_s -= time.monotonic() - start
+            if not ready:
+                raise self._late()
+            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not part:
+                self._process.wait()
+                raise self._ended()
+            self._answers += part
+        line, _, self._answers = self._answers.partition(b"\n")
+        return line
+
+    def _late(self) -> ProcessFailure:
+        return ProcessFailure("timeout", f"took longer than the limit of {format_seconds(self._limit_s)}")
+
+    def _ended(self) -> ProcessFailure:
+        """Say how a process ended that left no row."""
+        code = self._process.returncode
+        if code == -signal.SIGKILL and oom_kills() > self._kills_before:
+            return ProcessFailure("memory", "killed by the kernel because memory ran out; lower the batch")
+        self._errors.seek(0)
+        tail = self._errors.read().decode(errors="replace").strip()[-STDERR_TAIL:]
+        killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+        cause = killed or f"ended with exit code {code} and without a sample"
+        return ProcessFailure("crash", f"{cause}{': ' + tail if tail else ''}")
+
+
+def measure_in_process(
     job: Mapping[str, Any],
     environment: Mapping[str, str],
     time_limit_s: float = TIME_LIMIT_S,
     command: Sequence[str] = SAMPLE_COMMAND,
 ) -> dict[str, Any]:
-    """Measure one job in a fresh process and return its row, or {"failure": reason, "message": ...}.
+    """Measure a job that takes no turns in a fresh process; return its row, or {"failure": reason, "message": ...}."""
+    with MeasuringProcess(job, environment, time_limit_s, command) as process:
+        try:
+            return process.row()
+        except ProcessFailure as failure:
+            return failure.row
 
-    The process runs in a process group of its own, so that Ctrl-C reaches only the calling process, which then ends it.
-    It stays in the same session, as `hogs_running` explains.
-    """
-    kills_before = oom_kills()
-    child = subprocess.Popen(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",  # libraries may print any bytes
-        env=dict(environment),
-        process_group=0,
-    )
-    try:
-        output, errors = child.communicate(json.dumps(dict(job)), timeout=time_limit_s)
-    except subprocess.TimeoutExpired:
-        return {"failure": "timeout", "message": f"took longer than the limit of {format_seconds(time_limit_s)}"}
-    finally:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-    try:
-        row = json.loads(output.strip().rpartition("\n")[2])
-    except ValueError:
-        row = None
-    if isinstance(row, dict) and ("failure" in row or child.returncode == 0):
-        return row
-    tail = errors.strip()[-STDERR_TAIL:]
-    if child.returncode == -signal.SIGKILL and oom_kills() > kills_before:
-        return {"failure": "memory", "message": "killed by the kernel because memory ran out; lower the batch"}
-    if child.returncode < 0:
-        cause = f"killed by {signal.Signals(-child.returncode).name}"
-    else:
-        cause = f"ended with exit code {child.returncode} and without a sample"
-    return {"failure": "crash", "message": f"{cause}{': ' + tail if tail else ''}"}
+
+# --- in the measuring process
 
 
 def end_with_parent() -> None:
@@ -117,37 +238,66 @@ def end_with_parent() -> None:
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (OSError, AttributeError):
-        return  # Other systems have no such call; the process then ends by itself after its sample.
+        return  # Other systems have no such call; the process then ends by itself when it reads its next request.
 
 
-def answer_job(measure_job: Callable[[Mapping[str, Any]], Mapping[str, Any]], usage_failure: str = "crash") -> int:
-    """Read a job from standard input, measure it, and write the row: all that a measuring process does.
+def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: str = "crash") -> int:
+    """Read a job from standard input, measure it, and write the answers: all that a measuring process does.
 
     Parameters
     ----------
     measure_job : callable
-        Job -> row.
+        Job -> row, or a generator as the module's docstring says.
     usage_failure : str
-        The row's "failure" for a `UsageError`: "usage" where the parent process passes the message on to the user.
+        The "failure" of a `UsageError`: "usage" where the parent process passes the message on to the user.
 
     Returns
     -------
     int
-        Exit code; `EXIT_FAILURE` where the object written has the keys "failure" and "message" in place of a row.
+        Exit code.
     """
     end_with_parent()
-    job = json.load(sys.stdin)
+    # What libraries print must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(answer: Mapping[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
     try:
+        job = _request()
         if job["cpus"] is not None:
             # Before memory is touched: pages belong to the socket of the thread that touches them first.
             os.sched_setaffinity(0, set(job["cpus"]))
-        row = measure_job(job)
+        found = measure_job(job)
+        if inspect.isgenerator(found):
+            found = converse(found, lambda said: (say({"said": said}), _request())[1])
+        say({"row": found} if "failure" not in found else found)
     except MemoryError as error:
-        row = {"failure": "memory", "message": str(error) or "not enough memory; lower the batch"}
+        say({"failure": "memory", "message": str(error) or "not enough memory; lower the batch"})
     except UsageError as error:
-        row = {"failure": usage_failure, "message": str(error)}
+        machine = isinstance(error, MachineError) and usage_failure == "crash"
+        say({"failure": "machine" if machine else usage_failure, "message": str(error)})
     except Exception as error:
         traceback.print_exc()
-        row = {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
-    print(json.dumps(row), flush=True)
-    return EXIT_FAILURE if "failure" in row else 0
+        say({"failure": "crash", "message": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+def converse(measuring, respond: Callable[[Any], Any]) -> Any:
+    """Run a generator, sending it the response to each thing it yields, and return its result."""
+    request = None
+    while True:
+        try:
+            said = measuring.send(request)
+        except StopIteration as end:
+            return end.value
+        request = respond(said)
+
+
+def _request() -> Any:
+    """Read the next request; without the parent process there is none."""
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(1)
+    return json.loads(line)

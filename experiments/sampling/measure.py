@@ -2,19 +2,19 @@
 
     python -P -m forktask.experiments.sampling.measure < job.json
 
-reads a job (one JSON object) from standard input and writes one JSON object, a sample or a profile, to
-standard output. A fresh process for each keeps what one model leaves behind (threads that still spin, a warm
-heap, an OpenMP team) out of the others' times. Imports nothing heavy: NumPy and the extensions.
+reads a job and answers as `child.py` says; the row is a sample, a profile or a trace. A fresh process for each keeps
+what one model leaves behind (threads that still spin, a warm heap, an OpenMP team) out of the others' times. Imports
+nothing heavy: NumPy and the extensions.
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
-user's own function, see `subject.py`), `seed`, `check_iterations`, `target_s`, `warmup_s` and `kind`
-("sample", "profile" or "trace"); a sample may have `pairs` or `least_pairs` of timed runs.
+user's own function, see `subject.py`), `seed`, `check_iterations`, `warmup_s` and `kind` ("sample", "profile" or
+"trace"); a sample `turn_s`, the others `target_s`.
 
-What happens in a sample, in this order: plan, memory and data; record and close on their own (for models that
-record a graph); `prepare`; the first replay; more iterations up to `check_iterations`, then a hash of all
-parameters and of the losses so far, which must be the same for every model, thread count and schedule;
-warm-up until stationary; timed runs; the clock frequency right after them, and the BLAS and OpenMP libraries
-that were loaded.
+What happens in a sample, in this order: plan, memory and data; then, after the process was told to go on, since all
+that follows is timed: record and close on their own (for models that record a graph); `prepare`; the first replay; more
+iterations up to `check_iterations`, then a hash of all parameters and of the losses so far, which must be the same for
+every model, thread count and schedule; warm-up until stationary; turns, as often as asked for; at the end the clock
+frequency, and the BLAS and OpenMP libraries that were loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -41,7 +41,7 @@ from .memory import graph_bytes
 from .models import make_executor, parse_model
 from .profile import measure_profile
 from .subject import answer, build, result_hashes
-from .timing import LEAST_PAIRS, Stepper, time_runs, warm_up
+from .timing import Stepper, take_turns, warm_up
 from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
@@ -73,31 +73,52 @@ def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
         raise ArithmeticError(f"weights or losses are not finite after {stepper.iterations_done} iterations")
 
 
-def _time_observed(job: Mapping[str, Any], stepper: Stepper, counters: PerfCounters, pass_time_s: float):
-    """Time runs; return them, and the part of the row that says what the machine did meanwhile."""
-    disturbance, energy = Disturbance(), EnergyMeter()
-    before, usage, wall = disturbance.read(), resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    counters.start()
-    with energy:
-        least_pairs = job.get("least_pairs", LEAST_PAIRS)
-        timed = time_runs(stepper, pass_time_s, job["target_s"], job.get("pairs"), least_pairs)
-    counters.stop()
-    wall = time.perf_counter() - wall
-    counted = {**counters.read(), "error": counters.error}
-    usage_after = resource.getrusage(resource.RUSAGE_SELF)
-    return timed, {
-        "disturbance": disturbance.since(before),
-        "temperature_c": read_temperature_c(),
-        "energy": energy.result(sum(timed.run_lengths)),
-        "counters": counted,
-        "timed_wall_s": wall,
-        "timed_cpu_s": usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime,
-        "page_faults": usage_after.ru_minflt - usage.ru_minflt,
-    }
+class Observed:
+    """What the machine does in the turns of a process, summed over them; a context manager for each.
+
+    Parameters
+    ----------
+    counters : PerfCounters
+    """
+
+    def __init__(self, counters: PerfCounters):
+        self._disturbance, self._energy, self._counters = Disturbance(), EnergyMeter(), counters
+        self._counts: dict[str, float | None] = dict.fromkeys(Disturbance.FIELDS, 0)
+        self._used = {"timed_wall_s": 0.0, "timed_cpu_s": 0.0, "page_faults": 0}
+
+    def __enter__(self) -> None:
+        self._before, self._then = self._disturbance.read(), self._now()
+        self._energy.__enter__()
+        self._counters.start()
+
+    def __exit__(self, *_) -> None:
+        self._counters.stop()
+        self._energy.__exit__()
+        now = self._now()
+        self._used = {name: self._used[name] + now[name] - self._then[name] for name in now}
+        for name, count in self._disturbance.since(self._before).items():
+            before = self._counts[name]
+            self._counts[name] = None if count is None or before is None else before + count
+
+    def _now(self) -> dict[str, float]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return {"timed_wall_s": time.perf_counter(), "timed_cpu_s": cpu_s, "page_faults": usage.ru_minflt}
+
+    def part(self, steps: int) -> dict[str, Any]:
+        """Return the part of the row that says what happened in all turns, of so many steps together."""
+        return {
+            "num_steps": steps,
+            "disturbance": self._counts,
+            "temperature_c": read_temperature_c(),
+            "energy": self._energy.result(steps),
+            "counters": {**self._counters.read(), "error": self._counters.error},
+            **self._used,
+        }
 
 
-def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
-    """Measure one configuration once. See the module's docstring for the steps.
+def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, Any], Any, dict[str, Any]]:
+    """Measure one configuration, in turns with others. See the module's docstring for the steps.
 
     Parameters
     ----------
@@ -108,6 +129,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     spec = parse_model(job["model"])
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
+    yield {}
     stride = bound.iteration_stride
     costs = record_costs(bound.plan, spec.model)
     counters = PerfCounters()  # before the executor starts its threads, which inherit them
@@ -130,19 +152,17 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         warm = warm_up(stepper, job["warmup_s"])
         conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
         swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
-        timed, observed = _time_observed(job, stepper, counters, warm.pass_time_s)
+        observed = Observed(counters)
+        steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed)
         swaps = executor.num_cpu_swaps - swaps if conduct else 0
         _check_finite(result_hashes(bound), stepper)
+        seen = observed.part(steps)
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
     busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
     if busy_blas:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
     return {
-        "step_time_s": timed.step_time_s,
-        "fill_time_s": timed.fill_time_s,
-        "run_lengths": timed.run_lengths,
-        "run_times_s": timed.run_times_s,
         "warmup_lengths": [n * stride for n in warm.passes],
         "warmup_times_s": warm.times_s,
         "stationary": warm.stationary,
@@ -157,7 +177,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
         "conduct": conduct,
         "cpu_swaps": swaps,
-        **observed,
+        **seen,
         "max_resident_bytes": peak_resident_bytes(),
         "libraries_bytes": libraries_bytes,
         "graph_bytes": graph_bytes(bound.plan, spec.model.records),
@@ -169,7 +189,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     }
 
 
-def measure(job: Mapping[str, Any]) -> dict[str, Any]:
+def measure(job: Mapping[str, Any]):
     """Measure a sample, a trace, or a profile of a model of the CPU or of a GPU."""
     if job["kind"] == "sample":
         return measure_sample(job)

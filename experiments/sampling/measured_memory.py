@@ -20,7 +20,7 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
 from ..machine.topology import available_cpus
-from .child import answer_job, clean_environment, run_sample, sample_environment
+from .child import answer_job, clean_environment, measure_in_process, sample_environment
 from .memory import check_fits, planned_bytes, what_fits_gpu
 from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model, storage_for
 from .subject import fill_dataset
@@ -134,7 +134,7 @@ def describe_plans(
             continue
         job = {"plan": job_plan, "model": str(model), "threads": threads, "cpus": None, "memory_limit": limit}
         settings = sample_environment(threads, 0, len(available_cpus()))
-        result = run_sample(job, clean_environment(os.environ, settings), command=COMMAND)
+        result = measure_in_process(job, clean_environment(os.environ, settings), command=COMMAND)
         row.update(result if "failure" not in result else {"failure": f"{result['failure']}: {result['message']}"})
     return {"model": str(model), "threads": threads, "limit_bytes": limit, "free_bytes": free, "plans": rows}
 

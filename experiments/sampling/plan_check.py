@@ -33,7 +33,7 @@ from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
-from .child import clean_environment, run_sample, sample_environment
+from .child import clean_environment, measure_in_process, sample_environment
 from .models import parse_model, process_environment
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.plan_check_worker")
@@ -162,7 +162,7 @@ def _results(plan: Mapping[str, Any], models: list, accesses: bool, limit_s: flo
             settings = sample_environment(most, 0, len(available_cpus()), "passive")
             environment = clean_environment(os.environ, {**settings, **dict(variables)})
             part = {**job, "models": group, "accesses": accesses and not number}
-            row = run_sample(part, environment, 2 * limit_s + GRACE_S, COMMAND)
+            row = measure_in_process(part, environment, 2 * limit_s + GRACE_S, COMMAND)
             if row.get("failure") == "crash":
                 row = {"fault": {"what": f"its kernels end the process: {row['message'].splitlines()[0]}"}}
             elif row.get("failure") == "timeout":

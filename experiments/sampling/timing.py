@@ -1,19 +1,19 @@
-"""The only timing loop: it warms up until stationary, then alternates runs of two lengths; their slope is a step."""
+"""The only timing loop: it warms up until stationary, then times runs of two lengths in turns; a step is the slope."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 WARMUP_WINDOW = 8  # runs that the stationarity test looks at
 WARMUP_CHUNK_S = 0.02  # shortest run that is timed during warm-up: 1000 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
-LEAST_PAIRS = 3  # of a short and a long run
-MAX_ROUNDS = 3  # rounds of timed runs at most, if the first gave no slope
 
 
 class Stepper:
@@ -111,72 +111,41 @@ def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -
     return WarmUp(passes, times, False)
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Timed runs of two lengths, alternating.
+def turn_lengths(pass_time_s: float, turn_s: float) -> tuple[int, int]:
+    """Return the lengths in passes of a short and a long run that take about `turn_s` together.
 
-    Attributes
+    The long run is four times the short one where steps are short enough.
+    """
+    budget = turn_s / max(pass_time_s, 1e-9)  # in passes
+    short = max(1, int(budget / 5))
+    return short, max(short + 1, min(4 * short, int(budget) - short))
+
+
+def take_turns(
+    stepper: Stepper, pass_time_s: float, turn_s: float, meanwhile: AbstractContextManager | None = None
+) -> Generator[dict[str, Any], dict[str, Any] | None, int]:
+    """Say that the process is ready, then take a turn for each request, and return the number of steps of all.
+
+    A turn begins with an untimed short run: the contestant before has used the caches, and threads may sleep.
+
+    Parameters
     ----------
-    run_lengths : list of int
-        Iterations (steps) of each run.
-    run_times_s : list of float
+    stepper : Stepper
+    pass_time_s : float
+        Time of one pass through the plan, from the warm-up.
+    turn_s : float
+        Duration of the timed runs of a turn.
+    meanwhile : context manager, optional
+        Entered for each turn.
     """
-
-    run_lengths: list[int]
-    run_times_s: list[float]
-
-    @property
-    def step_time_s(self) -> float:
-        """Slope: the cost of one more iteration.
-
-        Median of (long - short) / (difference in length) over all pairs of a long and a short run (Hodges and
-        Lehmann's shift estimate): a few disturbed runs do not move it.
-        """
-        lengths, times = np.array(self.run_lengths), np.array(self.run_times_s)
-        short, long = lengths.min(), lengths.max()
-        shift = np.median(np.subtract.outer(times[lengths == long], times[lengths == short]))
-        return float(shift / (long - short))
-
-    @property
-    def fill_time_s(self) -> float:
-        """Intercept: the cost of a run besides its iterations, such as filling and draining a pipeline."""
-        lengths, times = np.array(self.run_lengths), np.array(self.run_times_s)
-        short = lengths.min()
-        return float(np.median(times[lengths == short]) - short * self.step_time_s)
-
-
-def run_lengths_for(
-    pass_time_s: float, target_s: float, pairs: int | None = None, least_pairs: int = LEAST_PAIRS
-) -> tuple[int, int, int]:
-    """Return (short, long, pairs): run lengths in passes and how many of each, lasting about `target_s` together.
-
-    The long run is four times the short one where steps are short enough; at least `least_pairs`, at most 15,
-    unless `pairs` says how many.
-    """
-    budget = target_s / max(pass_time_s, 1e-9)  # in passes
-    pairs = int(min(max(budget / 15, least_pairs), 15)) if pairs is None else pairs
-    short = max(1, int(budget / pairs / 5))
-    long = max(short + 1, min(4 * short, int(budget / pairs) - short))
-    return short, long, pairs
-
-
-def time_runs(
-    stepper: Stepper, pass_time_s: float, target_s: float, pairs: int | None = None, least_pairs: int = LEAST_PAIRS
-) -> Timed:
-    """Alternate short and long runs as A B B A, so that a slow drift cancels.
-
-    If long runs did not take longer than short ones, disturbances were larger than the measured difference: another
-    round is measured and added, up to `MAX_ROUNDS` in all.
-    """
-    short, long, pairs = run_lengths_for(pass_time_s, target_s, pairs, least_pairs)
-    lengths: list[int] = []
-    times: list[float] = []
-    for _ in range(MAX_ROUNDS):
-        for pair in range(pairs):
-            for passes in (short, long) if pair % 2 == 0 else (long, short):
-                times.append(stepper.run(passes))
-                lengths.append(passes * stepper.stride)
-        timed = Timed(lengths, times)
-        if timed.step_time_s > 0:
-            break
-    return timed
+    short, long = turn_lengths(pass_time_s, turn_s)
+    steps = {"short_steps": short * stepper.stride, "long_steps": long * stepper.stride}
+    turn = yield {**steps, "turn_s": (short + long) * pass_time_s}
+    turns = 0
+    while turn is not None:
+        with meanwhile or nullcontext():
+            stepper.run(short)
+            times = {n: stepper.run(n) for n in ((long, short) if turn["long_first"] else (short, long))}
+        turns += 1
+        turn = yield {"short_s": times[short], "long_s": times[long]}
+    return turns * (2 * short + long) * stepper.stride

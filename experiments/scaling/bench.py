@@ -1,11 +1,10 @@
-"""What the clock tier measures with: two sides, how much a sample takes, and fresh processes that take samples."""
+"""What the clock tier measures with: two sides, how much a round takes, and fresh processes that take turns."""
 
 from __future__ import annotations
 
-import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.child import TIME_LIMIT_S, sample_environment
+from ..sampling.generation import Contestant, Generation, measure_generation
 from ..sampling.models import parse_model, process_environment
 
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
-FORMER_SAMPLE_MODULES = ("forktask.experiments.measure",)  # names of the measuring process's module, the latest first
 
 
 @dataclass(frozen=True)
@@ -43,36 +42,35 @@ class Side:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a sample measures, the same for both sides.
+    """How much a process measures, the same for both sides.
 
     Attributes
     ----------
-    pairs : int
-        Of short and long runs: of many runs that are as short as a step allows, some are undisturbed.
+    rounds : int
+        Turns of each side, in pairs.
     target_s, warmup_s : float
-        Time of the timed runs and of the warm-up, at least so many steps as they take: a process lives about four
-        times as long.
+        Time of the timed runs and of the warm-up, at least so many steps as they take.
     limit_s : float
         After which the process is stopped.
     """
 
-    pairs: int = 20
-    target_s: float = 0.1
+    rounds: int = 10
+    target_s: float = 0.3
     warmup_s: float = 0.1
     limit_s: float = TIME_LIMIT_S
 
     def passes(self) -> int:
-        """Passes through the plan in a process, at least: checked, warming up, timed (one short and two long)."""
-        return CHECK_ITERATIONS + 3 + 3 * self.pairs
+        """Passes through the plan in a process, at least: checked, warming up, in turns (two short runs and a long)."""
+        return CHECK_ITERATIONS + 3 + 4 * self.rounds
 
     def seconds(self, fixed_s: float, pass_s: float) -> float:
         """Time of a process whose start takes `fixed_s` and whose passes take `pass_s`."""
-        warm, timed = max(self.warmup_s, 3 * pass_s), max(self.target_s, 3 * self.pairs * pass_s)
+        warm, timed = max(self.warmup_s, 3 * pass_s), max(1.2 * self.target_s, 4 * self.rounds * pass_s)
         return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
 
 
-EFFORTS = tuple(Effort(pairs) for pairs in (20, 10, 5, 3, 1))
-TRIAL = Effort(pairs=1, target_s=0.0, warmup_s=0.01)
+EFFORTS = tuple(Effort(rounds, 0.03 * rounds) for rounds in (10, 5, 3, 1))
+TRIAL = Effort(rounds=1, target_s=0.01, warmup_s=0.01)
 
 
 class Bench:
@@ -88,48 +86,51 @@ class Bench:
         """Measure the work of `threads` spinning threads at the moment, in single threads."""
         return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
-    def sample(self, side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
-        """Take one sample in a fresh process, by the measuring loop of all commands."""
-        cpus = available_cpus()
-        if side.threads > len(cpus):
-            raise UsageError(
-                f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
-            )
-        settings = {**sample_environment(side.threads, 0, len(cpus)), **process_environment(parse_model(side.model))}
-        if side.installation:
-            settings["PYTHONPATH"] = side.installation
-        job = {
-            "kind": "sample",
-            "model": side.model,
-            "threads": side.threads,
-            "cpus": cpu_order(side.threads, cpus),
-            "plan": dict(side.plan),
-            "seed": 1,
-            "check_iterations": CHECK_ITERATIONS,
-            "target_s": effort.target_s,
-            "warmup_s": effort.warmup_s,
-            "pairs": effort.pairs,
-        }
-        environment = clean_environment(os.environ, settings)
-        return run_sample(job, environment, effort.limit_s, measuring_command(side.installation))
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> dict[str, dict[str, Any]]:
+        """Measure sides in turns, by name, in fresh processes that are started in the order of the mapping.
+
+        Returns
+        -------
+        dict
+            Fields of a sample, or {"failure", "message"}, by name.
+        """
+        efforts = [effort for _, effort in sides.values()]
+        contestants = [_contestant(name, side, effort) for name, (side, effort) in sides.items()]
+        seed = str(random.SystemRandom().random())
+        generation = Generation(contestants, "", efforts[0].target_s, efforts[0].rounds, seed)
+        found: dict[str, dict[str, Any]] = {}
+        for group in measure_generation(generation):
+            found |= group["answers"]
+        return found
 
 
-def measuring_command(installation: str) -> Sequence[str]:
-    """Return the command of the process that measures a job in an installation of this or an earlier version.
+def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
+    cpus = available_cpus()
+    if side.threads > len(cpus):
+        raise UsageError(
+            f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
+        )
+    settings = {**sample_environment(side.threads, 0, len(cpus)), **process_environment(parse_model(side.model))}
+    if side.installation:
+        settings["PYTHONPATH"] = side.installation
+    job = {
+        "kind": "sample",
+        "model": side.model,
+        "threads": side.threads,
+        "cpus": cpu_order(side.threads, cpus),
+        "plan": dict(side.plan),
+        "seed": 1,
+        "check_iterations": CHECK_ITERATIONS,
+        "warmup_s": effort.warmup_s,
+    }
+    return Contestant(name, job, settings, 0, effort.limit_s)
 
-    The job and the row that answers it are the same in all of them; the module has had other names.
 
-    Raises
-    ------
-    UsageError
-        The installation holds a forktask without any of these modules.
-    """
-    if not (installation and Path(installation, "forktask").is_dir()):
-        return SAMPLE_COMMAND  # This forktask measures a package of the user's own.
-    names = (SAMPLE_COMMAND[-1], *FORMER_SAMPLE_MODULES)
-    for name in names:
-        if Path(installation, *name.split(".")).with_suffix(".py").exists():
-            return (*SAMPLE_COMMAND[:-1], name)
-    raise UsageError(
-        f"both commits must have a measuring process, one of {', '.join(names)}; compare with a later commit"
-    )
+def check_turns(installation: str) -> None:
+    """Raise `UsageError` if an installation holds a forktask whose measuring processes take no turns."""
+    package = Path(installation, "forktask")
+    if package.is_dir() and not (package / "experiments/sampling/generation.py").exists():
+        raise UsageError(
+            "both commits must have measuring processes that take turns, and one is older than these; compare with a "
+            "later commit"
+        )

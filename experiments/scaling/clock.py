@@ -1,10 +1,10 @@
 """Clock tier: ratios of times taken side by side in one job, judged by a sequential test.
 
-A round is a sample of each side, from fresh processes, in an order that is tossed, with the capacity of the machine
-measured before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored
-or compared.
+A round is a generation: fresh processes of both sides, started in an order that is tossed, which take turns of some
+tens of milliseconds; its value is the median of the turns' log ratios, and the capacity of the machine is measured
+before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored or compared.
 
-A verdict needs some ten rounds, whatever the ratio. So one trial sample of each side says first how long samples may
+A verdict needs some ten rounds, whatever the ratio. So one trial of each side says first how long rounds may
 be, for the budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished
 by then bounds its time from below, which is all that a verdict needs. A budget too small even so is an error.
 """
@@ -177,7 +177,7 @@ def run_clock_test(
         if begun - start + longest > budget_s * (OVERTIME if short else 1):
             break
         order = "AB" if bench.toss() else "BA"
-        rows = {name: bench.sample(sides[name == "B"], schedule.efforts[name == "B"]) for name in order}
+        rows = bench.measure({name: (sides[name == "B"], schedule.efforts[name == "B"]) for name in order})
         after = bench.capacity(threads)
         rounds.append(_round(order, rows, sides, schedule, (before, after), per_capacity))
         before = after
@@ -256,13 +256,13 @@ def plan_rounds(claim: str, sides: tuple[Side, Side], scale: float, budget_s: fl
     # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
     limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
     trials = []
-    for side in sides:
+    for name, side in zip("AB", sides, strict=True):
         begun = bench.now()
-        trials.append((bench.sample(side, replace(TRIAL, limit_s=limit_s)), bench.now() - begun))
+        trials.append((bench.measure({name: (side, replace(TRIAL, limit_s=limit_s))})[name], bench.now() - begun))
     spent_s = bench.now() - start
     rows = [row for row, _ in trials]
     _check(dict(zip("AB", rows, strict=True)), sides)
-    passes_s = [math.inf if _stopped(row) else step_time_s(row) * min(row["run_lengths"]) for row in rows]
+    passes_s = [math.inf if _stopped(row) else step_time_s(row) * _stride(row) for row in rows]
     if all(map(math.isinf, passes_s)):
         raise UsageError(
             f"{claim}: samples must end within {limit_s:.3g} s, so that a budget of {budget_s:g} s holds the {wanted} "
@@ -302,7 +302,7 @@ def _schedule(
     rows: Sequence[Mapping[str, Any]],
 ) -> Schedule:
     """Limits for both sides from the longest pass on the scale of B."""
-    stride = min(n for row in rows if not _stopped(row) for n in row["run_lengths"])
+    stride = min(_stride(row) for row in rows if not _stopped(row))
     efforts = []
     for by in scales:
         limit_s = max(effort.seconds(fixed_s, longest_pass_s * by), SHORTEST_LIMIT_S)
@@ -337,13 +337,20 @@ def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> N
 
 
 def step_time_s(row: Mapping[str, Any]) -> float:
-    """Return the time of a step in a sample: the time of its fastest run, divided by the run's steps.
+    """Return the time of a step in a process: the median over its turns of the long run's."""
+    return statistics.median(row["long_times_s"]) / row["long_steps"]
 
-    Other programs can only add to a time. A run as long as a scheduler's slice or shorter often meets none of
-    them, and on a machine with four times as many busy threads as CPUs the fastest of forty runs was found to
-    spread by 2 % from process to process where their mean spread by 6 and slopes by 15.
-    """
-    return min(t / n for t, n in zip(row["run_times_s"], row["run_lengths"], strict=True))
+
+def _stride(row: Mapping[str, Any]) -> int:
+    """Return the steps of a pass: both runs of a turn are whole numbers of them."""
+    return math.gcd(row["short_steps"], row["long_steps"])
+
+
+def _log_ratio(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the median over the turns of log(step time of A / that of B), each in one round."""
+    steps = rows["B"]["long_steps"] / rows["A"]["long_steps"]
+    turns = zip(rows["A"]["long_times_s"], rows["B"]["long_times_s"], strict=False)
+    return statistics.median(math.log(a / b * steps) for a, b in turns)
 
 
 def _round(
@@ -363,7 +370,7 @@ def _round(
     if len(unfinished) == 1:  # at least as far from the claim's limit as if it had just been finished
         finished = "B" if unfinished == "A" else "A"
         times_s[finished] = min(times_s[finished], schedule.longest_step_s[finished == "B"] * (1 - 1e-9))
-    log_ratio = math.log(times_s["A"]) - math.log(times_s["B"])
+    log_ratio = math.log(times_s["A"]) - math.log(times_s["B"]) if unfinished else _log_ratio(rows)
     if per_capacity:
         log_ratio += math.log((capacity[0] + capacity[1]) / 2)
     finished_rows = [row for row in rows.values() if not _stopped(row)]

@@ -26,7 +26,7 @@ from ..results.files import check_appendable, check_writable, write_atomically
 from ..sampling import subject
 from ..sampling.models import check_threads, parse_models
 from . import clock, summary
-from .bench import EFFORTS, Bench, Effort, Side
+from .bench import Bench, Effort, Side, check_turns
 from .sequential import FAIL, Decision
 
 BUILD_LIMIT_S = 1800.0
@@ -103,6 +103,7 @@ def compare_commits(
         for name, commit in zip((settings.commit, settings.against), commits, strict=True):
             print(f"forktask: building {name} ({commit[:12]})", file=sys.stderr, flush=True)
             installations.append(build(repository, commit, Path(folder), settings.build))
+            check_turns(str(installations[-1]))
         for spec in specs:
             count = min(threads, spec.model.max_threads or threads)
             sides = tuple(Side(str(spec), count, plan, installation=str(i)) for i in installations)
@@ -134,23 +135,19 @@ def compare_commits(
 
 
 class GateBench(Bench):
-    """Bench that refuses commits which take times in another way, and keeps the hashes of their results."""
+    """Bench that keeps the hashes of the commits' results."""
 
     def __init__(self) -> None:
         self.results: dict[str, set] = {}
 
-    def sample(self, side: Side, effort: Effort = EFFORTS[0]) -> dict[str, Any]:
-        """Take one sample of a commit."""
-        row = super().sample(side, effort)
-        if "failure" not in row:
-            self.results.setdefault(side.installation, set()).add((row["weights_hash"], row["losses_hash"]))
-            # A sample whose first runs gave no slope holds a multiple of the number.
-            if len(row["run_times_s"]) % (2 * effort.pairs):
-                raise UsageError(
-                    f"both commits must take times in the same way, {2 * effort.pairs} runs in a sample, got "
-                    f"{len(row['run_times_s'])}; compare with a later commit"
-                )
-        return row
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> dict[str, dict[str, Any]]:
+        """Measure commits in turns."""
+        rows = super().measure(sides)
+        for name, row in rows.items():
+            if "failure" not in row:
+                of_commit = self.results.setdefault(sides[name][0].installation, set())
+                of_commit.add((row["weights_hash"], row["losses_hash"]))
+        return rows
 
     def same_results(self) -> bool | None:
         """Return whether both commits leave the same results; None without any."""

@@ -36,15 +36,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
-
 from ...cython_src.errors import UsageError
-from ...cython_src.lowering.options import spelled
 from ...cython_src.networks.registry import get_network
-from ...cython_src.reading import Text, check_keys, check_title, checked, read_toml
-from ...cython_src.records import Field, Record, about, fields
-from ..results.files import SHIPPED, given_or_shipped
+from ...cython_src.reading import check_keys
+from ...cython_src.records import Record, about, fields
+from ..results.files import given_or_shipped
 from ..results.folder import short_id
+from ..results.grids import check_table, read_grid, values_of
 from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
@@ -70,16 +68,6 @@ class StudyOptions(Record, frozen=True):
         for value in self.accuracy:
             if type(value) not in (int, float) or not 0 < value <= 1:
                 raise UsageError(f"accuracy must be numbers in (0, 1], got {value!r}")
-
-
-class StudyFile(msgspec.Struct, kw_only=True):
-    """Tables of a file; the records of their options check what they say."""
-
-    title: Text = ""
-    train: dict[str, Any] = {}
-    study: dict[str, Any] = {}
-    stages: list[dict[str, Any]] = []
-    quick: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -124,8 +112,8 @@ class Study:
     Attributes
     ----------
     title : str
-    train, quick : mapping
-        The tables of these names.
+    train, quick_values : mapping of str to tuple
+        Values of the keys of the tables [train] and [quick].
     stages : tuple of mapping
     options : StudyOptions
     how_to_read : str
@@ -133,10 +121,10 @@ class Study:
     """
 
     title: str
-    train: Mapping[str, Any]
+    train: Mapping[str, tuple]
     stages: tuple[Mapping[str, Any], ...]
     options: StudyOptions
-    quick_values: Mapping[str, Any]
+    quick_values: Mapping[str, tuple]
     how_to_read: str = ""
 
     def quick(self) -> Study:
@@ -145,11 +133,14 @@ class Study:
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
         return replace(self, title=title, train={**self.train, **self.quick_values}, stages=stages)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Content of the "run" row of the study's folder."""
+        return {"title": self.title, "train": self.train, "stages": self.stages, "study": self.options.as_dict()}
+
     @property
     def axes(self) -> dict[str, tuple]:
-        """Fields with several values -> these, each once."""
-        several = {name: value for name, value in self.train.items() if _several(name, value)}
-        return {name: tuple(v for i, v in enumerate(value) if v not in value[:i]) for name, value in several.items()}
+        """Fields with several values -> these."""
+        return {name: values for name, values in self.train.items() if len(values) > 1}
 
     def runs(self) -> list[Run]:
         """Return the runs in their order: all combinations of a seed before the next seed.
@@ -159,55 +150,37 @@ class Study:
         UsageError
             Options that no training can have.
         """
-        axes = self.axes
-        fixed = {name: value for name, value in self.train.items() if name not in axes and name != "seeds"}
-        first, count = 0, self.train.get("seeds", 1)
-        if not isinstance(count, int) or not 1 <= count <= 1000:
-            raise UsageError(f"seeds must be a whole number in [1, 1000], got {count!r}")
-        size = count * math.prod(map(len, axes.values()))
-        if size > MOST_RUNS:
+        grid = {"seeds": (1,), **self.train}
+        counts = grid.pop("seeds")
+        size = max(counts) * math.prod(map(len, grid.values()))
+        if len(counts) > 1 or size > MOST_RUNS:
             raise UsageError(
-                f"a study must have at most {MOST_RUNS} runs, the product of its lists and seeds, got {size}; shorten "
-                f"them"
+                f"a study must have one number of seeds and at most {MOST_RUNS} runs, the product of its lists and "
+                f"seeds, got seeds {', '.join(map(str, counts))} and {size} runs; shorten them"
             )
-        if "threads" in self.train:
-            asked = {"model": TrainingConfig().model, **self.train}
-            listed = {key: asked[key] if isinstance(asked[key], list) else [asked[key]] for key in ("model", "threads")}
-            check_counts(parse_models(listed["model"]), listed["threads"])
+        if "threads" in grid:
+            check_counts(parse_models(grid.get("model", (TrainingConfig().model,))), grid["threads"])
         found = []
-        for seed in range(first, first + count):
-            for values in itertools.product(*axes.values()):
-                chosen = dict(zip(axes, values, strict=True))
-                stages = []
-                for stage in self.stages or ({},):
-                    given = {**fixed, **chosen, **stage, "seed": seed}
-                    network = get_network(given.get("network", TrainingConfig().network))
-                    config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if network.tokens else {}), **given})
-                    if network.tokens:
-                        check_text(config.data, network)
-                    else:
-                        check_spec(config.data, SPECS)
-                    if parse_model(config.model).model.max_threads == 1:
-                        config = config.with_changes(threads=1)
-                    convolution_for(config.model, config.conv)
-                    stages.append(config)
-                found.append(Run(tuple(stages), chosen))
+        for seed in range(*counts):
+            for values in itertools.product(*grid.values()):
+                chosen = dict(zip(grid, values, strict=True))
+                stages = tuple(_config({**chosen, **stage, "seed": seed}) for stage in self.stages or ({},))
+                found.append(Run(stages, {name: chosen[name] for name in self.axes}))
         return found
 
 
-def _several(name: str, value: Any) -> bool:
-    return isinstance(value, list) and (
-        _fields()[name].kind is not tuple or any(isinstance(part, list) for part in value)
-    )
-
-
-def _fields() -> dict[str, Field]:
-    return {field.name: field for field in fields(TrainingConfig) if field.name not in NOT_IN_FILES}
-
-
-def study_folder() -> Path:
-    """Return the folder of the shipped studies."""
-    return SHIPPED["study"]
+def _config(given: Mapping[str, Any]) -> TrainingConfig:
+    """Return the options of a stage, on as many threads as its model can use, once its data are known to suit it."""
+    network = get_network(given.get("network", TrainingConfig().network))
+    config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if network.tokens else {}), **given})
+    if network.tokens:
+        check_text(config.data, network)
+    else:
+        check_spec(config.data, SPECS)
+    if parse_model(config.model).model.max_threads == 1:
+        config = config.with_changes(threads=1)
+    convolution_for(config.model, config.conv)
+    return config
 
 
 def find_study(name: str) -> Study:
@@ -223,39 +196,28 @@ def read_study(path: Path | str) -> Study:
     UsageError
         A file that cannot be read, an unknown key, or a value that a field refuses.
     """
-    content, comment = read_toml(path, "TOML file or a shipped study")
-    check_keys(content, ("title", "train", "study", "stages", "quick"), str(path))
-    if "train" not in content:
-        raise UsageError(
-            f"{path} must have a table [train], got none; write [train] and what to train below it, such as "
-            f'network = "lenet5"'
-        )
-    if isinstance(content.get("stages"), dict):
-        raise UsageError(f"stages in {path} must be a list of tables, got one table; write [[stages]] above each")
-    try:
-        tables = checked(content, StudyFile)
-    except ValueError as error:
-        raise UsageError(f"{path} must be a study, got: {error}; see forktask study --help") from None
-    check_title(tables.title, str(path))
-    train, stages, quick = tables.train, tables.stages, tables.quick
-    known = _fields()
-    for place, table in (("[train]", train), ("[quick]", quick), *(("[[stages]]", stage) for stage in stages)):
-        check_keys(table, known, f"{place} of {path}")
-        for name, value in table.items():
-            if isinstance(value, list) and not value:
-                raise UsageError(f"{name} in {place} of {path} must have a value, got an empty list; leave it out")
-            if name == "start" and any(table is stage for stage in stages[1:]):
-                raise UsageError(
-                    f"start must be in [train] or the first of [[stages]] of {path}, got it in a later one, which goes "
-                    f"on from the weights of the one before; leave it out there"
-                )
-            for one in value if _several(name, value) else [value]:
-                known[name].checked(spelled(name, one))
+    values, comment = read_grid(path, "train", ("study", "stages", "quick"), 'network = "lenet5"')
+    stages = values.get("stages", [])
+    if not isinstance(stages, list):
+        raise UsageError(f"stages in {path} must be a list of tables, got {stages!r:.60}; write [[stages]] above each")
+    options = values.get("study", {})
+    check_table(options, f"[study] of {path}")
+    train, quick = (_listed(values.get(name, {}), f"[{name}] of {path}") for name in ("train", "quick"))
+    chosen = [_listed(stage, f"[[stages]] of {path}") for stage in stages]
+    for number, stage in enumerate(chosen):
+        for name, several in stage.items():
+            if len(several) > 1:
+                raise UsageError(f"{name} in [[stages]] of {path} must have one value, got {len(several)}; name one")
+        if number and "start" in stage:
+            raise UsageError(
+                f"start must be in [train] or the first of [[stages]] of {path}, got it in a later one, which goes on "
+                f"from the weights of the one before; leave it out there"
+            )
     study = Study(
-        title=tables.title or Path(path).stem,
+        title=values.get("title") or Path(path).stem,
         train=train,
-        stages=tuple(stages),
-        options=StudyOptions.from_mapping(tables.study, f"[study] of {path}"),
+        stages=tuple({name: one for name, (one,) in stage.items()} for stage in chosen),
+        options=StudyOptions.from_mapping(options, f"[study] of {path}"),
         quick_values=quick,
         how_to_read=" ".join(comment.split()),
     )
@@ -266,3 +228,11 @@ def read_study(path: Path | str) -> Study:
                 f"loaders in [study] of {path} needs a load of cache or files in [train], got memory; add one"
             )
     return study
+
+
+def _listed(table: Any, where: str) -> dict[str, tuple]:
+    """Return the values of each key of a table, which are fields of `TrainingConfig`."""
+    known = {field.name: field for field in fields(TrainingConfig) if field.name not in NOT_IN_FILES}
+    check_table(table, where)
+    check_keys(table, known, where)
+    return {name: values_of(known[name], value, where) for name, value in table.items()}

@@ -5,20 +5,16 @@ python -P -m forktask.experiments.studies.loaders < job.json
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
-from ...cython_src.reading import read_json
-from ..results.files import write_atomically
 from ..sampling.child import answer_job
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..training.config import TrainingConfig
@@ -27,7 +23,6 @@ from ..training.dataset import Dataset
 from .configuration import Study
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.studies.loaders")
-FILE = "loaders.json"
 # Fields of a run that loading alone depends on.
 CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cache", "batch", "threads")
 
@@ -37,34 +32,17 @@ def jobs(study: Study) -> list[dict[str, Any]]:
     configs = [run.stages[0] for run in study.runs() if run.stages[0].load != "memory"]
     conditions = {tuple(getattr(config, name) for name in CONDITIONS): config.threads for config in configs}
     return [
-        {"way": way, "count": count, "config": dict(zip(CONDITIONS, values, strict=True)), "cpus": None}
+        {"way": way, "count": count, "config": dict(zip(CONDITIONS, values, strict=True))}
         for values, threads in conditions.items()
         for way, count in (("loop", 1), ("joblib", threads), *(("DataLoader", n) for n in sorted({0, 1, threads})))
     ]
 
 
-def measure_loaders(study: Study, out: Path, measure: Callable[[dict[str, Any]], dict[str, Any]]) -> list[dict]:
-    """Measure the jobs that are missing in the folder of a study, by a function of a job, and return the rows of all.
-
-    A row is the job with "images_per_s"; "peak_bytes" of the process and its parts "libraries_bytes" (Python and
-    libraries before there are data) and "loader_bytes" (what came with data and loader); "workers_bytes" (of the
-    largest worker process, times their number); or with "failure" and "message".
-    """
-    path = out / FILE
-    kept = read_json(path, "file of loading rates", list[dict[str, Any]], "delete it") if path.exists() else []
-    rows = []
-    for job in jobs(study):
-        done = next((row for row in kept if job.items() <= row.items() and "failure" not in row), None)
-        rows.append(done or {**job, **measure(job)})
-        write_atomically(path, json.dumps(rows, indent=1) + "\n")
-    return rows
-
-
 def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Load all training images of an epoch once, in this process."""
+    """Load all training images of an epoch once, in this process; return the fields of a `LoadingRow`."""
     libraries = resident_bytes()
     config, count = TrainingConfig(**job["config"]), job["count"]
-    data = load_data(config.data, get_network(config.network), config.image_options())
+    data = load_data(config.data, get_network(config.network), config)
     order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
     load = {"loop": _load_in_turn, "joblib": _load_with_joblib, "DataLoader": _load_with_torch}[job["way"]]
     seconds = load(data, order, count)

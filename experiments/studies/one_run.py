@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from ..results.training_rows import Stage
 from ..sampling.child import answer_job
-from ..sampling.measured_memory import resident_bytes
 from ..training.config import TrainingConfig
-from ..training.train import MARKER, train
+from ..training.train import histories_of, train
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.studies.one_run")
 
@@ -27,9 +28,8 @@ def train_stages(job: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        "stages": the summary of each, with "history"; "libraries_bytes": resident memory before the training.
+        "stages", as a `TrainingRow` has them.
     """
-    libraries = resident_bytes()
     folder, stages = Path(job["folder"]), []
     for number, values in enumerate(job["stages"]):
         out = folder / f"stage-{number}"
@@ -39,16 +39,11 @@ def train_stages(job: Mapping[str, Any]) -> dict[str, Any]:
                 start=str(folder / f"stage-{number - 1}" / f"parameters-seed-{config.seed}.safetensors")
             )
         # Drawing would load libraries that take more memory than many networks, and a later stage would count them.
-        resume = (out / MARKER).exists()
+        resume = any(out.glob("checkpoint-*"))
         summary = train(config, resume=resume, report=lambda line: print(line, file=sys.stderr), draw=False)
-        stages.append({**summary, "history": _read_history(out / "epochs.csv")})
-    return {"stages": stages, "libraries_bytes": libraries}
-
-
-def _read_history(path: Path) -> list[dict[str, float]]:
-    """Rows of the epochs that `train` left."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return [{name: float(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
+        (history,) = histories_of(out).values()
+        stages.append(Stage(summary=summary, history=history))
+    return msgspec.to_builtins({"stages": stages})
 
 
 if __name__ == "__main__":

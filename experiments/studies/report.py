@@ -20,15 +20,18 @@ from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
 from ..sampling.memory import format_bytes
 from ..tables import Column, Table
-from ..tables.numbers import number, time
+from ..tables.columns import count_column, number_column, percent_column, size_column, text_column, time_column
+from ..tables.numbers import known, percent, plural, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
-from .running import Results
+from .running import StudyResults
 from .tables import (
     PLANNED,
     agreement,
     axes_of,
+    data_notes,
     data_sentences,
+    disturbance_warnings,
     energy_sentences,
     epoch_medians,
     epoch_table,
@@ -62,53 +65,31 @@ LOADING_SAID = (
 )
 
 
-def build(results: Results, command: str) -> Report:
+def build(results: StudyResults, command: str) -> Report:
     """Return the report of a study."""
-    sentences, warnings = agreement(results)
+    sentences, wrong = agreement(results)
     study = results.study
-    runs, failed = run_table(results), failures(results)
-    smoke = any(stage["smoke_test"] for _, result in results.done() for stage in result["stages"])
-    notes = ["The data are too easy to compare networks on: a smoke test."] if smoke else []
-    notes += sorted(
-        {stage["data_note"] for _, result in results.done() for stage in result["stages"] if "data_note" in stage}
-    )
-    sections = [
-        Section(
-            "Runs",
-            2,
-            sentences=data_sentences(results) + sentences + energy_sentences(results),
-            tables=[Table("runs", _run_columns(results), runs)],
-        ),
-        Section(
-            "Phases of an epoch",
-            2,
-            sentences=[PHASES_SAID] if any(name in row for row in runs for name in PHASE_COLUMNS) else [],
-            tables=[Table("phases", _phase_columns(results), [row for row in runs if row["phases_timed"]])],
-        ),
-        Section(
-            "Memory",
-            2,
-            sentences=[MEMORY_SAID] if runs else [],
-            tables=[Table("memory", _memory_columns(results), memory_table(results))],
-        ),
-        Section(
-            "Loading image files",
-            2,
-            sentences=[LOADING_SAID] if results.loaders else [],
-            tables=[
-                Table("loading", _loading_columns(results), loading_table(results)),
-                Table("loaders", _loader_columns(), loader_table(results)),
-            ],
-        ),
-        Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
-        Section("Epochs", 2, tables=[Table("epochs", _epoch_columns(results), epoch_medians(results))]),
-        Section("What did not run or did not fit", 2, tables=[Table("failures", _failure_columns(results), failed)]),
+    runs = run_table(results)
+    told = data_sentences(results) + sentences + energy_sentences(results)
+    phases = [row for row in runs if row["phases_timed"]]
+    loading = [
+        Table("loading", _loading_columns(results), loading_table(results)),
+        Table("loaders", LOADERS, loader_table(results)),
     ]
     pretrained = pretrained_sentences(results)
-    if pretrained:
-        sections.insert(0, Section("Pretrained weights", 2, sentences=pretrained))
-    if study.how_to_read:
-        sections.insert(0, Section("How to read it", 2, sentences=[study.how_to_read], in_terminal=False))
+    sections = [
+        Section("How to read it", 2, sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
+        Section("Pretrained weights", 2, sentences=pretrained),
+        _section("Runs", told, Table("runs", _run_columns(results), runs)),
+        _section("Phases of an epoch", [PHASES_SAID], Table("phases", _phase_columns(results), phases)),
+        _section("Memory", [MEMORY_SAID], Table("memory", _memory_columns(results), memory_table(results))),
+        Section("Loading image files", 2, sentences=[LOADING_SAID] if results.loading else [], tables=loading),
+        Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
+        _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))),
+        _section(
+            "What did not run or did not fit", [], Table("failures", _failure_columns(results), failures(results))
+        ),
+    ]
     facts = {
         "title": study.title,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,39 +98,42 @@ def build(results: Results, command: str) -> Report:
         "environment_id": results.environment_id,
     }
     count = f"{len(results.done())} of {len(results.found)} runs"
-    return Report(f"{study.title}: {count}", facts, notes, warnings, sections, _opening(results, runs))
+    warnings = wrong + disturbance_warnings(runs)
+    shown = [section for section in sections if section.sentences or section.tables or section.figures]
+    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown, _opening(results, runs))
 
 
-def _opening(results: Results, runs: list[dict[str, Any]]) -> list[str]:
+def _section(title: str, sentences: list[str], table: Table) -> Section:
+    """A section of a table, with its sentences where the table has rows."""
+    return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
+
+
+def _opening(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
     """Return the first paragraphs, for readers who know none of the words below: question, method, answer."""
     if not runs:
         return []
     axes = " and ".join(name.replace("_", " ") for name in axes_of(results))
     seeds, epochs = max(row["seeds"] for row in runs), max(row["epochs"] for row in runs)
     from_start = f", from {seeds} random starts each" if seeds > 1 else ""
+    ways = f"{plural(len(runs), 'way')} to train" + (f", which differ in {axes}," if axes else "")
     question = (
         "How well does a neural network learn to name what its examples show, and how long does that take? Training "
         "shows it a set of examples again and again, once in each epoch, and changes its weights a little after every "
-        f"few of them. Here {len(runs)} way{'s' * (len(runs) > 1)} to train"
-        + (f", which differ in {axes}, were" if axes else " was")
-        + f" run for up to {epochs} epoch{'s' * (epochs > 1)}{from_start}; afterwards each network named examples that "
-        "it had never seen."
+        f"few of them. Here {ways} {'was' if len(runs) == 1 else 'were'} run for up to "
+        f"{plural(epochs, 'epoch')}{from_start}; afterwards each network named examples that it had never seen."
     )
     best, fastest = max(runs, key=lambda row: row["test_accuracy"]), min(runs, key=lambda row: row["epoch_time_s"])
-    answer = f"It was right for {100 * best['test_accuracy']:.2f} % of them"
+    answer = f"It was right for {100 * best['test_accuracy']:.2f} % of them. An epoch took {time(best['epoch_time_s'])}"
     if len(runs) > 1:
-        worst = min(row["test_accuracy"] for row in runs)
-        least = f"{100 * worst:.2f} to " if worst < best["test_accuracy"] else ""
-        answer = f"They were right for {least}{100 * best['test_accuracy']:.2f} % of them"
-        answer += f" (most with {best['label']})" if least else ", whatever the way"
-        slowest = max(row["epoch_time_s"] for row in runs)
-        answer += (
-            f". An epoch took {time(fastest['epoch_time_s'])} ({fastest['label']}) to {time(slowest)}"
-            if slowest > fastest["epoch_time_s"]
-            else ""
-        )
-    else:
-        answer += f". An epoch took {time(best['epoch_time_s'])}"
+        worst, slowest = min(row["test_accuracy"] for row in runs), max(row["epoch_time_s"] for row in runs)
+        answer = f"They were right for {100 * best['test_accuracy']:.2f} % of them, whatever the way"
+        if worst < best["test_accuracy"]:
+            answer = (
+                f"They were right for {100 * worst:.2f} to {100 * best['test_accuracy']:.2f} % of them (most with "
+                f"{best['label']})"
+            )
+        if slowest > fastest["epoch_time_s"]:
+            answer += f". An epoch took {time(fastest['epoch_time_s'])} ({fastest['label']}) to {time(slowest)}"
     told = [f"{answer}.", *_reached_sentences(results, runs)]
     if len(runs) > 1:
         least, most = (choose(runs, key=lambda row: row["peak_bytes"]) for choose in (min, max))
@@ -158,11 +142,12 @@ def _opening(results: Results, runs: list[dict[str, Any]]) -> list[str]:
             f"{format_bytes(most['peak_bytes'])} ({most['label']})."
         )
     if missing := len({run.label for run, _ in results.failed()}):
-        told.append(f"{missing} more way{'s' * (missing > 1)} did not run, or did not fit: see the end of this page.")
+        ways = plural(missing, "more way", "more ways")
+        told.append(f"{ways} did not run, or did not fit: see the end of this page.")
     return [question, " ".join(told)]
 
 
-def _reached_sentences(results: Results, runs: list[dict[str, Any]]) -> list[str]:
+def _reached_sentences(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
     """Say how long training to the highest accuracy took that was asked for and reached, or that none was."""
     asked = sorted(results.study.options.accuracy)
     for accuracy in reversed(asked):
@@ -173,12 +158,12 @@ def _reached_sentences(results: Results, runs: list[dict[str, Any]]) -> list[str
         took = " to ".join(
             f"{time(row[name])} ({row['label']})" for row in ([reached[0], reached[-1]] if reached[1:] else reached)
         )
-        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" * (len(reached) < len(runs))
+        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" if len(reached) < len(runs) else ""
         return [f"To be right for {100 * accuracy:g} % of the validation examples took {took} of training{never}."]
     return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 
 
-def write_study_report(results: Results, out: Path, command: str) -> str:
+def write_study_report(results: StudyResults, out: Path, command: str) -> str:
     """Write epochs.csv, runs.csv, the figures and report.html; return the report's text.
 
     Raises
@@ -210,14 +195,13 @@ def write_study_report(results: Results, out: Path, command: str) -> str:
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
-def as_json(results: Results) -> dict[str, Any]:
+def as_json(results: StudyResults) -> dict[str, Any]:
     """Return the tables as plain data; a time to an accuracy that was not reached is null."""
 
     def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
     return {
-        "schema_version": 1,
         "title": results.study.title,
         "runs": plain(run_table(results)),
         "failures": failures(results),
@@ -229,32 +213,21 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def _axis(name: str) -> Column:
-    return Column(name.replace("_", " "), lambda row: str(row[name]))
-
-
-def _names(results: Results) -> list[Column]:
+def _names(results: StudyResults) -> list[Column]:
     """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
-    return [*map(_axis, axes_of(results))] or [Column("run", lambda row: row["label"])]
+    return [*map(text_column, axes_of(results))] or [text_column("label", "run")]
 
 
-def _loss(name: str, heading: str) -> Column:
-    return Column(heading, lambda row: number(row[name], 4), True)
-
-
-def _seconds(name: str, heading: str) -> Column:
-    return Column(heading, lambda row: time(row[name]), True)
+def _rate(name: str, heading: str) -> Column:
+    return Column(heading, lambda row: f"{row[name]:,.0f}", True)
 
 
 def _size(name: str, heading: str) -> Column:
-    return Column(heading, lambda row: format_bytes(row[name]), True)
+    """A column of bytes that may be fewer than none."""
+    return Column(heading, lambda row: format_bytes(row[name]) if known(row[name]) else "", True)
 
 
-def _per_cent(name: str, heading: str) -> Column:
-    return Column(heading, lambda row: f"{100 * row[name]:.2f} %", True)
-
-
-def _run_columns(results: Results) -> list[Column]:
+def _run_columns(results: StudyResults) -> list[Column]:
     def spread(row: dict[str, Any]) -> str:
         if row["seeds"] == 1:
             return ""
@@ -262,92 +235,83 @@ def _run_columns(results: Results) -> list[Column]:
 
     return [
         *_names(results),
-        Column("seeds", lambda row: str(row["seeds"]), True),
-        Column("epochs", lambda row: str(row["epochs"]), True),
-        _seconds("epoch_time_s", "time/epoch"),
+        count_column("seeds"),
+        count_column("epochs"),
+        time_column("epoch_time_s", "time/epoch"),
+        Column("disturbed epochs", lambda row: str(row["disturbed_epochs"] or ""), True),
         Column("energy/epoch", lambda row: time(row["joules_per_epoch"], "J"), True),
-        Column("samples/s", lambda row: f"{row['samples_per_s']:,.0f}", True),
-        _loss("train_loss", "train loss"),
-        _loss("valid_loss", "valid loss"),
-        _per_cent("valid_error", "valid error"),
-        _per_cent("test_accuracy", "test accuracy"),
+        _rate("samples_per_s", "samples/s"),
+        number_column("train_loss", digits=4),
+        number_column("valid_loss", digits=4),
+        percent_column("valid_error", digits=2),
+        percent_column("test_accuracy", digits=2),
         Column("over seeds (%)", spread, True),
         *(
             Column(f"time to {100 * accuracy:g} %", partial(_reached, f"time_to_{accuracy:g}"), True)
             for accuracy in results.study.options.accuracy
         ),
-        _size("peak_bytes", "peak memory"),
-        Column("GPU memory", lambda row: format_bytes(row["gpu_memory_bytes"]) if _sampled(row) else "", True),
-        Column("GPU load", lambda row: f"{row['gpu_utilisation']:.0f} %" if _sampled(row) else "", True),
+        size_column("peak_bytes", "peak memory"),
+        size_column("gpu_memory_bytes", "GPU memory"),
+        Column("GPU load", lambda row: percent(row.get("gpu_utilisation")), True),
     ]
-
-
-def _sampled(row: dict[str, Any]) -> bool:
-    return row.get("gpu_memory_bytes", math.nan) > 0
 
 
 def _reached(name: str, row: dict[str, Any]) -> str:
     return time(row[name]) or "not reached"
 
 
-def _epoch_columns(results: Results) -> list[Column]:
+def _epoch_columns(results: StudyResults) -> list[Column]:
     return [
         *_names(results),
-        *([Column("stage", lambda row: f"{row['stage']:.0f}", True)] if len(results.study.stages) > 1 else []),
-        Column("epoch", lambda row: str(row["epoch"]), True),
-        _loss("train_loss", "train loss"),
-        _loss("valid_loss", "valid loss"),
-        _per_cent("error_rate", "valid error"),
-        _seconds("epoch_time_s", "time"),
-        _seconds("time_s", "time so far"),
+        *([count_column("stage")] if len(results.study.stages) > 1 else []),
+        count_column("epoch"),
+        number_column("train_loss", digits=4),
+        number_column("valid_loss", digits=4),
+        percent_column("error_rate", "valid error", 2),
+        time_column("epoch_time_s", "time"),
+        time_column("time_s", "time so far"),
         Column("energy", lambda row: time(row.get("joules"), "J"), True),
-        _size("resident_bytes", "memory"),
+        size_column("resident_bytes", "memory"),
     ]
 
 
-def _memory_columns(results: Results) -> list[Column]:
-    measured = [_size("libraries_bytes", "libraries"), _size("loader_bytes", "loader")]
-    planned = [
-        Column(kind, lambda row, kind=kind: format_bytes(row[kind]) if row[kind] else "", True) for kind in PLANNED
-    ]
-    rest = [_size("rest_bytes", "rest"), Column("growth", _growth, True)]
-    return [*_names(results), _size("peak_bytes", "peak"), *measured, *planned, *rest]
-
-
-def _loading_columns(results: Results) -> list[Column]:
-    rates = {"samples_per_s": "images/s", "loading_per_s": "loading alone", "training_per_s": "training alone"}
+def _memory_columns(results: StudyResults) -> list[Column]:
     return [
         *_names(results),
-        *(Column(title, lambda row, name=name: f"{row[name]:,.0f}", True) for name, title in rates.items()),
-        Column("of lower", lambda row: f"{row['of_lower']:.2f}", True),
-        Column("of both", lambda row: f"{row['of_both']:.2f}", True),
+        size_column("peak_bytes", "peak"),
+        size_column("libraries_bytes", "libraries"),
+        size_column("loader_bytes", "loader"),
+        *map(size_column, PLANNED),
+        _size("rest_bytes", "rest"),
+        _size("grown_bytes", "growth"),
     ]
 
 
-def _loader_columns() -> list[Column]:
+def _loading_columns(results: StudyResults) -> list[Column]:
     return [
-        *map(_axis, ("load", "threads", "way", "count")),
-        Column("images/s", lambda row: f"{row['images_per_s']:,.0f}", True),
-        _size("peak_bytes", "memory"),
-        _size("libraries_bytes", "libraries"),
-        _size("loader_bytes", "loader"),
-        _size("workers_bytes", "workers"),
+        *_names(results),
+        _rate("samples_per_s", "images/s"),
+        _rate("loading_per_s", "loading alone"),
+        _rate("training_per_s", "training alone"),
+        number_column("of_lower"),
+        number_column("of_both"),
     ]
 
 
-def _growth(row: dict[str, Any]) -> str:
-    return "" if math.isnan(row["grown_bytes"]) else format_bytes(row["grown_bytes"])
+LOADERS = (
+    *map(text_column, ("load", "threads", "way", "count")),
+    _rate("images_per_s", "images/s"),
+    size_column("peak_bytes", "memory"),
+    size_column("libraries_bytes", "libraries"),
+    size_column("loader_bytes", "loader"),
+    size_column("workers_bytes", "workers"),
+)
 
 
-def _phase_columns(results: Results) -> list[Column]:
+def _phase_columns(results: StudyResults) -> list[Column]:
     phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in PHASE_COLUMNS]
-    return [*_names(results), _axis("phases_timed"), _seconds("epoch_time_s", "epoch"), *phases]
+    return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases]
 
 
-def _failure_columns(results: Results) -> list[Column]:
-    return [
-        *_names(results),
-        Column("seed", lambda row: str(row["seed"]), True),
-        Column("reason", lambda row: row["reason"]),
-        Column("message", lambda row: row["message"]),
-    ]
+def _failure_columns(results: StudyResults) -> list[Column]:
+    return [*_names(results), text_column("seed"), text_column("reason"), text_column("message")]

@@ -8,62 +8,73 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
+from ..analysis.disturbance import DISTURBED_SHARE, disturbed_share
+from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow
 from ..sampling.memory import GRAPH, KINDS
-from ..training.checkpoints import OPTIONAL_COLUMNS
+from ..tables.numbers import plural
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
 from .configuration import WITHOUT_EFFECT, Run
 from .loaders import CONDITIONS
-from .running import Results
+from .running import StudyResults
 
 # Kinds of memory that a run's plans have to themselves; the data lie in what the loader took.
 PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH, EVALUATING)
+GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 
 
-def epoch_table(results: Results) -> pd.DataFrame:
+def epoch_table(results: StudyResults) -> pd.DataFrame:
     """Return a row for each run and epoch, stages joined: the axes, label, seed, stage, epoch (over all stages), and
-    the columns of `epochs.csv`, with the time summed over stages; `epoch_time_s` is that of the epoch alone."""
+    the fields of an `EpochRow`, with the time summed over stages; `epoch_time_s` is that of the epoch alone, `usable`
+    whether others left it undisturbed."""
     rows = []
     for run, result in results.done():
         epochs, seconds = 0, 0.0
-        for number, stage in enumerate(result["stages"]):
+        for number, stage in enumerate(result.stages):
             before = 0.0
-            for row in stage["history"]:
+            for row in stage.history:
+                epoch_time = row.time_s - before
                 rows.append(
                     {
                         **run.axes,
                         "label": run.label,
                         "stage": number + 1,
-                        **row,
+                        **{k: np.nan if v is None else v for k, v in structs.asdict(row).items() if k != "disturbance"},
                         "seed": run.seed,
-                        "epoch": epochs + int(row["epoch"]),
-                        "epoch_time_s": row["time_s"] - before,
-                        "time_s": seconds + row["time_s"],
+                        "epoch": epochs + row.epoch,
+                        "epoch_time_s": epoch_time,
+                        "time_s": seconds + row.time_s,
+                        "usable": not disturbed_share(row.disturbance, epoch_time) > DISTURBED_SHARE,
                     }
                 )
-                before = row["time_s"]
-            epochs += len(stage["history"])
-            seconds += stage["history"][-1]["time_s"]
-    return pd.DataFrame(rows)
+                before = row.time_s
+            epochs += len(stage.history)
+            seconds += before
+    return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
-def run_table(results: Results) -> list[dict[str, Any]]:
+def _by_label(results: StudyResults) -> dict[str, list[tuple[Run, TrainingRow]]]:
+    """Runs of each combination of the axes, over its seeds."""
+    groups: dict[str, list[tuple[Run, TrainingRow]]] = defaultdict(list)
+    for run, row in results.done():
+        groups[run.label].append((run, row))
+    return groups
+
+
+def run_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination of the axes, over its seeds: medians, lowest and highest test accuracy, time to
     each accuracy that was asked for, energy where the machine measures it, and memory."""
     epochs = epoch_table(results)
-    groups: dict[str, list[tuple[Run, Mapping[str, Any]]]] = defaultdict(list)
-    for run, result in results.done():
-        groups[run.label].append((run, result))
     rows = []
-    for label, found in groups.items():
+    for label, found in _by_label(results).items():
         here = epochs[epochs["label"] == label]
         last = here[here["epoch"] == here["epoch"].max()]
         (run, _), *_ = found
-        finals = [result["stages"][-1]["seeds"][0] for _, result in found]
-        accuracies = [final["test_accuracy"] for final in finals]
+        ends = [row.stages[-1].end for _, row in found]
+        accuracies = [end.test_accuracy for end in ends]
         epoch_time = float(np.median(last["time_s"]) / here["epoch"].max())
-        gpu = [name for name in OPTIONAL_COLUMNS if name.startswith("gpu_") and name in here]
         rows.append(
             {
                 **run.axes,
@@ -71,24 +82,30 @@ def run_table(results: Results) -> list[dict[str, Any]]:
                 "seeds": len(found),
                 "epochs": int(here["epoch"].max()),
                 "epoch_time_s": epoch_time,
-                "samples_per_s": finals[0]["samples_per_epoch"] / epoch_time,
+                "disturbed_epochs": int((~here["usable"]).sum()),
+                "samples_per_s": ends[0].samples_per_epoch / epoch_time,
                 "joules_per_epoch": float(here["joules"].median()) if "joules" in here else np.nan,
-                **{name: float(here[name].median()) for name in gpu},
+                **{name: float(here[name].median()) for name in GPU_COLUMNS if name in here},
                 "train_loss": float(last["train_loss"].median()),
                 "valid_loss": float(last["valid_loss"].median()),
                 "valid_error": float(last["error_rate"].median()),
                 "test_accuracy": float(np.median(accuracies)),
                 "test_accuracy_min": min(accuracies),
                 "test_accuracy_max": max(accuracies),
-                "peak_bytes": float(np.median([final["memory_bytes"]["peak resident"] for final in finals])),
-                "loader_bytes": float(np.median([final["memory_bytes"].get("loader", np.nan) for final in finals])),
-                "phases_timed": finals[0].get("phases_timed", ""),
+                "peak_bytes": float(np.median([end.peak_bytes for end in ends])),
+                "loader_bytes": float(np.median([end.loader_bytes for end in ends])),
+                "phases_timed": ends[0].phases_timed,
                 **{name: _mean_over_epochs(here, name) for name in PHASE_COLUMNS if name in here},
-                "libraries_bytes": float(np.median([result["libraries_bytes"] for _, result in found])),
+                "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in found])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
         )
     return rows
+
+
+def _libraries_bytes(row: TrainingRow) -> float:
+    """What was resident before the first stage; later ones find what it left."""
+    return row.stages[0].end.libraries_bytes
 
 
 def _mean_over_epochs(epochs: pd.DataFrame, name: str) -> float:
@@ -107,7 +124,7 @@ def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:
     return median if np.isfinite(median) else np.nan
 
 
-def epoch_medians(results: Results) -> list[dict[str, Any]]:
+def epoch_medians(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination and epoch: medians over seeds."""
     epochs = epoch_table(results)
     if not len(epochs):
@@ -119,7 +136,7 @@ def epoch_medians(results: Results) -> list[dict[str, Any]]:
     return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
 
 
-def memory_table(results: Results) -> list[dict[str, Any]]:
+def memory_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination: medians over seeds of the peak of its process and what it consists of.
 
     peak_bytes, libraries_bytes (resident before the training), loader_bytes (what reading the data added), the kinds of
@@ -127,26 +144,27 @@ def memory_table(results: Results) -> list[dict[str, Any]]:
     grown_bytes (resident after the last epoch beyond that after the second of a stage, of the last stage; NaN for
     fewer epochs).
     """
-    rows: dict[str, list[dict[str, float]]] = defaultdict(list)
-    axes = {run.label: run.axes for run, _ in results.done()}
-    for run, result in results.done():
-        stage = result["stages"][-1]
-        memory = stage["seeds"][0]["memory_bytes"]
-        row = {"libraries_bytes": result["libraries_bytes"], "loader_bytes": memory.get("loader", 0)}
-        row |= {kind: memory.get(kind, 0) for kind in PLANNED}
-        resident = [epoch["resident_bytes"] for epoch in stage["history"] if "resident_bytes" in epoch]
-        rest = {"rest_bytes": memory["peak resident"] - sum(row.values())}
-        rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
-        rows[run.label].append({"peak_bytes": memory["peak resident"], **row, **rest})
-    return [{**axes[label], "label": label, **pd.DataFrame(found).median().to_dict()} for label, found in rows.items()]
+    rows = []
+    for label, found in _by_label(results).items():
+        of_runs = []
+        for _, row in found:
+            stage = row.stages[-1]
+            parts = {"libraries_bytes": _libraries_bytes(row), "loader_bytes": stage.end.loader_bytes}
+            parts |= {kind: stage.end.planned_bytes.get(kind, 0) for kind in PLANNED}
+            resident = [epoch.resident_bytes for epoch in stage.history]
+            rest = {"rest_bytes": stage.end.peak_bytes - sum(parts.values())}
+            rest["grown_bytes"] = resident[-1] - resident[1] if len(resident) > 2 else np.nan
+            of_runs.append({"peak_bytes": stage.end.peak_bytes, **parts, **rest})
+        rows.append({**found[0][0].axes, "label": label, **pd.DataFrame(of_runs).median().to_dict()})
+    return rows
 
 
-def loader_table(results: Results) -> list[dict[str, Any]]:
+def loader_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each way of loading alone that could be measured."""
-    return [{**row["config"], **row} for row in results.loaders if "failure" not in row]
+    return [{**row.config, **structs.asdict(row)} for row in results.loading if isinstance(row, LoadingRow)]
 
 
-def loading_table(results: Results) -> list[dict[str, Any]]:
+def loading_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination that loads in its steps, where loading alone and training on images in memory
     were measured too.
 
@@ -177,37 +195,58 @@ def _but_loading(run: Run) -> str:
     return repr({name: value for name, value in run.axes.items() if name != "load"})
 
 
-def pretrained_sentences(results: Results) -> list[str]:
+def pretrained_sentences(results: StudyResults) -> list[str]:
     """Say for each network what was loaded from a file of parameters, what begins at random and what was not used."""
-    said = {}
-    for run, result in results.done():
-        started = result["stages"][0]["seeds"][0].get("started")
-        if started:
-            said[f"{run.stages[0].network}: {started}."] = None
+    said = {
+        f"{run.stages[0].network}: {row.stages[0].end.started}.": None
+        for run, row in results.done()
+        if row.stages[0].end.started
+    }
     return list(said)
 
 
-def data_sentences(results: Results) -> list[str]:
-    """Name the data of the runs; results of older versions do not tell."""
-    said = {stage["data"]: None for _, result in results.done() for stage in result["stages"] if "data" in stage}
+def _summaries(results: StudyResults, name: str) -> list[str]:
+    """What the summaries of all stages say under a name, each once."""
+    said = [getattr(stage.summary, name) for _, row in results.done() for stage in row.stages]
+    return [text for text in dict.fromkeys(said) if text]
+
+
+def data_sentences(results: StudyResults) -> list[str]:
+    """Name the data of the runs."""
+    said = _summaries(results, "data")
     return [f"Data: {'; '.join(said)}."] if said else []
 
 
-def energy_sentences(results: Results) -> list[str]:
-    """Say what measured the energy, or why nothing did; results of older versions do not tell."""
-    said = {stage["energy"] for _, result in results.done() for stage in result["stages"] if "energy" in stage}
+def data_notes(results: StudyResults) -> list[str]:
+    """Say what a reader must know of the data."""
+    smoke = ["The data are too easy to compare networks on: a smoke test."]
+    return (smoke if _summaries(results, "smoke_test") else []) + sorted(_summaries(results, "data_note"))
+
+
+def energy_sentences(results: StudyResults) -> list[str]:
+    """Say what measured the energy, or why nothing did."""
+    said = _summaries(results, "energy")
     return [f"Energy of the whole machine while training: {'; '.join(sorted(said))}."] if said else []
 
 
-def agreement(results: Results) -> tuple[list[str], list[str]]:
+def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which rows of `run_table` have epochs that others disturbed."""
+    each = [f"{row['label']} ({plural(row['disturbed_epochs'], 'epoch')})" for row in rows if row["disturbed_epochs"]]
+    if not each:
+        return []
+    share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
+    return [f"others took more than {share}, so that their times may be too long: {'; '.join(each)}"]
+
+
+def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
     """Return sentences on runs that differ in what must not change a weight, and warnings where they differ.
 
     Models, numbers of threads, and loading from memory or from the cache leave the same bits on the processor.
     """
     groups: dict[Any, dict[str, str]] = defaultdict(dict)
-    for run, result in results.done():
+    for run, row in results.done():
         options = [_effective(stage.as_dict()) for stage in run.stages]
-        groups[repr(options)][run.label] = result["stages"][-1]["seeds"][0]["parameters_sha256"]
+        groups[repr(options)][run.label] = row.stages[-1].end.parameters_sha256
     several = [found for found in groups.values() if len(found) > 1]
     wrong = [found for found in several if len(set(found.values())) > 1]
     warnings = [f"these runs must leave the same parameters and do not: {'; '.join(sorted(found))}" for found in wrong]
@@ -215,7 +254,7 @@ def agreement(results: Results) -> tuple[list[str], list[str]]:
         return [], warnings
     return [
         f"Runs that differ in model, threads or place of loading alone left bit-identical parameters "
-        f"({len(several)} comparison{'s' * (len(several) > 1)} of {len(several[0])} runs, one for each seed and each "
+        f"({plural(len(several), 'comparison')} of {len(several[0])} runs, one for each seed and each "
         f"other combination)."
     ], []
 
@@ -228,26 +267,26 @@ def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def failures(results: Results) -> list[dict[str, Any]]:
+def failures(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each run that did not end, or did not fit."""
     runs = [
-        {**run.axes, "label": run.label, "seed": run.seed, "reason": result["failure"], "message": result["message"]}
-        for run, result in results.failed()
+        {**run.axes, "label": run.label, "seed": run.seed, "reason": row.reason, "message": row.message}
+        for run, row in results.failed()
     ]
-    loaders = [
+    loading = [
         {
-            **{name: row["config"].get(name, "") for name in axes_of(results)},
+            **{name: row.config.get(name, "") for name in axes_of(results)},
             "label": "loading alone",
             "seed": "",
-            "reason": row["failure"],
-            "message": f"{row['way']}, {row['count']}: {row['message']}",
+            "reason": row.reason,
+            "message": f"{row.way}, {row.count}: {row.message}",
         }
-        for row in results.loaders
-        if "failure" in row
+        for row in results.loading
+        if isinstance(row, LoadingFailureRow)
     ]
-    return runs + loaders
+    return runs + loading
 
 
-def axes_of(results: Results) -> Sequence[str]:
+def axes_of(results: StudyResults) -> Sequence[str]:
     """Names of the axes."""
     return tuple(name for name, values in results.study.axes.items() if len(values) > 1)

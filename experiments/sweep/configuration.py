@@ -27,21 +27,24 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
-from ...cython_src.lowering.options import PlanOptions, spelled
+from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.own import is_own, name_call
-from ...cython_src.reading import check_keys, check_title, read_toml
+from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..results.files import SHIPPED, given_or_shipped
 from ..results.folder import short_id
+from ..results.grids import check_table, read_grid, values_of
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
+from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
 from ..sampling.memory import parse_bytes
@@ -54,7 +57,6 @@ from ..sampling.models import (
     parse_models,
     process_environment,
 )
-from ..sampling.timing import LEAST_PAIRS
 from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
@@ -98,17 +100,18 @@ Grid = make_dataclass(
 class Measure(Record, frozen=True):
     """Options of measuring, the same for all configurations."""
 
-    repeats: Annotated[int, about("processes for each configuration", least=1, below=100_001)] = 11
+    repeats: Annotated[int, about("processes for each configuration: generations", least=1, below=100_001)] = 11
     seed: Annotated[int, about("of data, initial weights and the order of measurements", least=0)] = 1
     check_iterations: Annotated[
         int, about("iterations after which weights and losses must be the same in all models", least=1, below=1_000_001)
     ] = 20
     target_s: Annotated[
-        float, about("about how long the timed runs of one sample last together", above=0, below=1e7)
+        float,
+        about("about how long the timed runs of one sample last together, over all its turns", above=0, below=1e7),
     ] = 0.2
-    least_pairs: Annotated[
-        int, about("pairs of a short and a long timed run that a sample has at least", least=1, below=16)
-    ] = LEAST_PAIRS
+    least_rounds: Annotated[
+        int, about("turns that a sample has at least, each of a short and a long timed run", least=1, below=1001)
+    ] = LEAST_ROUNDS
     warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=1e7)] = 1.0
     time_limit_s: Annotated[
         float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
@@ -239,6 +242,24 @@ class Point:
         return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
 
 
+class Part(NamedTuple):
+    """What is measured together: the configurations of a plan in turns, or one profile.
+
+    Attributes
+    ----------
+    kind : {"sample", "profile"}
+    repetition : int
+    positions : dict
+        Place of each configuration in the order of the sweep, by config_id.
+    points : list of Point
+    """
+
+    kind: str
+    repetition: int
+    positions: dict[str, int]
+    points: list[Point]
+
+
 @dataclass(frozen=True)
 class Configuration:
     """A sweep; `forktask compare` makes one from its arguments, `forktask run` from a file."""
@@ -326,17 +347,25 @@ class Configuration:
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
-    def order(self) -> list[tuple[int, Point]]:
-        """Return (repetition, configuration) of all samples: blocks of one repetition, each shuffled by the seed.
+    def parts(self) -> list[Part]:
+        """Return what is measured, in order: in each repetition the generations of all plans, then the profiles.
 
-        Whatever drifts over the sweep hits all configurations alike.
+        Plans, and the configurations of each, are shuffled by the seed: whatever drifts over the sweep hits all alike.
         """
-        order = []
+        parts, position = [], count()
+        points = self.points()
         for repetition in range(self.measure.repeats):
-            points = self.points()
-            random.Random(f"{self.measure.seed}/{repetition}").shuffle(points)
-            order.extend((repetition, point) for point in points)
-        return order
+            generator = random.Random(f"{self.measure.seed}/{repetition}")
+            generator.shuffle(points)
+            together: dict[tuple[str, int], list[Point]] = {}
+            for point in points:
+                together.setdefault((point.plan_id, point.interference), []).append(point)
+            asked = [("sample", some) for some in together.values()]
+            if repetition < self.measure.profiles:
+                asked += [("profile", [point]) for point in points]
+            for kind, some in asked:
+                parts.append(Part(kind, repetition, {p.config_id: next(position) for p in some}, some))
+        return parts
 
     def quick(self) -> Configuration:
         """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads.
@@ -384,12 +413,7 @@ def _axis(axis, value: Any, where: str) -> tuple:
     """Return the checked values of an axis, each once."""
     if axis.name == "threads" and isinstance(value, str) and value in CORES:
         return core_counts()[CORES[value]]
-    listed = value if isinstance(value, list) else [value]
-    if axis.kind is tuple and listed and not isinstance(listed[0], list | tuple):
-        listed = [value]
-    if not listed:
-        raise UsageError(f"key {axis.name!r} in {where} must have at least one value, got an empty list")
-    return tuple(dict.fromkeys(axis.checked(spelled(axis.name, v)) for v in listed))
+    return values_of(axis, value, where)
 
 
 def _networks(grid: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -431,10 +455,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     """
     check_keys(values, ("title", "grid", "measure"), where)
     for table in ("grid", "measure"):
-        if not isinstance(values.get(table, {}), Mapping):
-            raise UsageError(
-                f"{table!r} in {where} must be a table, got {values[table]!r}; write [{table}] above its keys"
-            )
+        check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
     networks = _networks(grid, where)
@@ -461,13 +482,8 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    values, comment = read_toml(path, "readable TOML file")
-    configuration = parse_configuration(values, str(path))
-    if "grid" not in values:
-        raise UsageError(
-            f"{path} must have a table [grid], got none; write [grid] and what to compare below it, such as batch = 16"
-        )
-    return replace(configuration, how_to_read=comment)
+    values, comment = read_grid(path, "grid", ("measure",), "batch = 16")
+    return replace(parse_configuration(values, str(path)), how_to_read=comment)
 
 
 def config_folder() -> Path:

@@ -1,7 +1,8 @@
 """Search the granularity at which each execution model is fastest, with the same budget for each.
 
-Every model gets the same candidates, in two rounds: all of them once, then the fastest few again. The best ones are
-kept in a file that `forktask compare --tuned FILE` reads; the runs of the search are never reported as results.
+Every model gets the same candidates, which take turns: all of them in one generation of processes, then the fastest few
+in several. The best ones are kept in a file that `forktask compare --tuned FILE` reads; the runs of the search are
+never reported as results.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable
-from ..sampling.child import clean_environment, run_sample, sample_environment
+from ..sampling.child import sample_environment
+from ..sampling.generation import Contestant, Generation, measure_generation
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import ProgressBar
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
-from ..tables.numbers import format_time
+from ..tables.numbers import format_time, plural
 from .configuration import Configuration
 from .tuned import keep_tuned, read_tuned
 
@@ -82,9 +84,7 @@ def _shape(plan) -> tuple:
 def search(
     contestants: Sequence[tuple[str, int]],
     found: Sequence[str],
-    measure: Callable[[str, int, str], float | None],
-    seed: int,
-    show: Callable[[int, str], None] = lambda number, text: None,
+    measure: Callable[[tuple[str, int], Sequence[str]], Mapping[str, float]],
 ) -> list[dict[str, Any]]:
     """Find the best granularity of each contestant.
 
@@ -94,48 +94,32 @@ def search(
     found : sequence of str
         Candidates, the same for all.
     measure : callable
-        (model, threads, granularity) -> seconds a step, or None after a failure.
+        (contestant, granularities) -> seconds a step of those that did not fail, measured in turns.
 
     Returns
     -------
     list of dict
         model, threads, granularity, step_time_s, auto_time_s, and times: {granularity: [seconds, ...]}.
     """
-    generator = random.Random(seed)
-    times: dict[tuple[str, int], dict[str, list[float]]] = {c: {} for c in contestants}
-    done = 0
-
-    def one_round(pairs) -> None:
-        nonlocal done
-        for contestant, granularity in generator.sample(pairs, len(pairs)):
-            show(done, f"{contestant[0]} on {contestant[1]}, {granularity}")
-            seconds = measure(*contestant, granularity)
-            if seconds is not None:
-                times[contestant].setdefault(granularity, []).append(seconds)
-            done += 1
-
-    one_round([(c, g) for c in contestants for g in found])
-    for _ in range(FINAL_REPEATS):
-        finals = []
-        for contestant in contestants:
-            known = times[contestant]
-            first = sorted(known, key=lambda g, known=known: known[g][0])[:FINALISTS]
-            finals += [(contestant, g) for g in dict.fromkeys(["auto", *first]) if g in known]
-        one_round(finals)
     rows = []
-    for (model, threads), known in times.items():
-        finished = {g: median(values) for g, values in known.items() if len(values) > FINAL_REPEATS}
+    for contestant in contestants:
+        times = {g: [seconds] for g, seconds in measure(contestant, found).items()}
+        finalists = dict.fromkeys(["auto", *sorted(times, key=times.__getitem__)[:FINALISTS]])
+        for _ in range(FINAL_REPEATS):
+            for granularity, seconds in measure(contestant, [g for g in finalists if g in times]).items():
+                times[granularity].append(seconds)
+        finished = {g: median(values) for g, values in times.items() if len(values) > FINAL_REPEATS}
         if not finished:
             continue
         best = min(finished, key=finished.get)
         rows.append(
             {
-                "model": model,
-                "threads": threads,
+                "model": contestant[0],
+                "threads": contestant[1],
                 "granularity": best,
                 "step_time_s": finished[best],
                 "auto_time_s": finished.get("auto"),
-                "times": known,
+                "times": times,
             }
         )
     return rows
@@ -170,7 +154,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     passed = check_plans([(plan, contestants) for plan in plans.values()], settings.check)
     checks = dict(zip(found, passed, strict=True))
 
-    def measure(model: str, count: int, granularity: str) -> float | None:
+    def as_contestant(model: str, count: int, granularity: str) -> Contestant:
         job = {
             "kind": "sample",
             "model": model,
@@ -179,16 +163,27 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             "plan": plans[granularity],
             "seed": settings.seed,
             "check_iterations": settings.check_iterations,
-            "target_s": settings.target_s,
             "warmup_s": settings.warmup_s,
         }
         variables = {**sample_environment(count, 0, len(cpus)), **process_environment(parse_model(model))}
-        row = run_sample(job, clean_environment(os.environ, variables), settings.time_limit_s)
-        return None if "failure" in row else row["step_time_s"]
+        size = sum(lower(**plans[granularity]).memory_bytes().values())
+        return Contestant(granularity, job, variables, size, settings.time_limit_s)
+
+    done = 0
+
+    def measure(contestant: tuple[str, int], granularities: Sequence[str]) -> dict[str, float]:
+        nonlocal done
+        bar.show(done, f"{contestant[0]} on {contestant[1]}, {plural(len(granularities), 'granularity')}")
+        done += len(granularities)
+        processes = [as_contestant(*contestant, granularity) for granularity in granularities]
+        seed = f"{settings.seed}/{contestant}/{done}"
+        groups = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
+        answers = {name: answer for group in groups for name, answer in group["answers"].items()}
+        return {name: answer["step_time_s"] for name, answer in answers.items() if "failure" not in answer}
 
     total = len(contestants) * (len(found) + FINAL_REPEATS * (FINALISTS + 1))
     with ProgressBar(total, "tuning", sys.stderr) as bar:
-        rows = search(contestants, found, measure, settings.seed, bar.show)
+        rows = search(contestants, found, measure)
     plan = {"network": network, **options.as_dict()}
     del plan["granularity"]
     rows = [{**row, "seconds": settings.target_s, "check": checks[row["granularity"]]} for row in rows]

@@ -14,7 +14,7 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
-from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, run_sample, sample_environment
+from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
 from ..sampling.models import check_threads, parse_model, process_environment
 
@@ -53,13 +53,10 @@ def collect_traces(
     ----------
     plan : mapping
         The `plan` entry of a job: options of a plan with the network, or a function that makes a graph.
-    models : sequence of str
     threads : int
         Models that run on fewer threads take what they may.
-    seconds : float
-        About how long each logged run lasts.
-    iterations : int, optional
-        Its length in iterations instead.
+    seconds, iterations
+        About how long each logged run lasts; or its length in iterations instead.
     inject : str
         A cause of outliers, one of `injections.INJECTIONS`, that each logged run meets.
 
@@ -95,7 +92,9 @@ def collect_traces(
             "inject": inject,
         }
         settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
-        row = run_sample(job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND)
+        row = measure_in_process(
+            job, clean_environment(os.environ, settings), TIME_LIMIT_S + 20 * seconds, SAMPLE_COMMAND
+        )
         if row.get("failure") == "unwritable":
             raise UsageError(row["message"])
         if "failure" in row:

@@ -3,68 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import Amount, Count, Name, Number, Real, decode_json
+from ...cython_src.reading import Count, Name, decode_json
 from .dataset import Dataset
 from .safetensors import read_safetensors, write_safetensors
 from .text import Text
 
-FORMAT_VERSION = 1  # of a training folder's marker
-CHECKPOINT_VERSION = 2
 
-
-class EpochMeasurements(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Columns of a history that not every row has, in the order in which `epochs.csv` has them after
-    `HISTORY_COLUMNS`. A GPU has no times of phases; the energy of the epoch is there only where the machine measures
-    it, and what is said of a GPU only if one was sampled."""
-
-    resident_bytes: Count | Amount | UnsetType | None = UNSET
-    joules: Amount | UnsetType = UNSET
-    load_s: Amount | UnsetType = UNSET
-    forward_s: Amount | UnsetType = UNSET
-    backward_s: Amount | UnsetType = UNSET
-    update_s: Amount | UnsetType = UNSET
-    other_s: Amount | UnsetType = UNSET
-    gpu_memory_bytes: Amount | UnsetType = UNSET
-    gpu_utilisation: Amount | UnsetType = UNSET
-
-
-class Epoch(EpochMeasurements, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A row of the history."""
-
-    seed: Count
-    epoch: Number
-    time_s: Amount
-    train_loss: Real
-    train_error_rate: Real
-    valid_loss: Real
-    error_rate: Real
-    learning_rate: Real
-
-
-class State(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint holds besides arrays."""
 
-    format_version: Count
     network: Name
     seed: Count
     epoch: Count
     iteration: Count
-    history: list[Epoch]
-
-
-OPTIONAL_COLUMNS = EpochMeasurements.__struct_fields__
-HISTORY_COLUMNS = tuple(name for name in Epoch.__struct_fields__ if name not in OPTIONAL_COLUMNS)
 
 
 def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
@@ -73,9 +32,9 @@ def names_of_last_layer(parameters: Sequence[str]) -> set[str]:
     return {name for name in parameters if name.rpartition(".")[0] == layer}
 
 
-def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+def write_checkpoint(path: Path, arrays: Mapping[str, np.ndarray], state: State) -> None:
     """Write arrays and state, with a checksum of both, as a whole or not at all."""
-    text = json.dumps({"format_version": CHECKPOINT_VERSION, **state})
+    text = msgspec.json.encode(state).decode()
     write_safetensors(path, arrays, {"forktask": text, "sha256": _checksum(arrays, text)})
 
 
@@ -89,7 +48,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], state: str) -> str:
     return found.hexdigest()
 
 
-def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.ndarray], State]:
     """Read the arrays and state of a checkpoint that `write_checkpoint` wrote.
 
     Raises
@@ -99,20 +58,13 @@ def read_checkpoint(path: Path, network: str, seed: int) -> tuple[dict[str, np.n
     """
     arrays, metadata = read_safetensors(path)
     try:
-        state = msgspec.to_builtins(decode_json(metadata["forktask"].encode(), State))
-        version = state.pop("format_version")
+        state = decode_json(metadata["forktask"].encode(), State)
         if metadata["sha256"] != _checksum(arrays, metadata["forktask"]):
             raise ValueError("its checksum is not that of its content: it was changed since it was written")
-        found = (version, state["network"], state["seed"])
-        if [row["epoch"] for row in state["history"]] != list(range(1, state["epoch"] + 1)):
-            raise ValueError("its history does not fit its epoch")
+        if (state.network, state.seed) != (network, seed):
+            raise ValueError(f"it is of network {state.network} and seed {state.seed}, not of {network} and {seed}")
     except (KeyError, ValueError) as error:
         raise UsageError(f"{path} must be a checkpoint of forktask train ({error}); delete it to start again") from None
-    if found != (CHECKPOINT_VERSION, network, seed):
-        raise UsageError(
-            f"{path} must be a checkpoint of format {CHECKPOINT_VERSION}, network {network}, seed {seed}; got {found}; "
-            f"delete it to start again"
-        )
     return arrays, state
 
 

@@ -4,66 +4,66 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..results.files import write_atomically
-from .checkpoints import HISTORY_COLUMNS, OPTIONAL_COLUMNS
+from ..results.training_rows import EpochRow, Summary
 from .gpu_sampling import COLUMNS
 
-
-def write_history(path: Path, histories: dict[int, list[dict]]) -> None:
-    """Write the rows of all seeds as CSV; the file is replaced as a whole."""
-    text = io.StringIO()
-    present = {name for history in histories.values() for row in history for name in row}
-    columns = HISTORY_COLUMNS + tuple(name for name in OPTIONAL_COLUMNS if name in present)
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    for history in histories.values():
-        writer.writerows(history)
-    write_atomically(path, text.getvalue())
+HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
+Samples = Mapping[int, Sequence[tuple[float, int, float]]]
 
 
-def write_gpu_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
-    """Write the samples of all seeds as CSV."""
+def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for seed, rows in samples.items():
-        writer.writerows((seed, *row) for row in rows)
+    writer.writerows([header, *rows])
     write_atomically(path, text.getvalue())
 
 
-def draw_accuracy(path: Path, histories: dict[int, list[dict]], summary: dict[str, Any]) -> None:
+def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
+    """Write the epochs of all seeds as CSV, without columns that are null in all rows; replace the file as a whole."""
+    rows = [row for history in histories.values() for row in history]
+    names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
+    _write_csv(path, names or HISTORY_COLUMNS, ([getattr(row, name) for name in names] for row in rows))
+
+
+def write_gpu_samples(path: Path, samples: Samples) -> None:
+    """Write the samples of all seeds as CSV."""
+    _write_csv(path, COLUMNS, ((seed, *row) for seed, rows in samples.items() for row in rows))
+
+
+def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> None:
     """Draw validation accuracy over training time to `path`.pdf and .png, its caption to `path`.txt.
 
     With several seeds the figure has their median and a band from the lowest to the highest. Points are matched by
     epoch; the time of an epoch is the median over seeds.
     """
-    times = np.median([[row["time_s"] for row in history] for history in histories.values()], axis=0)
-    accuracies = np.array([[100 * (1 - row["error_rate"]) for row in history] for history in histories.values()])
+    times = np.median([[row.time_s for row in history] for history in histories.values()], axis=0)
+    accuracies = np.array([[100 * (1 - row.error_rate) for row in history] for history in histories.values()])
 
     def draw(axes: Sequence[Any], colors: Sequence[Any]) -> None:
         axes[0].fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=colors[0], alpha=0.2, lw=0)
         axes[0].plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=colors[0])
-        axes[0].set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary["title"])
+        axes[0].set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary.title)
         axes[0].set_xlim(left=0)
 
     several = len(histories) > 1
     shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
-    config = summary["config"]
+    config = summary.config
     caption = (
-        f"Validation accuracy over training time, evaluation not counted: {summary['title']}, model {config['model']}, "
+        f"Validation accuracy over training time, evaluation not counted: {summary.title}, model {config['model']}, "
         f"{config['threads']} threads, batch {config['batch']}. {shown} Test accuracy "
-        f"{100 * summary['test_accuracy_median']:.2f} %."
+        f"{100 * summary.test_accuracy_median:.2f} %."
     )
     _write_figure(path, 1, draw, caption)
 
 
-def draw_gpu_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, float]]]) -> None:
+def draw_gpu_samples(path: Path, samples: Samples) -> None:
     """Draw memory and utilisation over time to `path`.pdf and .png, a line for each seed, the caption to .txt."""
 
     def draw(axes: Sequence[Any], colors: Sequence[Any]) -> None:
@@ -82,7 +82,6 @@ def draw_gpu_samples(path: Path, samples: dict[int, Sequence[tuple[float, int, f
 
 
 def _write_figure(path: Path, panels: int, draw: Callable[[Sequence[Any], Sequence[Any]], None], caption: str) -> None:
-    """Draw panels, a function of their axes and of colours, to `path`.pdf and .png, and write the caption to .txt."""
     # Only drawing loads libraries that take more memory than many networks.
     import matplotlib
 

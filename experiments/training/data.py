@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,21 +20,28 @@ from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
-from ..images.source import standardising_table
+from ..images.source import table_of_counts
 from ..machine.disturbance import read_memory
-from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split
-from .folders import KINDS, ImageOptions, load_folder
+from .config import TrainingConfig
+from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split, synthetic_count
+from .folders import KINDS, load_folder
 
 SIDE = 32
 CHANNELS = 3
 SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
-MAX_SYNTHETIC = 1_000_000
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
 
-def load_data(spec: str, network: Network | None = None, options: ImageOptions | None = None) -> Dataset:
+def load_data(
+    spec: str,
+    network: Network | None = None,
+    options: TrainingConfig | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    check: Callable[[Dataset], None] = lambda data: None,
+) -> Dataset:
     """Load a data set.
 
     Parameters
@@ -46,8 +54,13 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     network : Network, optional
         Image files are scaled to its size, synthetic data take its shape of images and number of classes; default:
         3 x 32 x 32 and 10.
-    options : ImageOptions, optional
-        How image files are read, and which check the data pass before their images are made.
+    options : TrainingConfig, optional
+        How image files are read: `image_size`, `load`, `broken`, `decoder`, `cache`, `memory_limit`, `threads`.
+    progress : callable
+        Called with the numbers of images that are decoded and of all.
+    check : callable
+        Called with the data, still without their images, before any are decoded or made: a run that cannot be is
+        refused while that costs nothing. Images that cannot be decoded are still among them.
 
     Raises
     ------
@@ -56,7 +69,7 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         offset.
     """
     kind, argument = check_spec(spec, SPECS)
-    options = options or ImageOptions()
+    options = options or TrainingConfig()
     if kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
             f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; "
@@ -67,10 +80,10 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     if kind == "synthetic":
         return _make_synthetic(argument, network)
     if kind in KINDS:
-        return load_folder(kind, argument, network, options)
+        return load_folder(kind, argument, network, options, progress, check)
     check_there(spec)
     folder = Path(argument).expanduser()
-    return _load_idx(folder, options) if kind == "idx" else _load_cifar(folder, kind, options)
+    return _load_idx(folder, check) if kind == "idx" else _load_cifar(folder, kind, check)
 
 
 def _load_digits() -> Dataset:
@@ -93,7 +106,7 @@ def _load_digits() -> Dataset:
     )
 
 
-def _load_cifar(folder: Path, kind: str, options: ImageOptions) -> Dataset:
+def _load_cifar(folder: Path, kind: str, check: Callable[[Dataset], None]) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
         train_files, test_file, label_bytes = ([f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1)
@@ -106,10 +119,10 @@ def _load_cifar(folder: Path, kind: str, options: ImageOptions) -> Dataset:
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
     title = kind.upper().replace("CIFAR", "CIFAR-")
-    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, options)
+    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, check)
 
 
-def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
+def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
     parts = []
     for part in ("train", "t10k"):
         images_path = _find_idx(folder, f"{part}-images", 3)
@@ -120,19 +133,14 @@ def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
                 f"images and labels must be equally many, got {len(pixels)} in {images_path} and {len(labels)} in "
                 f"{labels_path}; use files of one data set"
             )
-        if len(labels) and labels.max() > 9:
-            first = int(np.argmax(labels > 9))
-            raise UsageError(
-                f"labels must lie in 0..9, got {labels[first]} at byte {8 + first} of {labels_path}; "
-                f"use a data set of ten classes"
-            )
+        _check_labels(labels_path, labels, 10, 8, 1)
         parts.append((labels, _to_square(pixels, images_path)))
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, options)
+    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, check)
 
 
-def _with_split(name, title, pixels, labels, num_test, class_names, grey, options) -> Dataset:
+def _with_split(name, title, pixels, labels, num_test, class_names, grey, check) -> Dataset:
     """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
     first_test = len(labels) - num_test
     train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
@@ -147,20 +155,12 @@ def _with_split(name, title, pixels, labels, num_test, class_names, grey, option
         class_names=class_names,
         grey=grey,
     )
-    options.check(data)
+    check(data)
     return replace(data, images=_standardise(pixels, train))
 
 
 def _make_synthetic(argument: str, network: Network | None) -> Dataset:
-    try:
-        count = int(argument)
-    except ValueError:
-        count = 0
-    if not 10 <= count <= MAX_SYNTHETIC:
-        raise UsageError(
-            f"the number of images in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
-            f"use synthetic:1024"
-        )
+    count = synthetic_count(argument)
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
     shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)
@@ -201,18 +201,23 @@ def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndar
     raw = np.frombuffer(_read_file(path), np.uint8)
     if len(raw) == 0 or len(raw) % record_bytes:
         raise UsageError(
-            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}, in the record "
-            f"that starts at byte {len(raw) // record_bytes * record_bytes}; fetch the binary version again"
+            f"{path} must hold whole records of {record_bytes} bytes, but it ends at byte {len(raw)}; fetch the binary "
+            f"version again"
         )
     records = raw.reshape(-1, record_bytes)
     labels = records[:, label_bytes - 1]
+    _check_labels(path, labels, num_classes, label_bytes - 1, record_bytes)
+    return labels, records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE)
+
+
+def _check_labels(path: Path, labels: np.ndarray, num_classes: int, start: int, stride: int) -> None:
+    """Raise `UsageError` for a label that no class has; the first lies at byte `start` of the file."""
     wrong = np.flatnonzero(labels >= num_classes)
     if len(wrong):
         raise UsageError(
-            f"labels must lie in 0..{num_classes - 1}, got {labels[wrong[0]]} at byte "
-            f"{wrong[0] * record_bytes + label_bytes - 1} of {path}; is it another format?"
+            f"labels must lie in 0..{num_classes - 1}, got {labels[wrong[0]]} at byte {wrong[0] * stride + start} of "
+            f"{path}; is it another format?"
         )
-    return labels, records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE)
 
 
 def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
@@ -225,58 +230,27 @@ def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:
 
 
 def read_idx(path: Path | str, dimensions: int) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, plain or gzip.
-
-    Parameters
-    ----------
-    path : path
-    dimensions : int
-        How many dimensions the array must have.
-
-    Returns
-    -------
-    uint8 array
+    """Read an IDX file of unsigned bytes with so many dimensions, plain or gzip: uint8.
 
     Raises
     ------
     UsageError
-        Wrong magic number, type or number of dimensions; truncated, damaged or longer than its header says.
-        Offsets of gzip files count unpacked bytes.
+        Another format, truncated, damaged or longer than its header says. Offsets of gzip files count unpacked bytes.
     """
     path = Path(path)
-    content = _read_file(path)
-    if len(content) < 4 or content[:2] != b"\0\0":
-        raise UsageError(
-            f"an IDX file must begin with the bytes 00 00, got {content[:4].hex(' ') or 'nothing'} at byte 0 of "
-            f"{path}; is it another format?"
-        )
-    if content[2] != IDX_UNSIGNED_BYTE:
-        raise UsageError(f"values must be unsigned bytes (type 08), got type {content[2]:02x} at byte 2 of {path}")
-    if content[3] != dimensions:
-        raise UsageError(
-            f"the array must have {dimensions} dimensions, got {content[3]} at byte 3 of {path}; "
-            f"are images and labels exchanged?"
-        )
+    content, begin = _read_file(path), bytes((0, 0, IDX_UNSIGNED_BYTE, dimensions))
     header_bytes = 4 + 4 * dimensions
-    if len(content) < header_bytes:
+    if content[:4] != begin:
         raise UsageError(
-            f"{path} ends at byte {len(content)}, within its header of {header_bytes} bytes; fetch it again"
+            f"an IDX file of unsigned bytes with {dimensions} dimensions must begin with {begin.hex(' ')}, got "
+            f"{content[:4].hex(' ') or 'nothing'} in {path}; is it another format, or exchanged with another file?"
         )
-    shape = tuple(int(n) for n in np.frombuffer(content, ">u4", dimensions, 4))
-    expected = header_bytes
-    size = 1
-    for n in shape:
-        size *= n
-    expected += size
-    if len(content) != expected:
-        what = "ends too early" if len(content) < expected else "is too long"
+    shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, header_bytes, 4))
+    expected = header_bytes + math.prod(shape)
+    if len(content) != expected or expected == header_bytes:
         raise UsageError(
-            f"{path} {what}: its header promises an array of {' x '.join(map(str, shape))}, {expected} bytes in all, "
-            f"and it ends at byte {len(content)}; fetch it again"
-        )
-    if size == 0:
-        raise UsageError(
-            f"{path} must hold at least one value, its header says {' x '.join(map(str, shape))} at byte 4"
+            f"{path} must hold an array of {' x '.join(map(str, shape))}, at least one value, and so {expected} bytes "
+            f"in all, as its header says, but it ends at byte {len(content)}; fetch it again"
         )
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
 
@@ -316,17 +290,13 @@ def _to_square(pixels: np.ndarray, source) -> np.ndarray:
 
 
 def _standardise(pixels: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Subtract the mean and divide by the standard deviation of each channel over the training images.
-
-    Mean and deviation come from exact integer sums, so the result has the same bits everywhere.
-    """
+    """Subtract the mean and divide by the standard deviation of each channel over the training images."""
     images = aligned_empty(pixels.shape, np.float32)
     for channel in range(CHANNELS):
         counts = np.zeros(256, np.int64)
         for start in range(0, len(train), 4096):
             counts += np.bincount(pixels[train[start : start + 4096], channel].ravel(), minlength=256)
-        levels = np.arange(256)
-        table = standardising_table(*(int((counts * levels**power).sum()) for power in range(3)))
+        table = table_of_counts(counts)
         for start in range(0, len(pixels), 4096):
             images[start : start + 4096, channel] = table[pixels[start : start + 4096, channel]]
     return images

@@ -13,15 +13,9 @@ COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
 
 
 class GpuSampler:
-    """Thread that samples a GPU between `start` and `stop`; without the library it says so in `problem`.
+    """Context manager, a thread that samples a GPU meanwhile; without the library it says so in `problem`.
 
-    Parameters
-    ----------
-    number : int
-        Number of the GPU.
-    period_s : float
-    library : module, optional
-        Default: pynvml (package nvidia-ml-py).
+    The library is pynvml (package nvidia-ml-py) by default.
 
     Attributes
     ----------
@@ -31,7 +25,7 @@ class GpuSampler:
         Reason why there are no samples; empty if there are.
     """
 
-    def __init__(self, number: int = 0, period_s: float = PERIOD_S, library=None):
+    def __init__(self, period_s: float = PERIOD_S, library=None):
         self.samples: list[tuple[float, int, float]] = []
         self.problem = ""
         self._period_s, self._library = period_s, library
@@ -44,21 +38,22 @@ class GpuSampler:
 
                 self._library = pynvml
             self._library.nvmlInit()
-            self._handle = self._library.nvmlDeviceGetHandleByIndex(number)
+            self._handle = self._library.nvmlDeviceGetHandleByIndex(0)
         except ImportError:
             self.problem = "GPU memory and utilisation are not sampled: pip install nvidia-ml-py"
         except Exception as error:  # The library's NVMLError cannot be named before it is imported.
             self.problem = f"GPU memory and utilisation are not sampled: {error}"
 
-    def start(self) -> None:
-        """Begin sampling."""
-        if not self.problem and self._thread is None:
+    def __enter__(self) -> GpuSampler:
+        self._first = len(self.samples)
+        if not self.problem:
             self._stop.clear()
             self._thread = threading.Thread(target=self._run, name="gpu sampler", daemon=True)
             self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """End sampling; at least one sample was taken since `start`."""
+    def __exit__(self, *_) -> None:
+        """End sampling; at least one sample was taken."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -76,9 +71,9 @@ class GpuSampler:
             if self._stop.wait(self._period_s):
                 return
 
-    def summary(self, since: int = 0) -> dict[str, float]:
-        """Return the largest memory and mean utilisation of the samples from number `since` on; empty without any."""
-        part = self.samples[since:]
+    def summary(self) -> dict[str, float]:
+        """Return the largest memory and mean utilisation since the sampler was last entered; empty without samples."""
+        part = self.samples[self._first :]
         if not part:
             return {}
         return {

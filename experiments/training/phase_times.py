@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...cython_src.plan.model import PHASES
+from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.models import ModelSpec
 from ..sampling.phases import PHASE_BARRIERS, phase_walls
 
@@ -20,17 +21,7 @@ MOST_EVENTS = 1 << 15  # of a worker, 1 MiB; a step with more blocks is logged a
 
 
 class PhaseLog:
-    """Log of the first steps of each epoch.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        Of the processor.
-    plan : Plan
-    num_steps : int
-        Of an epoch.
-    threads : int
-    """
+    """Log of the first steps of each epoch of `num_steps`, under a model of the processor."""
 
     def __init__(self, model: ModelSpec, plan: Any, num_steps: int, threads: int):
         self.plan, self.num_steps, self.threads = plan, num_steps, threads
@@ -50,14 +41,8 @@ class PhaseLog:
         phases and waiting together are the epoch. Walls are parts of the logged steps' time, and this part of the
         epoch's; blocks take as long in all steps as in the logged ones.
 
-        Parameters
-        ----------
-        executor
-            Prepared with the plan and with `event_capacity`.
-        run : callable
-            Function of a number of steps and the first one that runs them with the executor.
-        first : int
-            First step of the epoch.
+        `run` is a function of a number of steps and the first one that runs them with the executor, which was prepared
+        with the plan and with `event_capacity`.
         """
         workers = executor.workers
         workers.clear_events()
@@ -82,23 +67,18 @@ class PhaseLog:
         return found
 
 
-def phase_means(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def phase_means(history: Sequence[EpochRow]) -> dict[str, float]:
     """Return the mean of each phase's time over epochs, by column; rows without them do not count."""
-    rows = [row for row in history if COLUMNS[0] in row]
-    return {name: sum(row[name] for row in rows) / len(rows) for name in COLUMNS if rows and name in rows[0]}
+    rows = [row for row in history if row.load_s is not None]
+    timed = [name for name in COLUMNS if rows and getattr(rows[0], name) is not None]
+    return {name: sum(getattr(row, name) for row in rows) / len(rows) for name in timed}
 
 
-def phases_text(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line on the phases of an epoch, means over seeds; empty where they are not known.
-
-    Parameters
-    ----------
-    results : sequence of dict
-        With "phase_s", as `phase_means` returns it, and "phases_timed", "wall" or "busy".
-    """
-    if not all(result.get("phase_s") for result in results):
+def phases_text(seeds: Sequence[TrainedRow]) -> str:
+    """Return a line on the phases of an epoch, means over seeds; empty where they are not known."""
+    if not all(seed.phase_s for seed in seeds):
         return ""
-    means = phase_means([result["phase_s"] for result in results])
+    means = {name: sum(seed.phase_s[name] for seed in seeds) / len(seeds) for name in seeds[0].phase_s}
     times = ", ".join(f"{name[:-2]} {1e3 * seconds:.3g} ms" for name, seconds in means.items())
-    how = "wall time" if results[0]["phases_timed"] == WALL else "in blocks, mean over threads"
+    how = "wall time" if seeds[0].phases_timed == WALL else "in blocks, mean over threads"
     return f"an epoch's phases, {how}: {times}\n"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,18 +16,21 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
-from ...cython_src.reading import read_json
-from ...cython_src.records import fields
 from ..images.decoding import BrokenImage
 from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
-from ..results.files import check_writable_folder, list_folder, locked_file, unfinished, write_atomically
+from ..machine.environment import described_environment
+from ..results.files import check_writable_folder, list_folder, unfinished, write_atomically
+from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
+from ..results.rows import RunRow
+from ..results.training_rows import EpochRow, Summary, TrainedRow
 from ..sampling.measured_memory import resident_bytes
 from ..sampling.memory import needs_text
 from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.plan_check import check_together
 from ..sampling.progress import ProgressBar, format_seconds
-from .checkpoints import FORMAT_VERSION, read_checkpoint
+from ..tables.numbers import plural
+from .checkpoints import read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
 from .curves import draw_accuracy, draw_gpu_samples, write_gpu_samples, write_history
 from .data import load_data
@@ -36,14 +40,13 @@ from .text import Text, load_text
 from .trainer import Trainer, check_plan
 from .weights import check_export
 
-MARKER = "training.json"
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
 
 
 def train(
     config: TrainingConfig, resume: bool = False, report: Callable[[str], None] = print, draw: bool = True
-) -> dict[str, Any]:
+) -> Summary:
     """Train, and leave curves, a figure, checkpoints and final parameters in `config.out`.
 
     Parameters
@@ -58,9 +61,8 @@ def train(
 
     Returns
     -------
-    dict
-        The content of `summary.json`: test accuracy of each seed and their median, times, hashes of the
-        parameters.
+    Summary
+        The content of `summary.json`: test accuracy of each seed and their median, times, hashes of the parameters.
 
     Raises
     ------
@@ -74,31 +76,20 @@ def train(
     loader = max(resident_bytes() - libraries, 0)
     out = Path(config.out)
     _check_folder(config, resume)
-    if resume:
-        _check_same_data(out, data)
-    checkpoints = {
-        seed: out / f"checkpoint-seed-{seed}.safetensors" for seed in range(config.seed, config.seed + config.seeds)
-    }
-    histories: dict[int, list[dict]] = {}
-    if resume:
-        for seed, path in checkpoints.items():
-            if path.exists():
-                histories[seed] = read_checkpoint(path, config.network, seed)[1]["history"]
-                if len(histories[seed]) > config.epochs:
-                    raise UsageError(
-                        f"seed {seed} has {len(histories[seed])} epochs behind it already, so --epochs must be at "
-                        f"least as many, got {config.epochs}"
-                    )
+    asked = {**config.as_dict(), "samples": _described(data)}
+    run = new_run("training", asked, shlex.join(["forktask", *sys.argv[1:]]), **described_environment())
+    histories = _kept_histories(run, config) if resume else {}
+    checkpoints = {seed: _checkpoint(out, seed) for seed in range(config.seed, config.seed + config.seeds)}
     checked = _check_plans(config, data)
-    results = []
+    results: list[TrainedRow] = []
     gpu_samples: dict[int, list] = {}
     with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training", lines=False) as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
                 if seed in histories:
-                    trainer.load(checkpoint)
+                    trainer.load(checkpoint, histories[seed])
                 if number == 0:  # from here on nothing refuses the run any more
-                    folder.enter_context(_folder_begun(config, data))
+                    rows = folder.enter_context(_begun(run, out))
                     report(f"the training {needs_text(trainer.needed_bytes, read_memory()['available_bytes'])}")
                     if trainer.on_gpu:
                         report(f"on the GPU {trainer.on_gpu}")
@@ -109,17 +100,19 @@ def train(
                     bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
                     with _unreadable_images_named(out):
                         row = trainer.train_epoch()
+                    rows.append(row)
                     trainer.save(checkpoint)
                     write_history(out / "epochs.csv", histories)
                     bar.clear()
                     report(
-                        f"seed {seed}  epoch {row['epoch']:3d}/{config.epochs}  train loss {row['train_loss']:.4f}  "
-                        f"valid loss {row['valid_loss']:.4f}  error rate {100 * row['error_rate']:6.2f} %  "
-                        f"{row['time_s']:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
+                        f"seed {seed}  epoch {row.epoch:3d}/{config.epochs}  train loss {row.train_loss:.4f}  "
+                        f"valid loss {row.valid_loss:.4f}  error rate {100 * row.error_rate:6.2f} %  "
+                        f"{row.time_s:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
                     )
                 with _unreadable_images_named(out):
-                    results.append(trainer.finish(out / f"parameters-seed-{seed}.safetensors"))
-                results[-1]["memory_bytes"] |= {"Python": libraries, "loader": loader}
+                    end = trainer.finish(out / f"parameters-seed-{seed}.safetensors", libraries, loader)
+                rows.append(end)
+                results.append(end)
                 if trainer.sampler and trainer.sampler.samples:
                     gpu_samples[seed] = trainer.sampler.samples
                 if trainer.sampler and trainer.sampler.problem and number == 0:
@@ -128,11 +121,43 @@ def train(
         write_gpu_samples(out / "gpu.csv", gpu_samples)
         draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
-    summary = {**_summarise(config, data, results), "check": checked}
-    write_atomically(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+    summary = _summarise(config, data, results, checked)
+    write_atomically(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1), "\n")
     if draw:
         draw_accuracy(out / "accuracy", histories, summary)
     return summary
+
+
+def _checkpoint(out: Path, seed: int) -> Path:
+    return out / f"checkpoint-seed-{seed}.safetensors"
+
+
+def histories_of(out: Path) -> dict[int, list[EpochRow]]:
+    """Return the rows of each seed's epochs, in order; of an epoch that was trained again, the last one."""
+    rows = {(row.seed, row.epoch): row for row in read_results(out, "training").of(EpochRow)}
+    return {seed: [rows[key] for key in sorted(rows) if key[0] == seed] for seed in sorted({seed for seed, _ in rows})}
+
+
+def _kept_histories(run: RunRow, config: TrainingConfig) -> dict[int, list[EpochRow]]:
+    """Return the epochs that a run can go on after, of each seed that has a checkpoint."""
+    out = Path(config.out)
+    check_same(read_results(out, "training").run, run, out, CHANGEABLE, same_environment=False)
+    found, kept = histories_of(out), {}
+    for seed in range(config.seed, config.seed + config.seeds):
+        if (path := _checkpoint(out, seed)).exists():
+            done = read_checkpoint(path, config.network, seed)[1].epoch
+            if done > config.epochs:
+                raise UsageError(
+                    f"seed {seed} has {done} epochs behind it already, so --epochs must be at least as many, got "
+                    f"{config.epochs}"
+                )
+            kept[seed] = found.get(seed, [])[:done]
+            if [row.epoch for row in kept[seed]] != list(range(1, done + 1)):
+                raise UsageError(
+                    f"{out / SAMPLES} must have a row of each of the {done} epochs before {path.name}, and has not; "
+                    f"restore it, or delete the checkpoint to start again"
+                )
+    return kept
 
 
 def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> Dataset | Text:
@@ -176,7 +201,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             check(images)
             check_plan(config, images)
 
-        images = load_data(config.data, network, config.image_options(progress=progress, check=check_unread))
+        images = load_data(config.data, network, config, progress=progress, check=check_unread)
     images = images.with_channels(network.input_shape[0])
     check(images)
     if images.note:
@@ -191,51 +216,49 @@ def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
     return check_together(plans, [(config.model, config.threads)], config.check)
 
 
-def _token_rate(trainer: Trainer, row: Mapping[str, Any]) -> str:
-    """Tokens a second in the epoch of a row of the history, for the report; empty for images."""
+def _token_rate(trainer: Trainer, row: EpochRow) -> str:
+    """Tokens a second in an epoch, for the report; empty for images."""
     if not isinstance(trainer.data, Text):
         return ""
-    before = trainer.history[row["epoch"] - 2]["time_s"] if row["epoch"] > 1 else 0.0
+    before = trainer.history[row.epoch - 2].time_s if row.epoch > 1 else 0.0
     tokens = trainer.num_batches * trainer.config.batch * trainer.data.sequence
-    return f"  {tokens / (row['time_s'] - before):,.0f} tokens/s"
+    return f"  {tokens / (row.time_s - before):,.0f} tokens/s"
 
 
-def _energy(row: Mapping[str, Any]) -> str:
-    """Energy of the epoch of a row of the history, for the report; empty where nothing measures it."""
-    return f"  {row['joules']:,.1f} J" if "joules" in row else ""
+def _energy(row: EpochRow) -> str:
+    return "" if row.joules is None else f"  {row.joules:,.1f} J"
 
 
-def _summarise(config: TrainingConfig, data: Dataset | Text, results: list[dict]) -> dict[str, Any]:
-    """Return the content of summary.json."""
-    accuracies = [result["test_accuracy"] for result in results]
-    return {
-        "title": f"{config.network} on {data.name}" + (" (smoke test)" if data.smoke_test else ""),
-        "config": config.as_dict(),
-        "data": data.description,
-        **({"data_note": data.note} if isinstance(data, Dataset) and data.note else {}),
-        "smoke_test": data.smoke_test,
-        "energy": energy_text(),
-        "test_accuracy_median": float(np.median(accuracies)),
-        "test_accuracy_min": min(accuracies),
-        "test_accuracy_max": max(accuracies),
-        "seeds": results,
-    }
+def _summarise(config: TrainingConfig, data: Dataset | Text, seeds: list[TrainedRow], checked: str) -> Summary:
+    accuracies = [seed.test_accuracy for seed in seeds]
+    return Summary(
+        title=f"{config.network} on {data.name}" + (" (smoke test)" if data.smoke_test else ""),
+        config=config.as_dict(),
+        data=data.description,
+        data_note=data.note if isinstance(data, Dataset) else "",
+        smoke_test=data.smoke_test,
+        energy=energy_text(),
+        check=checked,
+        test_accuracy_median=float(np.median(accuracies)),
+        test_accuracy_min=min(accuracies),
+        test_accuracy_max=max(accuracies),
+        seeds=seeds,
+    )
 
 
 def _check_folder(config: TrainingConfig, resume: bool) -> None:
     """Raise `UsageError` unless the output folder can take this run; the folder stays as it is."""
     out = Path(config.out)
-    marker = out / MARKER
     if resume:
-        check_resumable(read_marker(out), config)
+        _check_resumable(stored_config(out), config)
     elif out.exists():
-        # A run that was stopped before its first epoch ended leaves no more than its marker, or a part of it.
+        # A run that was stopped before its first checkpoint leaves no more than its rows.
         if not out.is_dir():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
-        if {*list_folder(out)} - {marker, *unfinished(out)}:
+        if {*list_folder(out)} - {out / SAMPLES, *unfinished(out)}:
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
-                if marker.exists()
+                if (out / SAMPLES).exists()
                 else f"--out must be a new or empty folder, got {out}; choose another"
             )
     check_writable_folder(out)
@@ -247,21 +270,9 @@ def _unreadable_images_named(out: Path) -> Iterator[None]:
     try:
         yield
     except BrokenImage as error:
-        remedy = str(error).replace("repair or remove it", "repair it")
         raise UsageError(
-            f"{remedy}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
+            f"{error}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
         ) from None
-
-
-def _check_same_data(out: Path, data: Dataset | Text) -> None:
-    """Raise `UsageError` where a run began with other samples, classes or splits."""
-    stored = read_json(out / MARKER, "marker of a training run", Marker, "start again in another folder").data
-    now = _described(data)
-    if stored and stored != now:
-        raise UsageError(
-            f"a resumed run must keep the samples, classes and splits that it began with "
-            f"({stored.rpartition(', ')[0]}), got others ({now.rpartition(', ')[0]}); restore them or use a new folder"
-        )
 
 
 def _described(data: Dataset | Text) -> str:
@@ -278,63 +289,45 @@ def _described(data: Dataset | Text) -> str:
 
 
 @contextmanager
-def _folder_begun(config: TrainingConfig, data: Dataset | Text) -> Iterator[None]:
-    """Make the output folder and write its marker; other processes are kept out of the folder until the end."""
-    out = Path(config.out)
-    marker = out / MARKER
-    content = {"format_version": FORMAT_VERSION, "config": config.as_dict(), "data": _described(data)}
-    with ExitStack() as held:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            if marker.exists():
-                held.enter_context(locked_file(marker))
-            for part in unfinished(out):
-                part.unlink()
-        except OSError as error:
-            raise UsageError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from None
-        write_atomically(marker, json.dumps(content, indent=1) + "\n")
-        held.enter_context(locked_file(marker))
-        yield
+def _begun(run: RunRow, out: Path) -> Iterator[ResultsWriter]:
+    """Make the output folder and begin its rows; other processes are kept out of the folder until the end."""
+    if out.exists():
+        for part in unfinished(out):
+            part.unlink()
+    with ResultsWriter(out) as rows:
+        rows.start(run, CHANGEABLE, same_environment=False)
+        yield rows
 
 
-class Marker(msgspec.Struct, kw_only=True):
-    """Content of a training folder's marker."""
+def stored_config(out: Path) -> TrainingConfig:
+    """Return the configuration of a training folder.
 
-    format_version: Literal[1]
-    config: dict[str, Any]
-    data: str = ""  # description and checksum; older folders have none
-
-
-def read_marker(out: Path) -> TrainingConfig:
-    """Read the configuration of a training folder."""
-    marker = out / MARKER
-    if not marker.exists():
-        raise UsageError(f"--resume needs a folder with {MARKER}, and {out} has none; start without --resume")
-    content = read_json(marker, "marker of a training run", Marker, "start again in another folder")
-    known = {field.name for field in fields(TrainingConfig)}
+    Raises
+    ------
+    UsageError
+        The folder holds no training.
+    """
+    if not (out / SAMPLES).exists():
+        raise UsageError(f"--resume needs a folder with {SAMPLES}, and {out} has none; start without --resume")
+    results = read_results(out, "training")
+    if not results.rows:
+        raise UsageError(f"no row of {out / SAMPLES} has been written completely; start without --resume")
     try:
-        stored = TrainingConfig(**{name: value for name, value in content.config.items() if name in known})
+        stored = TrainingConfig(**{k: v for k, v in results.run.config.items() if k != "samples"})
         parse_model(stored.model)
     except (UsageError, TypeError) as error:
-        raise UsageError(f"{marker} cannot be read ({error}); start again in another folder") from None
+        raise UsageError(f"{out / SAMPLES} cannot be read ({error}); start again in another folder") from None
     return stored
 
 
-def check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
-    """Raise `UsageError` if continuing would mix two different runs."""
+def _check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
+    """Raise `UsageError` if continuing would mix two different runs; `check_same` compares the other options."""
     devices = [parse_model(c.model).model.device for c in (stored, config)]
     if devices[0] != devices[1]:
         raise UsageError(
             f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last "
             f"bits; use a new folder"
         )
-    for field in fields(TrainingConfig):
-        old, new = getattr(stored, field.name), getattr(config, field.name)
-        if field.name not in CHANGEABLE and old != new:
-            raise UsageError(
-                f"a resumed run must keep --{field.name.replace('_', '-')} {old}, got {new}; leave it out "
-                f"or use a new folder"
-            )
     if stored.schedule != "constant" and stored.epochs != config.epochs:
         raise UsageError(
             f"with --schedule {stored.schedule} the learning rate depends on --epochs, so a resumed run must keep "
@@ -347,16 +340,8 @@ def configure(
 ) -> TrainingConfig:
     """Return the configuration of a run, once it is known that this machine can run it.
 
-    Parameters
-    ----------
-    given : mapping
-        Fields of `TrainingConfig` that were asked for; the others come from the stored run with `resume`, else from
-        the defaults, which for networks of tokens are others.
-    resume : bool
-    device : {"cpu", "gpu"}
-        On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
-    oversubscribe : bool
-        Allow more threads than cores.
+    What was not given comes from the stored run with `resume`, else from the defaults, which for networks of tokens are
+    others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
 
     Raises
     ------
@@ -364,7 +349,7 @@ def configure(
         A value out of its range, or a library or device that this machine does not have.
     """
     if resume:
-        config = read_marker(Path(TrainingConfig(**given).out)).with_changes(**given)
+        config = stored_config(Path(TrainingConfig(**given).out)).with_changes(**given)
     else:
         tokens = get_network(given.get("network", TrainingConfig().network)).tokens
         config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
@@ -379,19 +364,19 @@ def configure(
     return config
 
 
-def summary_text(summary: dict[str, Any]) -> str:
+def summary_text(summary: Summary) -> str:
     """Format the result of `train` for a terminal."""
-    config = summary["config"]
-    seconds = sum(result["time_s"] for result in summary["seeds"])
-    spread = f", {100 * summary['test_accuracy_min']:.2f} to {100 * summary['test_accuracy_max']:.2f} %" * (
-        config["seeds"] > 1
-    )
-    threads = f"{config['threads']} thread{'s' * (config['threads'] > 1)}"
-    spec = parse_model(config["model"])
-    where = f" on {threads}" if spec.model.device == "cpu" else f" and {threads} of the host" * spec.model.mixes_devices
+    config = summary.config
+    spread = ""
+    if len(summary.seeds) > 1:
+        spread = f", {100 * summary.test_accuracy_min:.2f} to {100 * summary.test_accuracy_max:.2f} %"
+    threads, spec = plural(config["threads"], "thread"), parse_model(config["model"])
+    where = f" on {threads}" if spec.model.device == "cpu" else ""
+    if spec.model.mixes_devices:
+        where = f" and {threads} of the host"
     return (
-        f"{summary['title']}: test accuracy {100 * summary['test_accuracy_median']:.2f} %{spread}; trained in "
-        f"{format_seconds(seconds)} with {config['model']}{where}\n"
-        f"{phases_text(summary['seeds'])}"
+        f"{summary.title}: test accuracy {100 * summary.test_accuracy_median:.2f} %{spread}; trained in "
+        f"{format_seconds(sum(seed.time_s for seed in summary.seeds))} with {config['model']}{where}\n"
+        f"{phases_text(summary.seeds)}"
         f"{config['out']}: epochs.csv, accuracy.pdf, summary.json, checkpoints and parameters (safetensors)"
     )

@@ -6,7 +6,8 @@ import gc
 import hashlib
 import math
 import time
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ..images.augmentation import Augmentation
 from ..images.source import ImageSource
+from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
+from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..sampling.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes, what_fits_gpu
 from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
-from .checkpoints import names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
+from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
 from .gpu_sampling import GpuSampler
@@ -53,9 +56,7 @@ class Trainer:
 
     Attributes
     ----------
-    epoch : int
-        Epochs done.
-    history : list of dict
+    history : list of EpochRow
         A row for each epoch done.
     started : str
         What was loaded from a file of parameters, and what was not.
@@ -65,7 +66,7 @@ class Trainer:
 
     def __init__(self, config: TrainingConfig, data: Dataset | Text, seed: int):
         self.config, self.data, self.seed = config, data, seed
-        self.epoch, self.history = 0, []
+        self.history: list[EpochRow] = []
         self.started = ""
         self.network = data.fit(get_network(config.network))
         self.num_batches = len(data.train) // config.batch
@@ -123,9 +124,10 @@ class Trainer:
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
         fresh, unused = [n for n in names if n not in fitting], sorted({*arrays} - {*fitting})
-        self.started = f"loaded {len(fitting)} of {len(names)} arrays from {path}"
-        self.started += f"; begin at random: {', '.join(fresh)}" * bool(fresh)
-        self.started += f"; not used: {_some(unused)}" * bool(unused)
+        said = [f"loaded {len(fitting)} of {len(names)} arrays from {path}"]
+        said += [f"begin at random: {', '.join(fresh)}"] if fresh else []
+        said += [f"not used: {_some(unused)}"] if unused else []
+        self.started = "; ".join(said)
 
     @property
     def needed_bytes(self) -> int:
@@ -140,6 +142,11 @@ class Trainer:
         taken = "none of its own" if self.storage.managed else format_bytes(device_bytes(self.plan))
         return f"its memory holds {taken}, {format_bytes(self.bound.device.free_bytes())} are left"
 
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return len(self.history)
+
     def __enter__(self) -> Trainer:
         return self
 
@@ -151,60 +158,56 @@ class Trainer:
         self._close_evaluations()
         self._executors.close()
 
-    def train_epoch(self) -> dict[str, Any]:
+    def train_epoch(self) -> EpochRow:
         """Run one epoch, evaluate, and return a row of the history.
 
         The order of images depends on seed and epoch alone. Images that fill no whole batch are left out; these differ
         from epoch to epoch.
         """
-        config, arrays, count = self.config, self.bound.arrays, self.num_batches
+        config, arrays, count, epoch = self.config, self.bound.arrays, self.num_batches, self.epoch
         if isinstance(self.data, LabelledText):
-            self.data.start_epoch(self.seed, self.epoch)
-        order = self.data.train[random_order(len(self.data.train), self.seed, self.epoch)]
+            self.data.start_epoch(self.seed, epoch)
+        order = self.data.train[random_order(len(self.data.train), self.seed, epoch)]
         arrays["batch_order"][:] = order[: count * config.batch].reshape(count, config.batch)
-        rates = learning_rate_table(config, self.epoch, count)
+        rates = learning_rate_table(config, epoch, count)
         arrays["learning_rates"][:] = rates
         if self.augmentation:
-            self.augmentation.begin(self.epoch)
-        sampled = len(self.sampler.samples) if self.sampler else 0
-        if self.sampler:
-            self.sampler.start()
+            self.augmentation.begin(epoch)
+        run, first = partial(_run, self.executor), epoch * count
+        disturbance = Disturbance()
+        before = disturbance.read()
         phases: dict[str, float] = {}
-        run, first = partial(_run, self.executor), self.epoch * count
-        start = time.perf_counter()
-        try:
-            with EnergyMeter() as energy:
-                if self.phases:
-                    phases = self.phases.run(self.executor, run, first)
-                else:
-                    run(count, first)
-        finally:
-            if self.sampler:
-                self.sampler.stop()
-        seconds = time.perf_counter() - start
+        with self.sampler or nullcontext(), EnergyMeter() as energy:
+            start = time.perf_counter()
+            if self.phases:
+                phases = self.phases.run(self.executor, run, first)
+            else:
+                run(count, first)
+            seconds = time.perf_counter() - start
+        disturbed = disturbance.since(before)
         losses = arrays["losses"].astype(np.float64)
         if not np.isfinite(losses).all():
+            iteration = int(np.argmin(np.isfinite(losses))) + 1
             raise UsageError(
-                f"the loss of epoch {self.epoch + 1}, iteration {int(np.argmin(np.isfinite(losses))) + 1} "
-                f"is not finite with "
+                f"the loss of epoch {epoch + 1}, iteration {iteration} is not finite with "
                 f"--learning-rate {config.learning_rate}; lower it"
             )
         valid_loss, error_rate = self.evaluate(self.data.valid)
-        self.epoch += 1
-        row = {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "time_s": (self.history[-1]["time_s"] if self.history else 0.0) + seconds,
-            "train_loss": float(losses.mean()),
-            "train_error_rate": 1 - int(arrays["correct"].sum()) / (count * config.batch * self.data.answers),
-            "valid_loss": valid_loss,
-            "error_rate": error_rate,
-            "learning_rate": float(rates[-1]),
-            "resident_bytes": resident_bytes(),
+        row = EpochRow(
+            seed=self.seed,
+            epoch=epoch + 1,
+            time_s=(self.history[-1].time_s if self.history else 0.0) + seconds,
+            train_loss=float(losses.mean()),
+            train_error_rate=1 - int(arrays["correct"].sum()) / (count * config.batch * self.data.answers),
+            valid_loss=valid_loss,
+            error_rate=error_rate,
+            learning_rate=float(rates[-1]),
+            resident_bytes=resident_bytes(),
+            joules=energy.joules(),
+            disturbance=disturbed,
             **phases,
-            **({} if energy.error else {"joules": energy.joules()}),
-            **(self.sampler.summary(sampled) if self.sampler else {}),
-        }
+            **(self.sampler.summary() if self.sampler else {}),
+        )
         self.history.append(row)
         return row
 
@@ -261,54 +264,49 @@ class Trainer:
             gc.collect()  # a bound plan and its Python kernels name each other
 
     def save(self, path: Path) -> None:
-        """Write parameters, momenta, epoch and history, from which training continues bit by bit."""
-        state = {
-            "network": self.config.network,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "iteration": self.epoch * self.num_batches,
-            "history": self.history,
-        }
-        arrays = {name: self.bound.arrays[name] for name in self._state_names()}
-        write_checkpoint(path, arrays, state)
+        """Write parameters, momenta and epoch, from which training continues bit by bit."""
+        state = State(
+            network=self.config.network, seed=self.seed, epoch=self.epoch, iteration=self.epoch * self.num_batches
+        )
+        write_checkpoint(path, {name: self.bound.arrays[name] for name in self._state_names()}, state)
 
-    def load(self, path: Path) -> None:
-        """Continue from a checkpoint.
+    def load(self, path: Path, history: Sequence[EpochRow]) -> None:
+        """Continue from a checkpoint, before which these epochs were trained.
 
         Raises
         ------
         UsageError
             Damaged, or of another network or seed.
         """
-        arrays, state = read_checkpoint(path, self.config.network, self.seed)
+        arrays, _ = read_checkpoint(path, self.config.network, self.seed)
         set_arrays(self.bound.arrays, arrays, self._state_names(), path)
-        self.epoch, self.history = state["epoch"], state["history"]
+        self.history = [*history]
 
-    def finish(self, path: Path) -> dict[str, Any]:
-        """Test, write the parameters under PyTorch's names, and return a row of the summary."""
+    def finish(self, path: Path, libraries_bytes: int = 0, loader_bytes: int = 0) -> TrainedRow:
+        """Test, write the parameters under PyTorch's names, and return what came out; the bytes are those that were
+        resident before."""
         parameters = {name: self.bound.arrays[name] for name in self._kept_names()}
         write_safetensors(path, parameters, {"network": self.config.network, "data": self.data.name})
         if self.config.export != "none":
             write_hugging_face(path.with_name(f"model-seed-{self.seed}.safetensors"), parameters, self.network)
         test_loss, test_error = self.evaluate(self.data.test)
-        return {
-            "seed": self.seed,
-            "epochs": self.epoch,
-            "samples_per_epoch": self.num_batches * self.config.batch,
-            "time_s": self.history[-1]["time_s"],
-            "phase_s": phase_means(self.history),
-            "phases_timed": self.phases.timed if self.phases else "",
-            "test_loss": test_loss,
-            "test_accuracy": 1 - test_error,
-            "memory_bytes": {
-                **planned_bytes(self.plan, self.config.threads),
-                EVALUATING: self.evaluating_bytes,
-                "peak resident": peak_resident_bytes(),
-            },
-            **({"started": self.started} if self.started else {}),
-            "parameters": path.name,
-            "parameters_sha256": hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
-        }
+        return TrainedRow(
+            seed=self.seed,
+            epochs=self.epoch,
+            samples_per_epoch=self.num_batches * self.config.batch,
+            time_s=self.history[-1].time_s,
+            phase_s=phase_means(self.history),
+            phases_timed=self.phases.timed if self.phases else "",
+            test_loss=test_loss,
+            test_accuracy=1 - test_error,
+            peak_bytes=peak_resident_bytes(),
+            libraries_bytes=libraries_bytes,
+            loader_bytes=loader_bytes,
+            planned_bytes={**planned_bytes(self.plan, self.config.threads), EVALUATING: self.evaluating_bytes},
+            started=self.started,
+            parameters=path.name,
+            parameters_sha256=hashlib.sha256(b"".join(p.tobytes() for p in parameters.values())).hexdigest()[:16],
+        )
 
     def _kept_names(self) -> list[str]:
         """Return the names of parameters and running statistics, which inference needs."""

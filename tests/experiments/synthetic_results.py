@@ -53,12 +53,20 @@ CONDITIONS = {
     "variables": {"OMP_DYNAMIC": "false"},
 }
 PROCESS = {"instruction_set": "avx512", "pid": 1, "started": 1.0}
-OF_SAMPLE = {
-    **PROCESS,
+OF_TURNS = {
     "step_time_s": 0.001,
     "fill_time_s": 0.0,
-    "run_lengths": [10, 30],
-    "run_times_s": [0.01, 0.03],
+    "short_steps": 10,
+    "long_steps": 30,
+    "rounds": [0],
+    "short_times_s": [0.01],
+    "long_times_s": [0.03],
+}
+OF_SAMPLE = {
+    **PROCESS,
+    **OF_TURNS,
+    "group": 0,
+    "num_steps": 50,
     "warmup_lengths": [1],
     "warmup_times_s": [0.001],
     "stationary": True,
@@ -358,8 +366,8 @@ def synthetic_rows(
                     "position": position,
                     "step_time_s": step,
                     "fill_time_s": 0.3 * step,
-                    "run_lengths": [10, 30],
-                    "run_times_s": [10.3 * step, 30.3 * step],
+                    "short_times_s": [10.3 * step],
+                    "long_times_s": [30.3 * step],
                     "warmup_times_s": [1.2 * step],
                     "prepare_s": 2e-3 + (record or 0) + (close or 0),
                     "record_s": record,

@@ -5,7 +5,6 @@ import json
 import tomllib
 from contextlib import suppress
 
-import msgspec
 import numpy as np
 import pytest
 from experiments.simulate.folders import results_folder
@@ -19,7 +18,7 @@ from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis.case import case_of_study
+from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.render_text import render_text
@@ -33,7 +32,6 @@ from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
 from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
-from forktask.experiments.studies.running import RESULT, read_result
 from forktask.experiments.sweep.configuration import (
     ARGUMENTS,
     AXES,
@@ -44,9 +42,7 @@ from forktask.experiments.sweep.configuration import (
 )
 from forktask.experiments.sweep.status import describe_status
 from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
-from forktask.experiments.training.checkpoints import HISTORY_COLUMNS, State
 from forktask.experiments.training.config import TrainingConfig
-from forktask.experiments.training.train import read_marker
 from forktask.tasking.performance_models import PerformanceModels
 
 REMOVED = object()
@@ -107,9 +103,6 @@ PREDICTED["threads"] = {"2": {"forkjoin_us": 1.5, "speedup": {"forkjoin": 1.3, "
 GRAPH = {"tasks": 2, "edges": 1, "cross_edges": 1, "joins": 0, "loops": {"add.0": {"blocks": 2, "edges": 1}}}
 ENTRY = {"graph": GRAPH, "block_ns": {"add.0": [1000, 1000]}, "predicted": PREDICTED}
 HISTORY = {"kernel": "f", "size": 4, "place": "cpu", "count": 3, "mean_s": 0.1, "outliers": {"first call": [0.5]}}
-EPOCH = {"epoch": 1, "time_s": 1.0, "train_loss": 0.5, "valid_loss": 0.5, "error_rate": 0.1, "resident_bytes": 9.0}
-SEED = {"test_accuracy": 0.9, "samples_per_epoch": 10, "time_s": 1.0, "parameters_sha256": "a"}
-STAGE = {"seeds": [{**SEED, "memory_bytes": {"peak resident": 9}}], "history": [EPOCH], "smoke_test": True}
 STUDY = {
     "title": "small",
     "train": {"network": ["lenet5", "cifar10_cnn"], "model": "serial", "epochs": 2, "seeds": 2, "betas": [0.9, 0.99]},
@@ -128,7 +121,6 @@ MACHINE = tomllib.loads(
         overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
     ).to_toml()
 )
-MARKER = {"format_version": 1, "config": {**TrainingConfig().as_dict(), "betas": [0.9, 0.999]}}
 PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
 TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
 TUNED = {"plan": PLAN, "candidates": ["auto"], "rows": [TUNED_ROW]}
@@ -147,15 +139,9 @@ def use_machine(path):
     machine.memory_seconds(machine.bandwidth_bytes_per_s and read_machine(str(path)).sharing(2)[0], 1e9)
 
 
-def use_result(path):
-    result = read_result(path.parent)
-    assert result is None or {*result} & {"failure", "stages"}
-
-
 # Kind of file -> its name, how it is written, its content, and what reads and uses it.
 FILES = {
     "tuned": ("tuned.json", write_json, {"format_version": 1, "problems": [TUNED]}, read_tuned),
-    "marker of a training": ("training.json", write_json, MARKER, lambda path: read_marker(path.parent)),
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
     "performance models": (
         "models.json",
@@ -163,8 +149,6 @@ FILES = {
         {"format_version": 1, "histories": [HISTORY]},
         lambda path: PerformanceModels.load(path).table(),
     ),
-    "result of a study": (RESULT, write_json, {"stages": [STAGE], "libraries_bytes": 9}, use_result),
-    "failed run of a study": (RESULT, write_json, {"failure": "crash", "message": "why"}, use_result),
     "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().runs()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
 }
@@ -207,7 +191,7 @@ def one_of_each(rows):
 
 def test_every_field_is_required_and_typed(rows):
     """Check each field of each kind of row: without it, or with a value of another type, the sentence names it."""
-    assert {*one_of_each(rows)} == {*KINDS} - {"gpu_profile", "metg", "metg_failure", "durations"}
+    assert {*one_of_each(rows)} == {*KINDS} - {"gpu_profile", "metg", "metg_failure", "durations", *OF_TRAININGS}
     for row in (rows[number] for number in one_of_each(rows).values()):
         typed([row])
         for name in row.keys() - {"interference"}:
@@ -237,7 +221,7 @@ def use_of_commands(folder):
     describe_machine(study.environment, study.machine, 2, study.capacity(2))
     if knows_machine(study) and not missing(study, plan_id):
         error_text(prediction_table(study, plan_id, (1, 2)))
-        diagnose(case_of_study(study, plan_id))
+        diagnose(Case(study, plan_id))
 
 
 @settings(DRAWN, max_examples=40)
@@ -281,6 +265,7 @@ def test_changed_sweeps_are_refused_or_expanded(key, new):
         parse_configuration(values).points()
 
 
+OF_TRAININGS = {"epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
 GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
 
 
@@ -349,11 +334,8 @@ def test_files_that_are_no_json(text, tmp_path):
     for name, write, _, use in FILES.values():
         if write is write_json:
             (tmp_path / name).write_bytes(text.encode("latin-1") + b"\n")
-            if name == RESULT:
-                assert read_result(tmp_path) is None
-            else:
-                with pytest.raises(UsageError, match=r"\A.*\Z"):
-                    use(tmp_path / name)
+            with pytest.raises(UsageError, match=r"\A.*\Z"):
+                use(tmp_path / name)
     (tmp_path / "samples.jsonl").write_bytes(text.encode("latin-1") + b"\n")
     with pytest.raises(UsageError):
         read_results(tmp_path)
@@ -370,22 +352,6 @@ def test_grids_of_a_milliard_points_are_refused(tmp_path, capsys):
     assert main(["study", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
     sweep.write_text(f"[grid]\nbatch = {numbers}\n")
     assert main(["run", str(sweep), "--dry-run"]) == 2 and "bytes" in capsys.readouterr().err
-
-
-@settings(DRAWN, max_examples=100)
-@given(data=st.data())
-def test_changed_states_of_checkpoints_have_another_type(data):
-    """Check that whatever is read from a checkpoint's state has the type that it was written with."""
-    epoch = {name: 1 if name in ("seed", "epoch") else 0.5 for name in HISTORY_COLUMNS}
-    content = {"format_version": 2, "network": "cifar10_cnn", "seed": 0, "epoch": 1, "iteration": 4, "history": [epoch]}
-    msgspec.convert(content, State)
-    path = data.draw(st.sampled_from(list(places(content))))
-    new = data.draw(BAD.filter(lambda value: value not in (None, [])))
-    try:
-        found = msgspec.to_builtins(msgspec.convert(changed(content, path, new), State))
-    except msgspec.ValidationError:
-        return
-    assert found["history"] == [] or all(isinstance(v, int | float) for v in found["history"][0].values())
 
 
 def test_tuned_files_are_kept_whole(tmp_path):

@@ -332,7 +332,7 @@ def test_closed_streams_end_no_command(closed, processes, tmp_path):
     for words, code in ((f"{tmp_path}/out --epochs 1", 0), (f"{tmp_path}/other --epochs 0", 2)):
         done = subprocess.run(["bash", "-c", f"{call} {words} {closed}"], capture_output=True, timeout=120, check=False)
         assert done.returncode == code and not done.stderr
-    assert read_checkpoint(tmp_path / "out" / "checkpoint-seed-0.safetensors", "lenet5", 0)[1]["epoch"] == 1
+    assert read_checkpoint(tmp_path / "out" / "checkpoint-seed-0.safetensors", "lenet5", 0)[1].epoch == 1
     assert json.loads((tmp_path / "out" / "summary.json").read_text())
 
 

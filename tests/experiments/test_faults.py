@@ -142,12 +142,10 @@ def test_faults_after_measuring(command, cases, tmp_path):
 
 
 def test_faults_in_training(tmp_path):
-    """Check marker, checkpoint and summary: the run goes on from its last epoch, to the bits of one without a fault."""
+    """Check checkpoint and summary: the run goes on from its last epoch, to the bits of one without a fault."""
     train = "train --network lenet5 --data synthetic:16 --batch 8 --epochs 2 --model serial --threads 1 --out"
     checkpoint = "checkpoint-seed-0.safetensors"
     cases = [
-        ("training.json", 1, "full"),
-        ("training.json", 1, "SIGKILL"),
         (checkpoint, 1, "SIGKILL"),
         (checkpoint, 2, "full"),
         (checkpoint, 2, "SIGKILL"),

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from experiments.studies.test_studies import FILE, result
 from experiments.synthetic_results import synthetic_rows, write_rows
-from experiments.test_studies import FILE, result
 
 from forktask.experiments.report import files
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.report import write_study_report
-from forktask.experiments.studies.running import Results
+from forktask.experiments.studies.running import StudyResults
 
 pytestmark = pytest.mark.browser
 PAGES = ("compare", "sweep", "study")
@@ -75,7 +75,9 @@ def pages(tmp_path_factory):
     (folder / "small.toml").write_text(FILE)
     study = read_study(folder / "small.toml")
     runs = [run for run in study.runs() if run.axes["batch"] == 32]
-    write_study_report(Results(study, [(run, result("a")) for run in runs], "env"), folder, "forktask study small.toml")
+    write_study_report(
+        StudyResults(study, [(run, result("a")) for run in runs], "env"), folder, "forktask study small.toml"
+    )
     found["study"] = folder / "report.html"
     return found
 

@@ -2,10 +2,7 @@
 
 import csv
 import gc
-import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -39,6 +36,7 @@ from forktask.experiments.report.columns import SPEED
 from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import write_report
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
+from forktask.experiments.sampling.generation import Contestant, Generation, measure_generation
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
 from forktask.experiments.sampling.subject import build as build_subject
@@ -170,7 +168,7 @@ def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_pa
     configuration = Configuration(
         "small GPU",
         Grid(network=("lenet5",), batch=(2, 256), models=("gpu_stream", "serial"), threads=(1,), conv=("direct",)),
-        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_pairs=1, pin=False),
+        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_rounds=1, pin=False),
     )
     monkeypatch.setenv("FORKTASK_EMULATED_BYTES", str(4 << 20))
     sweep = Sweep(
@@ -256,11 +254,10 @@ def job(model, **options):
 
 def measured(job):
     """The row of a job, from a process of its own on the fake device."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = measuring_command("forktask.experiments.sampling.measure")
-    result = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, env=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads(result.stdout)
+    variables = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    (group,) = measure_generation(Generation([Contestant("it", job, variables, 0, 300.0, command)], "", 1e-6))
+    return group["answers"]["it"]
 
 
 @pytest.mark.cxx
@@ -499,22 +496,20 @@ class FakeLibrary:
 def test_the_gpu_is_sampled():
     """Check samples over time, their summary, and what is said when the library or the GPU fails."""
     sampler = GpuSampler(period_s=0.001, library=FakeLibrary())
-    sampler.start()
-    while len(sampler.samples) < 3:
-        pass
-    sampler.stop()
+    with sampler:
+        while len(sampler.samples) < 3:
+            pass
     count = len(sampler.samples)
     assert sampler.summary() == {"gpu_memory_bytes": 1000 * count, "gpu_utilisation": 0.5}
-    sampler.start()
-    sampler.stop()
-    assert len(sampler.samples) > count and sampler.summary(10**9) == {}
+    with sampler:
+        pass
+    assert len(sampler.samples) > count and sampler.summary()["gpu_memory_bytes"] > 1000 * count
     assert "not sampled: driver not loaded" in GpuSampler(library=FakeLibrary("init")).problem
     broken = GpuSampler(period_s=0.001, library=FakeLibrary(2))
-    broken.start()
-    broken.stop()
-    broken.start()
-    broken.stop()
-    assert len(broken.samples) == 1 and "sampling of the GPU ended: lost" in broken.problem
+    for _ in range(2):
+        with broken:
+            pass
+    assert broken.summary() == {} and len(broken.samples) == 1 and "sampling of the GPU ended: lost" in broken.problem
 
 
 @pytest.mark.cxx

@@ -16,7 +16,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
@@ -145,7 +145,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 def test_forms_of_the_convolution_agree(form, lanes):
     """Check all forms of the forward convolution, odd sizes included, against float64 within rounding."""
     rng = np.random.default_rng(1)
-    source, target = FeatureMap("x", 2, 18, 5, 7, lanes, 2), FeatureMap("y", 2, 6, 5, 7, lanes, 2)
+    source, target = LanesMap("x", 2, 18, 5, 7, lanes, 2), LanesMap("y", 2, 6, 5, 7, lanes, 2)
     operands = {
         "input": random_map(rng, source),
         "weight": rng.standard_normal((6, 18, 5, 5)).astype(np.float32),

@@ -1,1 +1,5 @@
 """Attention of tokens."""
+
+from . import regions
+
+__all__ = ["regions"]

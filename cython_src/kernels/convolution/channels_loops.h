@@ -47,7 +47,7 @@ typedef struct Request {
     int lines;
 } Request;
 
-/* Ask for `n` floats that will be written soon. */
+/* Prefetch `n` floats that will be written soon. */
 static inline void request_writes(const float *at, int n)
 {
     for (int i = 0; i < n; i += 16)

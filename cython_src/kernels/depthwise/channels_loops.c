@@ -114,7 +114,7 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
     }
 }
 
-/* Ask for what belongs to R x T windows from (y, x) on, channel c: some with each tile, since the processor keeps track of a
+/* Prefetch what belongs to R x T windows from (y, x) on, channel c: some with each tile, since the processor keeps track of a
  * few dozen lines at a time. */
 INLINE void ask_ahead(const WindowTask *t, int y, int x, int c, const int R, const int T)
 {
@@ -234,7 +234,7 @@ static const Pieces *choose_pieces(const WindowTask *t, int weights)
     }
 }
 
-/* Ask for rows of a plane from `row` on while the rows before are computed. */
+/* Prefetch rows of a plane from `row` on while the rows before are computed. */
 INLINE void add_ahead(WindowTask *t, const ChannelPlane *plane, int n, int row, int step, int write)
 {
     t->ahead[t->num_ahead++] = (Ahead){plane->p + n * plane->image + row * plane->row, 0, plane->row, step, write};

@@ -1,1 +1,5 @@
 """Activations, sums of maps, dropout."""
+
+from . import regions
+
+__all__ = ["regions"]

@@ -1,6 +1,6 @@
 """Element-wise layers: activations, dropout and sums, forward and backward.
 
-With the channels in the vector lanes activations are "none", "relu" and "relu6" (channels_maps.ACTIVATIONS); their
+With the channels in the vector lanes activations are "none", "relu" and "relu6"; their
 backward needs the result alone.
 
 Dropout keeps an element with probability 1 - rate and scales it by 1 / (1 - rate). Its random numbers are a function

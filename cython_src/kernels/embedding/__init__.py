@@ -1,1 +1,5 @@
 """Token and position embeddings."""
+
+from . import regions
+
+__all__ = ["regions"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...errors import UsageError
-from ...plan.model import BlockLoop
+from ...plan.model import Access, Block, BlockLoop, Buffer
+
+Shapes = Mapping[str, tuple[int, ...]]
+Regions = Callable[[Mapping, Mapping, Shapes], Iterable[Access]]
+Cost = Callable[[Mapping, Mapping, Shapes], tuple[float, float | None]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,13 @@ class KernelSpec:
         Bytes of scratch memory that the compiled form takes for a block of a loop, at most:
         `f(attributes, bounds, operands)` with the loop's attributes by name, the bounds of all its blocks by name, an
         int32 array each, and the names of the operands that it gives. None: it takes none.
+    regions : callable or None
+        What the kernel touches in a block: `f(attributes, bounds, shapes)` gives accesses to its operands, such as
+        `read("input", bounds["n"])`; `bounds["n"]` is the range of "n0" and "n1", and `shapes` has the shape of the
+        buffer behind each operand that a loop gives.
+    cost : callable or None
+        Floating-point operations and bytes of a block, by the same arguments; bytes may be None. None: no operations,
+        and the bytes of all regions.
     """
 
     name: str
@@ -46,6 +58,8 @@ class KernelSpec:
     address: int | None = None
     instruction_sets: bool = True
     scratch_bytes: Callable[[Mapping[str, float | int], Mapping[str, np.ndarray], Set[str]], int] | None = None
+    regions: Regions | None = None
+    cost: Cost | None = None
     optional: frozenset[str] = field(init=False)
     optional_integers: frozenset[str] = field(init=False)
 
@@ -54,6 +68,9 @@ class KernelSpec:
             given = getattr(self, names)
             object.__setattr__(self, optional, frozenset(name[:-1] for name in given if name.endswith("?")))
             object.__setattr__(self, names, tuple(name.rstrip("?") for name in given))
+        if self.regions is None and self.name in _declared:
+            for name, declared in zip(("regions", "cost"), _declared[self.name], strict=True):
+                object.__setattr__(self, name, declared)
 
     def check(self, loop: BlockLoop) -> None:
         """Raise if a loop does not give the kernel exactly what it takes."""
@@ -79,6 +96,45 @@ class KernelSpec:
         """Return the attributes of a loop by name, with those that it leaves out."""
         return {**dict.fromkeys(self.optional_integers, 0), **loop.attributes}
 
+    def blocks(
+        self,
+        operands: Mapping[str, str],
+        attributes: Mapping[str, float | int],
+        buffers: Mapping[str, Buffer],
+        bounds: Iterable[Mapping[str, int] | Sequence[int]],
+    ) -> list[Block]:
+        """Return the blocks of a loop with what the kernel touches in each, and what that costs.
+
+        Parameters
+        ----------
+        operands : mapping
+            Operand -> its buffer's name.
+        attributes : mapping
+        buffers : mapping
+            Buffers by name.
+        bounds : iterable
+            Of each block, by name or in the order of the kernel.
+
+        Raises
+        ------
+        UsageError
+            The kernel does not say what it touches.
+        """
+        if self.regions is None:
+            raise UsageError(f"kernel {self.name!r} has no regions, so that its blocks must come with accesses")
+        attributes = {**dict.fromkeys(self.optional_integers, 0), **attributes}
+        shapes = {operand: buffers[name].shape for operand, name in operands.items() if name in buffers}
+        result = []
+        for given in bounds:
+            named = Bounds(given if isinstance(given, Mapping) else zip(self.bounds, given, strict=True))
+            touched = self.regions(attributes, named, shapes)
+            accesses = tuple([Access(kind, operands[name], box, operation) for kind, name, box, operation in touched])
+            flops, size = self.cost(attributes, named, shapes) if self.cost else (0.0, None)
+            if size is None:
+                size = float(sum(buffers[access.buffer].bytes_of(access.box) for access in accesses))
+            result.append(Block(tuple(named[name] for name in self.bounds), accesses, flops, size))
+        return result
+
     def scratch_of(self, loop: BlockLoop) -> int:
         """Return the bytes of scratch memory that a block of a loop takes, at most."""
         if self.scratch_bytes is None:
@@ -90,7 +146,34 @@ class KernelSpec:
         return size
 
 
+class Bounds(dict):
+    """Bounds of a block by name; `bounds["n"]` is the range (bounds["n0"], bounds["n1"])."""
+
+    def __missing__(self, name: str) -> tuple[int, int]:
+        start, stop = self.get(f"{name}0"), self.get(f"{name}1")
+        if start is None or stop is None:
+            raise KeyError(name)
+        self[name] = start, stop
+        return start, stop
+
+
+def size(*ranges: tuple[int, int]) -> int:
+    """Return the number of elements of a box."""
+    return math.prod(stop - start for start, stop in ranges)
+
+
 _specs: dict[str, KernelSpec] = {}
+_declared: dict[str, tuple[Regions, Cost | None]] = {}
+
+
+def touches(*kernels: str, cost: Cost | None = None) -> Callable[[Regions], Regions]:
+    """Decorate the function that says what kernels touch: their `KernelSpec.regions`, with their `cost`."""
+
+    def declare(regions: Regions) -> Regions:
+        _declared.update(dict.fromkeys(kernels, (regions, cost)))
+        return regions
+
+    return declare
 
 
 def register(spec: KernelSpec) -> KernelSpec:

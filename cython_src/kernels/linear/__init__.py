@@ -1,1 +1,5 @@
 """Linear layers of tokens."""
+
+from . import regions
+
+__all__ = ["regions"]

@@ -116,7 +116,8 @@ def _load_images_reference(operands, attributes, bounds, iteration):
 
 register(KernelSpec(
     "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    map_attributes("out") + ("batch", "num_batches", "num_images"), (), ("g0", "g1"), _load_images_reference,
+    map_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("g0", "g1"),
+    _load_images_reference,
     <uintptr_t> &load_images))
 
 
@@ -134,7 +135,7 @@ def _channels_load_images_reference(operands, attributes, bounds, iteration):
 # The same for a map with the channels in the lanes; bounds: images.
 register(KernelSpec(
     "channels_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    channels_attributes("out") + ("batch", "num_batches", "num_images"), (), ("n0", "n1"),
+    channels_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("n0", "n1"),
     _channels_load_images_reference, <uintptr_t> &channels_load_images))
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from ...plan.model import Access, read, update, write
 from ..interface.arguments import MAP_NAMES, channels_attributes
 from ..simd.instruction_sets import LANES
 
@@ -23,13 +26,42 @@ STATISTICS_ROWS = 3  # of a block's statistics: mean, sum of squared deviations 
 
 
 @dataclass(frozen=True)
+class Window:
+    """Rows of a windowed layer: windows of `kernel` rows, `dilation` apart, every `stride` rows."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int = 1
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Window:
+        """Return the windows that a kernel's attributes describe."""
+        return cls(*window_of(attributes), attributes.get("dilation", 1))
+
+    @property
+    def reach(self) -> int:
+        return (self.kernel - 1) * self.dilation + 1
+
+    def input_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """Rows of the input, padding included, under output rows [y0, y1)."""
+        first = rows[0] * self.stride - self.padding
+        return first, (rows[1] - 1) * self.stride - self.padding + self.reach
+
+    def gradient_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """Rows of the output whose windows hold input rows [y0, y1); may lie outside the output."""
+        first = -(-(rows[0] + self.padding - self.reach + 1) // self.stride)
+        return first, (rows[1] - 1 + self.padding) // self.stride + 1
+
+
+@dataclass(frozen=True)
 class ChannelsMap:
-    """A buffer (batch, rows, columns, pitch) and its geometry.
+    """A buffer (batch, rows, columns, pitch) and its geometry, which declares accesses to itself.
 
     Parameters
     ----------
     name : str
-        Of the buffer.
+        Of the buffer, or of the operand of a kernel.
     batch, channels, height, width, halo : int
     image : bool
         Input image that only convolutions without groups read: the pitch of up to 4 channels is 4.
@@ -79,6 +111,31 @@ class ChannelsMap:
         """Physical rows that the producer of interior rows [y0, y1) writes, halo included."""
         return (0 if y0 == 0 else y0 + self.halo, self.rows if y1 == self.height else y1 + self.halo)
 
+    def box(self, images: tuple[int, int], rows: tuple[int, int], channels: tuple[int, int] | None = None):
+        """Region: images, physical rows, all columns, channels (all of them where none are given)."""
+        if channels is None or channels == (0, self.channels):
+            return (images, rows)
+        return (images, rows, (0, self.columns), self.channel_box(*channels))
+
+    def read(self, images, rows=None, channels=None) -> Access:
+        """Read interior rows."""
+        first, last = rows or (0, self.height)
+        return read(self.name, *self.box(images, (first + self.halo, last + self.halo), channels))
+
+    def read_window(self, images, window: Window, rows: tuple[int, int], channels=None) -> Access:
+        """Read what a window needs for its output rows, halo included; the nearest row where it meets padding alone."""
+        first, last = window.input_rows(rows)
+        first = min(max(first, -self.halo), self.height + self.halo - 1)
+        last = max(min(last, self.height + self.halo), first + 1)
+        return self.read(images, (first, last), channels)
+
+    def write(self, images, rows=None, channels=None, accumulate: int = 0) -> Access:
+        """Write interior rows and the halo beside them; or add to the interior."""
+        first, last = rows or (0, self.height)
+        if accumulate:
+            return update(self.name, *self.box(images, (first + self.halo, last + self.halo), channels))
+        return write(self.name, *self.box(images, self.written_rows(first, last), channels))
+
     def natural(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         """Function of the arrays that gives the map as (batch, channels, height, width), a view."""
         h, height, width = self.halo, self.height, self.width
@@ -88,6 +145,41 @@ class ChannelsMap:
             return inside.transpose(0, 3, 1, 2)
 
         return view
+
+
+class Vector(ChannelsMap):
+    """Features without pixels, (batch, length, 1): a map of one pixel for kernels that treat each element alone."""
+
+    @property
+    def pitch(self) -> int:
+        return self.channels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.batch, self.channels, 1)
+
+    def box(self, images, rows, channels=None):
+        return (images,)
+
+    def natural(self) -> Callable:
+        return lambda arrays: arrays[self.name].reshape(self.batch, self.channels)
+
+
+def operand_map(
+    operand: str, prefix: str, attributes: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> ChannelsMap:
+    """Return the map that is an operand of a kernel, by the attributes that describe it, or one that differs from it in
+    its halo alone, which then has an attribute of its own, such as "out_halo"."""
+    channels, height, width, halo, pitch = geometry(attributes, prefix)
+    halo = attributes.get(f"{operand}_halo", attributes.get("out_halo", halo) if operand == "output" else halo)
+    shape = shapes[operand]
+    return _operand_map(operand, len(shape), shape[0], channels, height, width, halo, pitch)
+
+
+@lru_cache(1024)
+def _operand_map(operand: str, dimensions: int, *sizes: int) -> ChannelsMap:
+    *own, pitch = sizes
+    return (Vector if dimensions == 3 else ChannelsMap)(operand, *own, image=pitch == IMAGE_PITCH)
 
 
 def channel_end(c1: int, pitch: int) -> int:
@@ -100,9 +192,14 @@ def statistics_shape(num_partials: int, pitch: int) -> tuple[int, int, int]:
     return (num_partials, STATISTICS_ROWS, pitch)
 
 
+@cache
+def _geometry(prefix: str) -> Callable[[Mapping[str, Any]], tuple[int, int, int, int, int]]:
+    return itemgetter(*channels_attributes(prefix))
+
+
 def geometry(attributes: Mapping[str, Any], prefix: str) -> tuple[int, int, int, int, int]:
     """channels, height, width, halo, pitch."""
-    return tuple(attributes[name] for name in channels_attributes(prefix))
+    return _geometry(prefix)(attributes)
 
 
 def inside(

@@ -26,7 +26,7 @@ typedef struct ChannelsTask {
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */
-    int streamed;   /* the result is a buffer in a cache, more inputs follow from memory: ask for them at any size */
+    int streamed;   /* the result is a buffer in a cache, more inputs follow from memory: prefetch them at any size */
 } ChannelsTask;
 
 enum { MASK_NONE, MASK_RESULT, MASK_ARGUMENT };

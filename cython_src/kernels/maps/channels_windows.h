@@ -7,7 +7,7 @@
 
 #include "channels_planes.h"
 
-/* Lines of a map to ask for while a depthwise convolution computes others, so that they come meanwhile: with pixel (y, x),
+/* Lines of a map to prefetch while a depthwise convolution computes others, so that they come meanwhile: with pixel (y, x),
  * from p + step (y row + x pitch) on. */
 typedef struct Ahead {
     const float *p;

@@ -1,1 +1,5 @@
 """Batch normalisation."""
+
+from . import regions
+
+__all__ = ["regions"]

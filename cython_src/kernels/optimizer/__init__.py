@@ -1,1 +1,5 @@
 """Optimisers and clipping."""
+
+from . import regions
+
+__all__ = ["regions"]

@@ -1,1 +1,5 @@
 """Pooling."""
+
+from . import regions
+
+__all__ = ["regions"]

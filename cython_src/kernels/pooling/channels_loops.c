@@ -118,7 +118,7 @@ INLINE void average_window(const WindowTask *t, const float *window, float *out,
     }
     EACH_PART(AVERAGE_GROUP)}
 
-/* Ask for what the window a row further down reads first, and for its result. */
+/* Prefetch what the window a row further down reads first, and for its result. */
 INLINE
     void ask_window(const WindowTask *t, const float *window, const float *out, const uint8_t *index, const int maximum)
 {

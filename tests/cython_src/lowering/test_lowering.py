@@ -9,8 +9,8 @@ from cython_src import reference
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 from forktask.cython_src.kernels.simd import instruction_sets
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Convolution, Network, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -116,7 +116,7 @@ def test_instruction_set_can_be_chosen(monkeypatch):
 def test_units_stay_within_the_plane(width):
     """Check that the last unit of the flat layout, moved by the last tap, ends before the plane does."""
     for height in (2, 8, 14):
-        flat = FeatureMap("map", 1, 1, height, width, 1, 2)
+        flat = LanesMap("map", 1, 1, height, width, 1, 2)
         units = -(-(height * flat.pitch - (flat.pitch - width)) // 16)
         assert 16 * units + 4 * flat.pitch + 4 <= flat.rows * flat.pitch
 

@@ -49,8 +49,11 @@ class FakeMachine(Bench):
         if seconds > effort.limit_s:
             return {"failure": "timeout", "message": "took too long"}
         row = {
-            "run_lengths": [1, 2] * effort.pairs,
-            "run_times_s": [1.1 * step, 2 * step] * effort.pairs,
+            "short_steps": 1,
+            "long_steps": 2,
+            "rounds": [*range(effort.rounds)],
+            "short_times_s": [1.1 * step] * effort.rounds,
+            "long_times_s": [2 * step] * effort.rounds,
             "timed_wall_s": 0.1,
             "disturbance": self.disturbance(len(self.samples) - 1),
             "weights_hash": "w",
@@ -58,12 +61,15 @@ class FakeMachine(Bench):
         }
         return self.change(side, row)
 
+    def measure(self, sides):
+        return {name: self.sample(side, effort) for name, (side, effort) in sides.items()}
+
     def capacity(self, threads):
         self.num_capacities += 1
         return self.capacity_of(self.num_capacities - 1)
 
     def install(self, monkeypatch):
         """Put this machine in place of the real one."""
-        for name in ("sample", "capacity", "now", "toss"):
+        for name in ("measure", "capacity", "now", "toss"):
             monkeypatch.setattr(Bench, name, lambda bench, *rest, name=name: getattr(self, name)(*rest))
         return self

@@ -100,11 +100,7 @@ def test_order_is_tossed():
     """Check that rounds are A B or B A by the toss, and that a drift of the machine favours neither."""
     machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0})
 
-    machine.change = lambda side, row: {
-        **row,
-        "run_lengths": [1],
-        "run_times_s": [1e-3 * (1 + 0.001 * len(machine.samples))],
-    }
+    machine.change = lambda side, row: {**row, "long_times_s": [2e-3 * (1 + 0.001 * len(machine.samples))]}
     tosses = iter([True, False, True] * 50)
     machine.toss = lambda: next(tosses)
     result = run(machine)
@@ -117,7 +113,7 @@ def test_both_sides_measure_alike():
     """Check that all samples of a test are of one length, however unlike the models are."""
     machine = FakeMachine({"taskiter": 2.0, "forkjoin": 1.0})
     run(machine)
-    assert len({effort.pairs for effort in machine.efforts[2:]}) == 1
+    assert len({effort.rounds for effort in machine.efforts[2:]}) == 1
     assert machine.efforts[0] == machine.efforts[1]
 
 

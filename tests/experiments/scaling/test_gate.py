@@ -128,60 +128,25 @@ def test_bad_use(repository, machine, capsys, change, said):
     assert said in capsys.readouterr().err
 
 
-def test_another_way_of_measuring_is_refused(repository, machine, capsys):
-    """Check that commits whose samples have other numbers of runs are not compared."""
-    machine.change = lambda side, row: {**row, "run_lengths": [1] * 3, "run_times_s": [1e-3] * 3}
-    assert main(COMMAND) == 2
-    assert "2 runs in a sample, got 3" in capsys.readouterr().err
-
-
-def test_samples_that_were_taken_again_are_no_other_way(repository, machine):
-    """Check that a sample with a multiple of the usual runs, its first ones without a slope, is compared."""
-    machine.change = lambda side, row: {
-        **row,
-        **({name: row[name] * 3 for name in ("run_lengths", "run_times_s")} if len(machine.samples) == 1 else {}),
-    }
-    assert main(COMMAND) == 0
-
-
-# What the measuring process of an earlier version did, as far as another process can tell: a job comes, a row goes.
-FORMER_MODULE = """
-import json, sys
-job = json.load(sys.stdin)
-said = [__spec__.name, job["model"], job["pairs"]]
-print(json.dumps({"kind": "sample", "run_lengths": [1, 2], "run_times_s": [1.0, 2.0], "said": said}))
-"""
-
-
-@pytest.mark.parametrize("module", bench.FORMER_SAMPLE_MODULES)
-def test_a_commit_of_another_layout_is_asked_under_its_own_names(tmp_path, module):
-    """Check that the measuring process of an earlier version is found, gets the job, and answers it."""
-    *parents, _ = folders = module.split(".")
-    tmp_path.joinpath(*parents).mkdir(parents=True)
-    for depth in range(1, len(folders)):
-        tmp_path.joinpath(*folders[:depth], "__init__.py").write_text("")
-    tmp_path.joinpath(*folders).with_suffix(".py").write_text(FORMER_MODULE)
-    row = BENCH.sample(bench.Side("taskiter", 1, {"network": "lenet5", "batch": 8}, installation=str(tmp_path)))
-    assert row["said"] == [module, "taskiter", bench.EFFORTS[0].pairs] and clock.step_time_s(row) == 1.0
-
-
-def test_a_commit_without_a_measuring_process_is_refused(tmp_path):
-    """Check the sentence for a layout that no version has had."""
+def test_a_commit_that_takes_no_turns_is_refused(tmp_path):
+    """Check the sentence for an installation of a version before turns, and that another package is none."""
+    bench.check_turns(str(tmp_path))
     (tmp_path / "forktask").mkdir()
-    with pytest.raises(UsageError, match="must have a measuring process, one of forktask.experiments"):
-        BENCH.sample(bench.Side("serial", 1, {"network": "lenet5", "batch": 8}, installation=str(tmp_path)))
+    with pytest.raises(UsageError, match="take turns"):
+        bench.check_turns(str(tmp_path))
 
 
 def test_a_real_sample_comes_from_the_installation(tmp_path):
     """Check that a measuring process imports what was installed for its side."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
-    row = BENCH.sample(bench.Side("serial", 1, subject.describe_importable("own:graph"), installation=str(tmp_path)))
-    assert clock.step_time_s(row) > 0
-    # What was asked for is what was done: the gate compares numbers of runs between commits.
-    assert len(row["run_times_s"]) % (2 * bench.EFFORTS[0].pairs) == 0
-    row = BENCH.sample(bench.Side("serial", 1, subject.describe_importable("own:none"), installation=str(tmp_path)))
-    assert "must be importable" in row["message"]
+    made, absent = (
+        bench.Side("serial", 1, subject.describe_importable(f"own:{name}"), installation=str(tmp_path))
+        for name in ("graph", "none")
+    )
+    rows = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
+    assert clock.step_time_s(rows["A"]) > 0
+    assert "must be importable" in rows["B"]["message"]
 
 
 def test_an_installation_that_is_hidden_is_refused(tmp_path):

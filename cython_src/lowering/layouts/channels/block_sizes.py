@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from ....errors import UsageError
-from ....kernels.maps.channels import ChannelsMap
+from ....kernels.maps.channels import ChannelsMap, Window
 from ....kernels.simd.instruction_sets import LANES
 from ...granularity import Granularity
 
@@ -20,38 +19,6 @@ BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
-
-
-@dataclass(frozen=True)
-class Window:
-    """Rows of a windowed layer: windows of `kernel` rows, `dilation` apart, every `stride` rows."""
-
-    kernel: int
-    stride: int
-    padding: int
-    dilation: int
-    in_height: int
-    out_height: int
-
-    @property
-    def reach(self) -> int:
-        return (self.kernel - 1) * self.dilation + 1
-
-    def input_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """Rows of the input, padding included, under output rows [y0, y1)."""
-        first = rows[0] * self.stride - self.padding
-        return first, (rows[1] - 1) * self.stride - self.padding + self.reach
-
-    def gradient_rows(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """Rows of the output whose windows hold input rows [y0, y1); may lie outside the output."""
-        first = -(-(rows[0] + self.padding - self.reach + 1) // self.stride)
-        return first, (rows[1] - 1 + self.padding) // self.stride + 1
-
-    @property
-    def gradient_halo(self) -> int:
-        """Halo that the data gradient needs around the output's gradient."""
-        first, last = self.gradient_rows((0, self.in_height))
-        return max(0, -first, last - self.out_height)
 
 
 def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
@@ -85,13 +52,21 @@ def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: flo
 
 
 def output_blocks(
-    cut: Granularity, window: Window, source: ChannelsMap, target: ChannelsMap, weight_bytes: float, flops: float
+    cut: Granularity,
+    window: Window,
+    in_height: int,
+    source: ChannelsMap,
+    target: ChannelsMap,
+    weight_bytes: float,
+    flops: float,
 ) -> tuple[int, int, int]:
     """Images, rows and channels of a block of a convolution.
 
     Parameters
     ----------
     window : Window
+    in_height : int
+        Rows of the convolution's input.
     source, target : ChannelsMap
         Maps that are read and written.
     weight_bytes : float
@@ -117,7 +92,7 @@ def output_blocks(
         halo = (window.reach - window.stride) * (counts[1] - 1)
         moved = (
             weight_bytes * counts[0] * counts[1]
-            + in_row_bytes * (window.in_height + halo) * batch * counts[2]
+            + in_row_bytes * (in_height + halo) * batch * counts[2]
             + out_row_bytes * height * batch
             + BLOCK_BYTES * count
         )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ....plan.builder import block_grid, ranges
-from ....plan.model import read, write
+from ....kernels.maps.channels import ChannelsMap
+from ....plan.builder import block_bounds, ranges
 from ...gradients import gradient_map
 from ...state import Lowering
 from ...units import Unit
 from . import block_sizes
-from .maps import FeatureMap, geometry, source_map
+from .maps import geometry, source_map
 
 
-def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> None:
     """Append weight gradient and gradient of the source for a depthwise convolution and the norm after it, whose
     gradient coefficients are already computed, and the sums of the norm that the convolution applies."""
-    layer, b = unit.layer, low.builder
+    layer, builder = unit.layer, low.builder
     source, result = source_map(low, unit), low.maps[unit.target]
     after = low.readers[unit.target][0]
     before = low.producer[unit.sources[0]] if unit.normalises else None
@@ -23,52 +23,33 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> 
     flops = 4.0 * layer.kernel**2 * low.batch * result.channels * result.height * result.width
     images, part = block_sizes.image_channel_blocks(low.options.cut, low.batch, source.channels, flops)
     groups, channels = ranges(low.batch, images), ranges(source.channels, part)
-    partials = b.buffer(
+    partials = builder.buffer(
         f"{weight}.partials", (len(groups), source.channels, layer.kernel**2), role="gradient", carried=len(groups) == 1
     )
     low.partials[weight] = partials, len(groups)
-    vectors = {name: f"{after.layer.name}.{name}" for name in ("scale", "shift", "mean", "coefficients")}
     operands = {
-        "gradient": gradient.name,
-        "result": result.name,
-        **vectors,
+        "gradient": gradient,
+        "result": result,
+        **{kind: f"{after.layer.name}.{kind}" for kind in ("scale", "shift", "mean", "coefficients")},
         "weight": weight,
-        "input": source.name,
-        "output": target.name,
+        "input": source,
+        "output": target,
         "weight_partials": partials,
     }
     if before:
         name = before.layer.name
-        applied = {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
-        vectors |= applied
-        sums = b.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
-        operands |= applied | {"statistics": sums}
-        low.gradient_sums[name] = sums
-    moved = 8.0 * low.batch * source.pitch * (result.height * result.width + source.height * source.width)
-    blocks = []
-    for n, c in block_grid(groups, channels):
-        number, box = groups.index(n), source.channel_box(*c)
-        accesses = [gradient.read(n, None, c), result.read(n, None, c), source.read(n, None, c), read(weight, c)]
-        for kind, vector in vectors.items():
-            accesses.append(read(vector, (0, 3), box) if kind == "coefficients" else read(vector, box))
-        accesses += [target.write(n, None, c), write(partials, (number, number + 1), c)]
-        if before:
-            accesses.append(write(sums, (number, number + 1), (0, 2), box))
-        share = (n[1] - n[0]) * (c[1] - c[0]) / (low.batch * source.channels)
-        bounds = {"n0": n[0], "n1": n[1], "c0": c[0], "c1": c[1], "partial": number}
-        blocks.append((bounds, accesses, flops * share, moved * share))
+        sums = builder.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
+        operands |= {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
+        operands["statistics"] = low.gradient_sums[name] = sums
     low.loop(
         f"{layer.name}.gradient",
         "channels_depthwise_norm_backward",
         operands,
-        blocks,
-        unit.layer.name,
+        [{**b, "partial": number // len(channels)} for number, b in enumerate(block_bounds(n=groups, c=channels))],
+        layer.name,
         "backward",
         **result.attributes("out"),
-        **source.attributes("in"),
         **geometry(low, layer),
-        gradient_halo=gradient.halo,
-        output_halo=target.halo,
         activation=after.activation,
         input_activation=before.activation if before else 0,
     )

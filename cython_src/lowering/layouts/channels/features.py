@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ....kernels.maps.channels import Vector
 from ...dense import data_gradient
 from ...gradients import gradient_map, sent_back
-from ...state import Lowering, group_bounds
+from ...state import Lowering
 from ...units import Unit
-from .maps import Vector
-from .pixels import image_blocks, pixel_blocks
+from .pixels import pixel_blocks
 
 
 def flattened(low: Lowering, unit: Unit) -> Vector:
@@ -20,12 +20,8 @@ def flattened(low: Lowering, unit: Unit) -> Vector:
     name = f"{unit.sources[0]}.flat"
     if name not in low.maps:
         flat = low.maps[name] = low.keep(_vector(low, unit, name))
-        blocks = []
-        for n in image_blocks(low):
-            size = 8.0 * flat.channels * (n[1] - n[0])
-            blocks.append((group_bounds(n), (source.read(n), flat.write(n)), 0.0, size))
-        operands, attributes = {"input": source.name, "output": name}, source.attributes("in")
-        low.loop(name, "channels_flatten", operands, blocks, unit.layer.name, "forward", **attributes)
+        operands = {"input": source, "output": flat}
+        low.loop(name, "channels_flatten", operands, low.sample_bounds(), unit.layer.name, "forward")
     return low.maps[name]
 
 
@@ -43,18 +39,6 @@ def send_flattened(low: Lowering, unit: Unit, gradient: Vector) -> None:
     flat = low.keep(_vector(low, unit, f"{unit.layer.name}.flat_gradient"), "gradient")
     data_gradient(low, unit, gradient, flat)
     target, accumulate = gradient_map(low, tensor)
-    blocks = []
-    size = 4.0 * flat.channels / target.height * (2 + accumulate)
-    for n, y, bounds in pixel_blocks(low, target):
-        accesses = flat.read(n), target.write(n, y, accumulate=accumulate)
-        blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0])))
-    low.loop(
-        f"{unit.layer.name}.flat_gradient",
-        "channels_flatten_backward",
-        {"gradient": flat.name, "output": target.name},
-        blocks,
-        unit.layer.name,
-        "backward",
-        **target.attributes("out"),
-        accumulate=int(accumulate),
-    )
+    operands, bounds, name = {"gradient": flat, "output": target}, pixel_blocks(low, target), unit.layer.name
+    kernel = "channels_flatten_backward"
+    low.loop(f"{name}.flat_gradient", kernel, operands, bounds, name, "backward", accumulate=int(accumulate))

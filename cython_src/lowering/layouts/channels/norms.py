@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ....plan.model import read, update, write
+from ....kernels.maps.channels import ChannelsMap
+from ....networks.layers import BatchNorm
+from ....plan.builder import block_bounds
 from ...gradients import gradient_map, pass_on, sent_to, set_gradient
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
-from .maps import FeatureMap, statistics_buffer, vector_buffer
-from .pixels import pixel_blocks, pixelwise
+from .maps import statistics_buffer, vector_buffer
+from .pixels import pixel_blocks
 
 
 def statistic(low: Lowering, name: str) -> str:
@@ -33,26 +35,17 @@ def _learned_and_running(low: Lowering, name: str) -> dict[str, str]:
     return learned | {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
 
 
-def _finish(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str) -> None:
+def _finish(low: Lowering, unit: Unit, source: ChannelsMap, scale: str, shift: str) -> None:
     """Append the loops that take the batch's statistics and, from them, scale and shift of each channel."""
     layer, name = unit.layer, unit.layer.name
     buffers = _learned_and_running(low, name)
     partials = f"{name}.partials"
     before = low.producer.get(unit.sources[0])
     if before is None or before.statistics != name:
-        statistics_buffer(low, name, len(pixel_blocks(low, source)), source)
-        pixelwise(
-            low,
-            f"{name}.statistics",
-            "channels_norm_statistics",
-            unit,
-            "forward",
-            source,
-            {"input": source.name, "partials": partials},
-            {"input": source},
-            partials=partials,
-            **source.attributes("in"),
-        )
+        bounds = list(pixel_blocks(low, source))
+        statistics_buffer(low, name, len(bounds), source)
+        operands = {"input": source, "partials": partials}
+        low.loop(f"{name}.statistics", "channels_norm_statistics", operands, bounds, name, "forward")
     count = low.builder.shape(partials)[0]
     operands = {
         "partials": partials,
@@ -62,14 +55,11 @@ def _finish(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: st
         "mean": vector_buffer(low, f"{name}.mean", source),
         "inv_std": vector_buffer(low, f"{name}.inv_std", source),
     }
-    accesses = [read(operands[kind]) for kind in ("partials", "weight", "bias")]
-    accesses += [update(operands[kind]) for kind in ("running_mean", "running_var")]
-    accesses += [write(operands[kind]) for kind in ("scale", "shift", "mean", "inv_std")]
     low.loop(
         f"{name}.finish",
         "channels_norm_finish",
         operands,
-        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
+        block_bounds(c=[(0, source.channels)]),
         name,
         "forward",
         channels=source.channels,
@@ -80,16 +70,15 @@ def _finish(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: st
     )
 
 
-def _evaluate(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str) -> None:
+def _evaluate(low: Lowering, unit: Unit, source: ChannelsMap, scale: str, shift: str) -> None:
     """Append the loop that takes scale and shift of each channel from the running statistics."""
     layer, name = unit.layer, unit.layer.name
     buffers = _learned_and_running(low, name)
-    accesses = [*map(read, buffers.values()), write(scale), write(shift)]
     low.loop(
         f"{name}.finish",
         "channels_norm_evaluate",
         {**buffers, "scale": scale, "shift": shift},
-        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 24.0 * source.pitch)],
+        block_bounds(c=[(0, source.channels)]),
         name,
         "forward",
         channels=source.channels,
@@ -97,74 +86,47 @@ def _evaluate(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: 
     )
 
 
-def _apply(low: Lowering, unit: Unit, source: FeatureMap, scale: str, shift: str, again: bool) -> None:
+def _apply(low: Lowering, unit: Unit, source: ChannelsMap, scale: str, shift: str, again: bool) -> None:
     """Append the loop that scales and shifts the map, adds the shortcut, and applies the activation."""
     target = low.output_map(unit, again)
-    operands = {"input": source.name, "scale": scale, "shift": shift, "output": target.name}
-    maps = {"input": source, "output": target}
-    constant = [read(scale), read(shift)]
+    operands = {"input": source, "scale": scale, "shift": shift, "output": target}
     if unit.shortcut:
-        maps["residual"] = low.maps[unit.shortcut]
-        operands["residual"] = maps["residual"].name
+        operands["residual"] = low.maps[unit.shortcut]
     if unit.shortcut_norm:
-        for kind in ("scale", "shift"):
-            operands[f"residual_{kind}"] = f"{unit.shortcut_norm}.{kind}"
-            constant.append(read(operands[f"residual_{kind}"]))
-    pixelwise(
-        low,
+        operands |= {f"residual_{kind}": f"{unit.shortcut_norm}.{kind}" for kind in ("scale", "shift")}
+    low.loop(
         loop_name(unit, again),
         "channels_norm_apply",
-        unit,
-        phase_of(again),
-        target,
         operands,
-        maps,
-        constant,
-        **source.attributes("in"),
-        residual_halo=maps.get("residual", source).halo,
-        out_halo=target.halo,
+        pixel_blocks(low, target),
+        unit.layer.name,
+        phase_of(again),
         activation=unit.activation,
     )
 
 
-def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+def norm_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> None:
     name = unit.layer.name
-    source = low.maps[unit.sources[0]]
-    mean, inv_std = f"{name}.mean", f"{name}.inv_std"
-    partials = low.gradient_sums.get(name) or low.builder.buffer(
-        f"{name}.gradient_partials", (len(pixel_blocks(low, source)), 2, source.pitch), role="temporary"
-    )
-    common = {"gradient": gradient.name, "input": source.name, "mean": mean}
-    maps = {"gradient": gradient, "input": source}
-    constant = [read(mean)]
-    activations_halo = 0
+    source, bounds = low.maps[unit.sources[0]], list(pixel_blocks(low, low.maps[unit.sources[0]]))
+    operands = {"gradient": gradient, "input": source, "mean": f"{name}.mean"}
     if unit.activation and unit.shortcut:
-        output = low.maps[unit.target]
-        common["activations"], maps["activations"], activations_halo = output.name, output, output.halo
+        operands["activations"] = low.maps[unit.target]
     elif unit.activation:  # the mask is found again from the norm's input: a map less to read
-        common |= {"scale": f"{name}.scale", "shift": f"{name}.shift"}
-        constant += [read(common["scale"]), read(common["shift"])]
-    shapes = {
-        **source.attributes("in"),
-        "gradient_halo": gradient.halo,
-        "activations_halo": activations_halo,
-        "activation": unit.activation,
-    }
-    if name not in low.gradient_sums:
-        pixelwise(
-            low,
+        operands |= {"scale": f"{name}.scale", "shift": f"{name}.shift"}
+    partials = low.gradient_sums.get(name)
+    if not partials:
+        shape = (len(bounds), 2, source.pitch)
+        partials = low.builder.buffer(f"{name}.gradient_partials", shape, role="temporary")
+        low.loop(
             f"{name}.gradient_statistics",
             "channels_norm_backward_statistics",
-            unit,
+            {**operands, "inv_std": f"{name}.inv_std", "partials": partials},
+            bounds,
+            name,
             "backward",
-            source,
-            {**common, "inv_std": inv_std, "partials": partials},
-            maps,
-            [*constant, read(inv_std)],
-            partials=partials,
-            **shapes,
+            activation=unit.activation,
         )
-    coefficients = _gradient_finish(low, unit, source, partials)
+    operands["coefficients"] = _gradient_finish(low, unit, source, partials)
     before = low.producer.get(unit.sources[0])
     if before and before.joins_backward:  # its own kernel does the rest, from the gradient as it is
         set_gradient(low, unit.sources[0], gradient)
@@ -176,34 +138,23 @@ def norm_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
     if not (low.learns[unit.sources[0]] or shortcut_learns):
         return
     with sent_to(low, unit, unit.sources[0], gradient) as (target, present):
-        common |= {"coefficients": coefficients, "output": target.name}
-        maps["output"] = target
-        if present:
-            common["previous"] = target.name
-        branch, added = target, False
+        operands |= {"output": target, "previous": target if present else None}
+        added = False
         if shortcut_learns and unit.activation:
-            branch, added = gradient_map(low, shortcut)
-            common["branch"], maps["branch"] = branch.name, branch
-        accumulated = [operand for operand, yes in (("output", present), ("branch", added)) if yes]
-        pixelwise(
-            low,
+            operands["branch"], added = gradient_map(low, shortcut)
+        low.loop(
             f"{name}.gradient",
             "channels_norm_backward_apply",
-            unit,
+            operands,
+            bounds,
+            name,
             "backward",
-            source,
-            common,
-            maps,
-            [*constant, read(coefficients)],
-            accumulated,
-            **shapes,
-            out_halo=target.halo,
-            branch_halo=branch.halo,
+            activation=unit.activation,
             accumulate_branch=int(added),
         )
 
 
-def _gradient_finish(low: Lowering, unit: Unit, source: FeatureMap, partials: str) -> str:
+def _gradient_finish(low: Lowering, unit: Unit, source: ChannelsMap, partials: str) -> str:
     """Append the loop that sums the gradients of weight and bias; return the buffer of the input gradient's
     coefficients, which it computes too."""
     b, name = low.builder, unit.layer.name
@@ -221,13 +172,11 @@ def _gradient_finish(low: Lowering, unit: Unit, source: FeatureMap, partials: st
         "gradient_bias": results["bias"],
         "coefficients": coefficients,
     }
-    accesses = [read(operands[kind]) for kind in ("partials", "weight", "inv_std")]
-    accesses += [write(buffer) for buffer in (*results.values(), coefficients)]
     low.loop(
         f"{name}.gradient_finish",
         "channels_norm_backward_finish",
         operands,
-        [({"c0": 0, "c1": source.channels}, accesses, 0.0, 8.0 * count * source.pitch)],
+        block_bounds(c=[(0, source.channels)]),
         name,
         "backward",
         channels=source.channels,
@@ -238,3 +187,6 @@ def _gradient_finish(low: Lowering, unit: Unit, source: FeatureMap, partials: st
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1
     return coefficients
+
+
+LOOPS = {BatchNorm: Loops(norm, norm_backward, masks=True)}

@@ -2,132 +2,59 @@
 
 from __future__ import annotations
 
-from ....networks.layers import MaxPool
-from ....plan.model import Access, read, write
+from ....kernels.maps.channels import ChannelsMap
+from ....networks.layers import AveragePool, GlobalPool, MaxPool
+from ....plan.builder import block_bounds
 from ...gradients import gradient_map, sent_to
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
-from .block_sizes import Window
-from .maps import FeatureMap, window
 from .pixels import image_blocks, pixel_blocks
 
-
-def pool(low: Lowering, unit: Unit, again: bool) -> None:
-    layer = unit.layer
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
-    windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
-    largest = isinstance(layer, MaxPool)
-    operands = {"input": source.name, "output": target.name}
-    if largest:
-        operands["index"] = index(low, unit)
-    blocks = []
-    size = 4.0 * (source.height * source.width + 1.25 * target.height * target.width) * target.pitch
-    for n, y, bounds in pixel_blocks(low, target):
-        accesses = [clipped_window(source, n, windows, y), target.write(n, y)]
-        if largest:
-            accesses.append(write(operands["index"], n, y))
-        blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-    low.loop(
-        loop_name(unit, again),
-        "channels_max_pool" if largest else "channels_average_pool",
-        operands,
-        blocks,
-        unit.layer.name,
-        phase_of(again),
-        **source.attributes("in"),
-        **target.attributes("out"),
-        kernel=layer.size,
-        stride=windows.stride,
-        padding=windows.padding,
-    )
+KERNELS = {MaxPool: "channels_max_pool", AveragePool: "channels_average_pool"}
 
 
-def index(low: Lowering, unit: Unit) -> str:
+def _windows(layer: MaxPool | AveragePool) -> dict[str, int]:
+    return {"kernel": layer.size, "stride": layer.stride or layer.size, "padding": getattr(layer, "padding", 0)}
+
+
+def _index(low: Lowering, unit: Unit) -> str | None:
+    """Declare the buffer that says which element of its window each maximum was; an average has none."""
+    if not isinstance(unit.layer, MaxPool):
+        return None
     channels, height, width = low.shapes[unit.target]
-    shape = (low.batch, height, width, FeatureMap("", 1, channels, height, width).pitch)
+    shape = (low.batch, height, width, ChannelsMap("", 1, channels, height, width).pitch)
     return low.builder.buffer(f"{unit.target}.index", shape, "uint8")
 
 
-def clipped_window(source: FeatureMap, images, windows: Window, rows) -> Access:
-    """Return the access to the rows of the interior that windows read; pooling kernels treat the border themselves."""
-    first, last = windows.input_rows(rows)
-    return source.read(images, (max(first, 0), min(last, source.height)))
+def pool(low: Lowering, unit: Unit, again: bool) -> None:
+    layer, target = unit.layer, low.output_map(unit, again)
+    operands = {"input": low.maps[unit.sources[0]], "output": target, "index": _index(low, unit)}
+    bounds, name, phase = pixel_blocks(low, target), loop_name(unit, again), phase_of(again)
+    low.loop(name, KERNELS[type(layer)], operands, bounds, layer.name, phase, **_windows(layer))
 
 
-def pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
-    layer = unit.layer
-    largest = isinstance(layer, MaxPool)
-    windows = window(layer, low.shapes[unit.sources[0]], low.shapes[unit.target])
+def pool_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> None:
+    layer, kernel = unit.layer, f"{KERNELS[type(unit.layer)]}_backward"
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
-        operands = {"gradient": gradient.name, "output": target.name}
-        if largest:
-            operands["index"] = f"{unit.target}.index"
-        blocks = []
-        size = 4.0 * (target.height * target.width + 1.25 * gradient.height * gradient.width) * target.pitch
-        for n, y, bounds in pixel_blocks(low, target):
-            first, last = windows.gradient_rows(y)
-            rows = max(first, 0), min(last, gradient.height)
-            accesses = [target.write(n, y, accumulate=accumulate)]
-            if rows[0] < rows[1]:
-                accesses.append(gradient.read(n, rows))
-                if largest:
-                    accesses.append(read(operands["index"], n, rows))
-            blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
+        operands = {"gradient": gradient, "output": target, "index": _index(low, unit)}
+        attributes = _windows(layer) | {"accumulate": int(accumulate)}
         low.loop(
-            f"{layer.name}.gradient",
-            "channels_max_pool_backward" if largest else "channels_average_pool_backward",
-            operands,
-            blocks,
-            unit.layer.name,
-            "backward",
-            **gradient.attributes("in"),
-            **target.attributes("out"),
-            kernel=layer.size,
-            stride=windows.stride,
-            padding=windows.padding,
-            accumulate=int(accumulate),
+            f"{layer.name}.gradient", kernel, operands, pixel_blocks(low, target), layer.name, "backward", **attributes
         )
 
 
 def global_pool(low: Lowering, unit: Unit, again: bool) -> None:
-    source = low.maps[unit.sources[0]]
-    target = low.output_map(unit, again)
-    size = 4.0 * source.height * source.width * source.pitch
-    blocks = [
-        (
-            {"n0": n[0], "n1": n[1], "c0": 0, "c1": source.channels},
-            (source.read(n), target.write(n)),
-            0.0,
-            size * (n[1] - n[0]),
-        )
-        for n in image_blocks(low)
-    ]
-    low.loop(
-        unit.layer.name,
-        "channels_global_pool",
-        {"input": source.name, "output": target.name},
-        blocks,
-        unit.layer.name,
-        "forward",
-        **source.attributes("in"),
-    )
+    source, name = low.maps[unit.sources[0]], unit.layer.name
+    operands = {"input": source, "output": low.output_map(unit, again)}
+    bounds = block_bounds(n=image_blocks(low), c=[(0, source.channels)])
+    low.loop(name, "channels_global_pool", operands, bounds, name, "forward")
 
 
-def global_pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+def global_pool_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> None:
     target, accumulate = gradient_map(low, unit.sources[0])
-    blocks = []
-    size = 4.0 * target.height * target.width * target.pitch
-    for n, y, bounds in pixel_blocks(low, target):
-        accesses = gradient.read(n), target.write(n, y, accumulate=accumulate)
-        blocks.append((bounds, accesses, 0.0, size * (n[1] - n[0]) * (y[1] - y[0]) / target.height))
-    operands = {"gradient": gradient.name, "output": target.name}
-    low.loop(
-        f"{unit.layer.name}.gradient",
-        "channels_global_pool_backward",
-        operands,
-        blocks,
-        unit.layer.name,
-        "backward",
-        **target.attributes("out"),
-        accumulate=int(accumulate),
-    )
+    operands, bounds, name = {"gradient": gradient, "output": target}, pixel_blocks(low, target), unit.layer.name
+    kernel = "channels_global_pool_backward"
+    low.loop(f"{name}.gradient", kernel, operands, bounds, name, "backward", accumulate=int(accumulate))
+
+
+LOOPS = {**dict.fromkeys(KERNELS, Loops(pool, pool_backward)), GlobalPool: Loops(global_pool, global_pool_backward)}

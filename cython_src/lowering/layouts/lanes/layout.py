@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ....errors import UsageError
 from ....kernels.load.load import WIDEST_IMAGE
+from ....kernels.maps.lanes import KERNEL, LanesFeatures, LanesMap
 from ....kernels.simd.instruction_sets import LANES
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
-from ...dense import data_gradient, fully_connected, fully_connected_backward
-from ...elementwise import activation, activation_backward
+from ... import dense, elementwise
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import ImageLayout, Loops, Lowering, check_chain
+from ...state import ImageLayout, Lowering
 from ...units import Unit
+from . import convolutions, pixels
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
-from .convolutions import convolution, convolution_backward
-from .maps import KERNEL, FeatureMap, Features
-from .pixels import index_before, pixelwise, pool, pool_backward
+from .pixels import index_before, pixelwise
 
 
 class Lanes(ImageLayout):
-    """Maps are buffers (groups, channels, rows, pitch, lanes); see `FeatureMap`.
+    """Maps are buffers (groups, channels, rows, pitch, lanes); see `LanesMap`.
 
     What reads a unit's result sends the gradient back past the unit's activation and pooling. A chain of layers has one
     reader for each tensor, so no kernel adds to a gradient.
@@ -33,23 +31,25 @@ class Lanes(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    readers_mask = True
     joint_sgd = True
-    loops: ClassVar = {
-        Convolution: Loops(convolution, convolution_backward),
-        ReLU: Loops(activation, activation_backward),
-        MaxPool: Loops(pool, pool_backward),
-        FullyConnected: Loops(fully_connected, fully_connected_backward),
-    }
+    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.LOOPS[ReLU], **pixels.LOOPS, **dense.LOOPS}
 
-    def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
-        self.name, self.lanes, self.convolutions = name, lanes, convolutions
+    def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
+        self.name, self.lanes, self.conv_options = name, lanes, conv_options
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
-        check_chain(spec, self.name)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
+        names = ["input", *(layer.name for layer in spec.layers)]
+        for before, (name, sources) in zip(names, spec.inputs().items(), strict=False):
+            if sources != (before,):
+                yield (
+                    f"each layer must read the one before it in layout {self.name!r}, {name!r} reads "
+                    f"{', '.join(sources)}; use layout 'channels'"
+                )
         if spec.input_shape[2] > WIDEST_IMAGE:
-            raise UsageError(
+            yield (
                 f"images must be at most {WIDEST_IMAGE} pixels wide in layout {self.name!r}, got "
                 f"{spec.input_shape[2]}; use layout 'channels'"
             )
@@ -59,7 +59,7 @@ class Lanes(ImageLayout):
                 padding = layer.padding if layer.padding in paddings else paddings[0]
                 plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
                 if layer != plain or after[1] % 2 or after[2] % 2:
-                    raise UsageError(
+                    yield (
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
                         f"a result with even sides in layout {self.name!r}, got {layer} on {before}; "
                         f"use layout 'channels'"
@@ -67,7 +67,7 @@ class Lanes(ImageLayout):
             elif isinstance(layer, MaxPool) and (
                 layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
             ):
-                raise UsageError(
+                yield (
                     f"pooling must have size 2, no overlap, and an input with even sides in layout {self.name!r}, got "
                     f"{layer} on {before}; use layout 'channels'"
                 )
@@ -89,12 +89,12 @@ class Lanes(ImageLayout):
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         return channel_ranges(low, outputs)
 
-    def activation(self, low: Lowering, name: str, tensor: str) -> FeatureMap:
+    def activation(self, low: Lowering, name: str, tensor: str) -> LanesMap:
         shape = low.shapes[tensor]
         padded = [unit.layer.padding for unit in low.readers[tensor] if isinstance(unit.layer, Convolution)]
         return self._map(low, name, shape, max(padded, default=0))
 
-    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> FeatureMap:
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> LanesMap:
         unit = low.producer[tensor]
         shape, halo = low.shapes[unit.layer.name], 0
         # A data gradient needs a halo; so does the weight gradient in the flat layout where rows are no whole vectors,
@@ -104,30 +104,26 @@ class Lanes(ImageLayout):
             halo = KERNEL - 1 - unit.layer.padding if low.learns[unit.sources[0]] or runs_on else 0
         return self._map(low, f"{unit.layer.name}.gradient", shape, halo)
 
-    def vector(self, low: Lowering, name: str, length: int) -> Features:
-        return Features(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
+    def vector(self, low: Lowering, name: str, length: int) -> LanesFeatures:
+        return LanesFeatures(name, low.groups, length, 1, 1, self.lanes, 0, low.batch)
 
-    def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> FeatureMap:
+    def _map(self, low: Lowering, name: str, shape: tuple[int, ...], halo: int) -> LanesMap:
         if len(shape) == 1:
             return self.vector(low, name, *shape)
-        return FeatureMap(name, low.groups, *shape, self.lanes, halo, low.batch)
+        return LanesMap(name, low.groups, *shape, self.lanes, halo, low.batch)
 
-    def features(self, low: Lowering, unit: Unit) -> FeatureMap:
+    def features(self, low: Lowering, unit: Unit) -> LanesMap:
         return low.maps[unit.sources[0]]
 
-    def send_features(self, low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+    def send_features(self, low: Lowering, unit: Unit, gradient: LanesMap) -> None:
         target, _ = gradient_map(low, unit.sources[0])
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
         if index:
-            masks = {"index": index}
-            data_gradient(low, unit, gradient, target, "_unpool", masks, 5.25, **target.attributes("out"))
+            dense.data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
             return
-        masks = {"activation": low.maps[before.target].name} if before.activation else {}
-        if target.halo:
-            data_gradient(low, unit, gradient, target, "_halo", masks, **target.attributes("out"))
-        else:
-            data_gradient(low, unit, gradient, target, "_relu" if masks else "", masks)
+        masks = {"activation": low.maps[before.target]} if before.activation else {}
+        dense.data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
 
     def elementwise(
         self,
@@ -136,7 +132,7 @@ class Lanes(ImageLayout):
         operation: str,
         unit: Unit,
         phase: str,
-        maps: Mapping[str, FeatureMap],
+        maps: Mapping[str, LanesMap],
         accumulate: bool | None = None,
         **attributes: float,
     ) -> None:

@@ -4,57 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....networks.layers import Convolution
-from ....plan.builder import block_grid
-from ....plan.model import read, write
+from ....kernels.maps.lanes import LanesMap
+from ....networks.layers import Convolution, MaxPool
+from ....plan.builder import block_bounds
 from ...gradients import gradient_map
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import channel_ranges, group_ranges, row_ranges
-from .maps import FeatureMap
 
 
 def pixelwise(
-    low: Lowering, name: str, kernel: str, unit: Unit, phase: str, maps: Mapping[str, FeatureMap], index: str = ""
+    low: Lowering, name: str, kernel: str, unit: Unit, phase: str, operands: Mapping[str, str | LanesMap]
 ) -> None:
-    """Append a loop over groups, channels and rows of the smallest map.
-
-    Parameters
-    ----------
-    maps : mapping
-        Operand -> map; the first is the source, "output" is written.
-    index : str
-        Buffer of a pooling's index, which the loop writes in the forward pass of a pooling, else reads.
-    """
-    source, target = next(iter(maps.values())), maps["output"]
-    cut = min(maps.values(), key=lambda m: m.height)
-    scales = {operand: m.height // cut.height for operand, m in maps.items()}
-    moved = sum((m.height // cut.height) ** 2 for m in (source, target))
-    blocks = []
-    for g, c, y in block_grid(group_ranges(low), channel_ranges(low, cut.channels), row_ranges(low, cut.height, 2)):
-        accesses = []
-        for operand, m in maps.items():
-            rows = y[0] * scales[operand], y[1] * scales[operand]
-            if operand == "output":
-                accesses.append(write(m.name, g, c, m.written_rows(*rows)))
-            else:
-                accesses.append(read(m.name, g, c, m.interior_rows(*rows)))
-        if index:
-            accesses.append((write if kernel == "pool_forward" else read)(index, g, c, y))
-        size = (c[1] - c[0]) * (y[1] - y[0]) * cut.width * low.samples_in(g)
-        blocks.append((box_bounds(g, c, y), accesses, 0.0, 4.0 * size * moved))
-    operands = {operand: m.name for operand, m in maps.items()} | ({"index": index} if index else {})
-    attributes = source.attributes("in") | target.attributes("out")
-    for operand, m in maps.items():
-        if m not in (source, target):
-            attributes |= m.attributes(operand)
-    low.loop(name, kernel, operands, blocks, unit.layer.name, phase, **attributes)
-
-
-def box_bounds(groups: tuple[int, int], channels: tuple[int, int], rows: tuple[int, int]) -> dict[str, int]:
-    """Return the bounds of a block by name."""
-    names = ("g0", "g1", "c0", "c1", "y0", "y1")
-    return dict(zip(names, (*groups, *channels, *rows), strict=True))
+    """Append a loop over groups, channels and rows of the smallest map."""
+    cut = min((m for m in operands.values() if not isinstance(m, str)), key=lambda m: m.height)
+    cuts = {"g": group_ranges(low), "c": channel_ranges(low, cut.channels), "y": row_ranges(low, cut.height, 2)}
+    low.loop(name, kernel, operands, block_bounds(**cuts), unit.layer.name, phase)
 
 
 def index_buffer(low: Lowering, unit: Unit) -> str:
@@ -71,13 +36,16 @@ def index_before(low: Lowering, unit: Unit) -> str:
 
 def pool(low: Lowering, unit: Unit, again: bool) -> None:
     """Append a pooling that no convolution includes."""
-    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
-    index = index_buffer(low, unit)
-    pixelwise(low, loop_name(unit, again), "pool_forward", unit, phase_of(again), maps, index)
+    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    operands["index"] = index_buffer(low, unit)
+    pixelwise(low, loop_name(unit, again), "pool_forward", unit, phase_of(again), operands)
 
 
-def pool_backward(low: Lowering, unit: Unit, gradient: FeatureMap) -> None:
+def pool_backward(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     """Append its gradient, spread by the index."""
-    maps = {"gradient": gradient, "output": gradient_map(low, unit.sources[0])[0]}
-    name = f"{unit.layer.name}.gradient"
-    pixelwise(low, name, "pool_backward", unit, "backward", maps, f"{unit.target}.index")
+    operands = {"gradient": gradient, "index": f"{unit.target}.index"}
+    operands["output"] = gradient_map(low, unit.sources[0])[0]
+    pixelwise(low, f"{unit.layer.name}.gradient", "pool_backward", unit, "backward", operands)
+
+
+LOOPS = {MaxPool: Loops(pool, pool_backward)}

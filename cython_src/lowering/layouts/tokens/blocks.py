@@ -24,14 +24,6 @@ SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 SHORTEST_BYTES = 16384  # of a map that is read or written once
 
 
-def row_range(low: Lowering, samples: tuple[int, int], tokens: tuple[int, int] | None = None) -> list[tuple[int, int]]:
-    """Return the rows of a slice of tokens of each of some samples, as few ranges as possible."""
-    length = low.options.sequence
-    if tokens is None or tokens == (0, length):
-        return [(samples[0] * length, samples[1] * length)]
-    return [(n * length + tokens[0], n * length + tokens[1]) for n in range(*samples)]
-
-
 def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
     """Return the samples of a block of a loop that is cut by samples alone."""
     cut = low.options.cut

@@ -4,10 +4,10 @@ out."""
 from __future__ import annotations
 
 from ....networks.layers import Layer
-from ....plan.model import Access, read, update, write
+from ....plan.builder import block_bounds
 from ...ends import log_losses
 from ...state import Ends, Lowering
-from .blocks import row_blocks, row_range, sample_blocks
+from .blocks import row_blocks, sample_blocks
 from .maps import Ids, TokenMap
 
 
@@ -27,25 +27,12 @@ def load(low: Lowering) -> str:
     order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")
     tokens = b.buffer(source.name, source.shape, "int32", role="input")
     targets = b.buffer("targets", (low.batch * numbers,), "int32", role="input")
-    blocks = []
-    for n in sample_blocks(low):
-        (rows,) = row_range(low, n)
-        accesses = [*map(read, datasets.values()), read(order), write(tokens, rows)]
-        accesses.append(write(targets, (n[0] * numbers, n[1] * numbers)))
-        blocks.append(({"n0": n[0], "n1": n[1]}, accesses, 0.0, 16.0 * (rows[1] - rows[0])))
-    low.loop(
-        "load",
-        "tokens_load" if answers == "next" else "labelled_tokens_load",
-        {**datasets, "batch_order": order, "tokens": tokens, "targets": targets},
-        blocks,
-        "input",
-        "load",
-        sequence=length,
-        batch=low.batch,
-        num_batches=data.num_batches,
-        num_images=data.num_images,
-        **({} if answers == "next" else {"answers": numbers}),
-    )
+    sizes = {"sequence": length, "batch": low.batch, "num_batches": data.num_batches, "num_images": data.num_images}
+    kernel = "tokens_load"
+    if answers != "next":
+        kernel, sizes["answers"] = "labelled_tokens_load", numbers
+    operands = {**datasets, "batch_order": order, "tokens": tokens, "targets": targets}
+    low.loop("load", kernel, operands, block_bounds(n=sample_blocks(low)), "input", "load", **sizes)
     return targets
 
 
@@ -63,29 +50,16 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
     ignored = low.spec.token_input.answers == "masked"
     if ignored:  # what counts is known from all labels
         shape["ignored"] = 1
-    size = 4.0 * source.features
-    operands = {"logits": source.name, "targets": targets}
+    operands = {"logits": source, "targets": targets}
     answers = {"losses": losses, "correct": correct}
     sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if _apart(low, phase) else {}
     kernel = "vocabulary_logsumexp" if sums else "vocabulary_loss" if phase == "backward" else "vocabulary_evaluate"
-    blocks = []
-    for r in row_blocks(low, source):
-        gradient = kernel == "vocabulary_loss"
-        accesses = [write(name, r) for name in (*sums.values(), *answers.values())]
-        accesses.append(read(targets) if ignored and gradient else read(targets, r))
-        accesses += _in_place(source, r) if gradient else [read(source.name, *source.box(r))]
-        rows = r[1] - r[0]
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size * rows * (1 + gradient)))
-    low.loop("softmax", kernel, {**operands, **sums, **answers}, blocks, head.name, phase, **shape)
+    bounds = list(block_bounds(r=row_blocks(low, source)))
+    low.loop("softmax", kernel, {**operands, **sums, **answers}, bounds, head.name, phase, **shape)
     log_losses(low, head, phase, losses, correct, source.rows, targets if ignored else "")
     if sums:
-        blocks = []
-        for r in row_blocks(low, source):
-            accesses = [read(targets) if ignored else read(targets, r), read(sums["logsumexp"], r)]
-            accesses += _in_place(source, r)
-            blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, 2 * size * (r[1] - r[0])))
         name = f"{head.name}.gradient"
-        low.loop(name, "vocabulary_gradient", {**operands, **sums}, blocks, head.name, phase, **shape)
+        low.loop(name, "vocabulary_gradient", {**operands, **sums}, bounds, head.name, phase, **shape)
     if phase == "backward":
         del low.aliases[low.logits]  # the step leaves the gradient there
     return source
@@ -94,14 +68,6 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
 def _apart(low: Lowering, phase: str) -> bool:
     """Return whether the gradient of the logits has a loop of its own."""
     return phase == "backward" and "loss" not in low.fusion
-
-
-def _in_place(source: TokenMap, rows: tuple[int, int]) -> list[Access]:
-    """Accesses of a block that turns rows of logits into their gradient, padding included."""
-    accesses = [update(source.name, *source.box(rows))]
-    if source.pitch > source.features:
-        accesses.append(write(source.name, rows, (source.features, source.pitch)))
-    return accesses
 
 
 TOKENS = Ends(False, load, logits, loss)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ....networks.layers import LayerNorm
-from ....plan.model import read, write
-from ...elementwise import add
+from ....networks.layers import Add, LayerNorm, NoNorm
+from ....plan.builder import block_bounds
+from ...elementwise import add, add_backward
 from ...gradients import new_gradient, sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import row_blocks
 from .maps import TokenMap
@@ -18,7 +18,6 @@ def addition(low: Lowering, unit: Unit, again: bool) -> None:
     if not unit.joins_norm or again:
         add(low, unit, again)
         return
-    unit.applied = low.options.training or len(low.readers[unit.target]) > 1
     if unit.applied:
         low.output_map(unit, again)
 
@@ -36,32 +35,15 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
     name, addends = unit.layer.name, summed_by(low, unit, again)
     target = low.output_map(unit, again)
     tensors = addends.sources if addends else unit.sources
-    read_maps = dict(zip(("input", "residual"), (low.maps[tensor] for tensor in tensors), strict=False))
-    written = {"output": target}
-    if addends and addends.applied:
-        written["sum"] = low.maps[addends.target]
-    weight, bias = low.parameter(f"{name}.weight"), low.parameter(f"{name}.bias")
-    operands = {operand: m.name for operand, m in written.items()}
+    operands = dict(zip(("input", "residual"), (low.maps[tensor] for tensor in tensors), strict=False))
+    operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
+    operands |= {"output": target, "sum": low.maps[addends.target] if addends and addends.applied else None}
     kernel, attributes = "no_norm_forward", {}
     if isinstance(unit.layer, LayerNorm):
         operands["statistics"] = low.keep_beside(unit, "statistics", (target.rows, 2), again)
         kernel, attributes = "layernorm_forward", {"eps": unit.layer.eps}
-    blocks = []
-    for r in row_blocks(low, target):
-        accesses = [*(read(m.name, r) for m in read_maps.values()), read(weight), read(bias)]
-        accesses += [write(buffer, r) for buffer in operands.values()]
-        size = 4.0 * target.features * (r[1] - r[0]) * (len(read_maps) + len(written))
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
-    low.loop(
-        loop_name(unit, again),
-        kernel,
-        {operand: m.name for operand, m in read_maps.items()} | operands | {"weight": weight, "bias": bias},
-        blocks,
-        name,
-        phase_of(again),
-        features=target.features,
-        **attributes,
-    )
+    bounds, attributes["features"] = block_bounds(r=row_blocks(low, target)), target.features
+    low.loop(loop_name(unit, again), kernel, operands, bounds, name, phase_of(again), **attributes)
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -91,31 +73,16 @@ def _gradient_loop(
         )
         for kind in ("weight", "bias")
     }
-    layer_norm = isinstance(unit.layer, LayerNorm)
-    statistics = {"statistics": low.kept[f"{name}.statistics"]} if layer_norm else {}
-    read_maps = {"gradient": gradient, "input": source} | ({"residual": around} if around else {})
-    blocks = []
-    for number, r in enumerate(row_ranges):
-        accesses = [
-            *(read(m.name, r) for m in read_maps.values()),
-            *(read(buffer, r) for buffer in statistics.values()),
-            read(f"{name}.weight"),
-            write(target.name, r),
-            *(write(buffer, (number, number + 1)) for buffer in partials.values()),
-        ]
-        size = 4.0 * source.features * (r[1] - r[0]) * (len(read_maps) + 1)
-        blocks.append(({"r0": r[0], "r1": r[1], "partial": number}, accesses, 0.0, size))
-    low.loop(
-        f"{name}.gradient",
-        "layernorm_backward" if layer_norm else "no_norm_backward",
-        {operand: m.name for operand, m in read_maps.items()}
-        | {"weight": f"{name}.weight", "output": target.name, **statistics}
-        | {f"{kind}_partials": buffer for kind, buffer in partials.items()},
-        blocks,
-        name,
-        "backward",
-        features=source.features,
-    )
+    operands = {"gradient": gradient, "input": source, "residual": around, "weight": f"{name}.weight"}
+    operands |= {"output": target} | {f"{kind}_partials": buffer for kind, buffer in partials.items()}
+    kernel = "no_norm_backward"
+    if isinstance(unit.layer, LayerNorm):
+        kernel, operands["statistics"] = "layernorm_backward", low.kept[f"{name}.statistics"]
+    bounds = [{**block, "partial": number} for number, block in enumerate(block_bounds(r=row_ranges))]
+    low.loop(f"{name}.gradient", kernel, operands, bounds, name, "backward", features=source.features)
     if low.trained(unit):
         for kind, buffer in partials.items():
             low.partials[f"{name}.{kind}"] = buffer, len(row_ranges)
+
+
+LOOPS = {**dict.fromkeys((LayerNorm, NoNorm), Loops(norm, norm_backward)), Add: Loops(addition, add_backward)}

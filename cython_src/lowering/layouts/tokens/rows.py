@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....plan.model import read, write
+from ....networks.layers import GELU, ReLU
+from ....plan.builder import block_bounds
 from ...gradients import sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import row_blocks
 from .maps import TokenMap
@@ -15,13 +16,8 @@ from .maps import TokenMap
 def rowwise(low: Lowering, name: str, kernel: str, unit: Unit, phase: str, maps: Mapping[str, TokenMap]) -> None:
     """Append a loop over the rows of matrices of one shape; `maps`: operand -> map, "output" is written."""
     target = maps["output"]
-    blocks = []
-    for r in row_blocks(low, target):
-        accesses = [(write if operand == "output" else read)(m.name, *m.box(r)) for operand, m in maps.items()]
-        size = 4.0 * target.features * (r[1] - r[0]) * len(maps)
-        blocks.append(({"r0": r[0], "r1": r[1]}, accesses, 0.0, size))
-    operands = {operand: m.name for operand, m in maps.items()}
-    low.loop(name, kernel, operands, blocks, unit.layer.name, phase, features=target.features)
+    bounds = block_bounds(r=row_blocks(low, target))
+    low.loop(name, kernel, maps, bounds, unit.layer.name, phase, features=target.features)
 
 
 def relu(low: Lowering, unit: Unit, again: bool) -> None:
@@ -48,3 +44,6 @@ def gelu_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     with sent_back(low, unit, unit.sources[0]) as target:
         maps = {"gradient": gradient, "before": low.maps[unit.sources[0]], "output": target}
         rowwise(low, f"{unit.layer.name}.gradient", "gelu_backward", unit, "backward", maps)
+
+
+LOOPS = {ReLU: Loops(relu, relu_backward), GELU: Loops(gelu, gelu_backward)}

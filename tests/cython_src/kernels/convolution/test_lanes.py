@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, cut, fill, random_map, run_kernel
 
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 from forktask.cython_src.plan.builder import block_grid, ranges
 
 # Sizes with rows of whole units, of parts of units, and of the network itself.
@@ -22,8 +22,8 @@ def shapes(seed):
 def test_forward_equals_numpy_form(seed):
     """Check that the convolution, cut into blocks at random, equals its NumPy form, halo included."""
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
-    source = FeatureMap("input", groups, c_in, height, width, lanes, 2)
-    target = FeatureMap("output", groups, c_out, height, width, lanes, 2 * int(rng.integers(2)))
+    source = LanesMap("input", groups, c_in, height, width, lanes, 2)
+    target = LanesMap("output", groups, c_out, height, width, lanes, 2 * int(rng.integers(2)))
     operands = {
         "input": random_map(rng, source),
         "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
@@ -38,8 +38,8 @@ def test_forward_equals_numpy_form(seed):
 def test_data_gradient_equals_numpy_form(seed):
     """Check the data gradient, cut into blocks at random, against its NumPy form."""
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
-    gradient = FeatureMap("gradient", groups, c_out, height, width, lanes, 2)
-    target = FeatureMap("output", groups, c_in, height, width, lanes, 0)
+    gradient = LanesMap("gradient", groups, c_out, height, width, lanes, 2)
+    target = LanesMap("output", groups, c_in, height, width, lanes, 0)
     operands = {
         "gradient": random_map(rng, gradient),
         "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
@@ -55,8 +55,8 @@ def test_weight_gradient_equals_numpy_form(seed, accumulate):
     """Check the weight gradient against its NumPy form; accumulated, it adds to what was there."""
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
     halo = 2 if lanes == 1 and width % 16 else 2 * int(rng.integers(2))
-    gradient = FeatureMap("gradient", groups, c_out, height, width, lanes, halo)
-    source = FeatureMap("input", groups, c_in, height, width, lanes, 2)
+    gradient = LanesMap("gradient", groups, c_out, height, width, lanes, halo)
+    source = LanesMap("input", groups, c_in, height, width, lanes, 2)
     before = rng.standard_normal((2, c_out, 25 * c_in + 1)).astype(np.float32)
     operands = {
         "gradient": random_map(rng, gradient),
@@ -74,9 +74,9 @@ def test_weight_gradient_equals_numpy_form(seed, accumulate):
 def test_fused_pooling_equals_separate_loops(seed, instruction_set):
     """Check that convolution, ReLU and pooling in one kernel give the bits of the three kernels in turn."""
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
-    source = FeatureMap("input", groups, c_in, height, width, lanes, 2)
-    linear = FeatureMap("output", groups, c_out, height, width, lanes, 0)
-    target = FeatureMap("output", groups, c_out, height // 2, width // 2, lanes, 2)
+    source = LanesMap("input", groups, c_in, height, width, lanes, 2)
+    linear = LanesMap("output", groups, c_out, height, width, lanes, 0)
+    target = LanesMap("output", groups, c_out, height // 2, width // 2, lanes, 2)
     weights = {
         "input": random_map(rng, source),
         "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
@@ -116,9 +116,9 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
 def test_fused_unpooling_equals_separate_loops(seed, instruction_set):
     """Check that data gradient and un-pooling in one kernel give the bits of the two kernels in turn."""
     rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
-    gradient = FeatureMap("gradient", groups, c_out, height, width, lanes, 2)
-    small = FeatureMap("output", groups, c_in, height, width, lanes, 0)
-    target = FeatureMap("output", groups, c_in, 2 * height, 2 * width, lanes, 2 * int(rng.integers(2)))
+    gradient = LanesMap("gradient", groups, c_out, height, width, lanes, 2)
+    small = LanesMap("output", groups, c_in, height, width, lanes, 0)
+    target = LanesMap("output", groups, c_in, 2 * height, 2 * width, lanes, 2 * int(rng.integers(2)))
     operands = {
         "gradient": random_map(rng, gradient),
         "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
@@ -155,8 +155,8 @@ def test_result_does_not_depend_on_block_size_or_layout():
     for instruction_set in INSTRUCTION_SETS:
         results = []
         for lanes in (16, 1):
-            source = FeatureMap("input", 16 // lanes, 4, 8, 8, lanes, 2)
-            target = FeatureMap("output", 16 // lanes, 9, 8, 8, lanes, 0)
+            source = LanesMap("input", 16 // lanes, 4, 8, 8, lanes, 2)
+            target = LanesMap("output", 16 // lanes, 9, 8, 8, lanes, 0)
             x = np.zeros(source.shape, np.float32)
             x[:, :, 2:10, 2:10] = images.reshape(16 // lanes, lanes, 4, 8, 8).transpose(0, 2, 3, 4, 1)
             for c, y in ((9, 8), (2, 2), (4, 3)):
@@ -176,8 +176,8 @@ def test_result_does_not_depend_on_block_size_or_layout():
 
 def test_nan_is_not_hidden_by_relu_and_pooling():
     """Check that a NaN among the parameters reaches the pooled output instead of becoming zero."""
-    source = FeatureMap("input", 1, 1, 4, 16, 1, 2)
-    target = FeatureMap("output", 1, 1, 2, 8, 1, 0)
+    source = LanesMap("input", 1, 1, 4, 16, 1, 2)
+    target = LanesMap("output", 1, 1, 2, 8, 1, 0)
     operands = {
         "input": random_map(np.random.default_rng(0), source),
         "weight": np.full((1, 1, 5, 5), np.nan, np.float32),

@@ -8,7 +8,7 @@ from cython_src.networks_for_tests import fill as fill_plan
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import COMPARED
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.builder import ranges
 from forktask.experiments.sampling.models import make_executor
@@ -22,7 +22,7 @@ def problem(seed):
     rng = np.random.default_rng(seed)
     height, width = SIZES[seed % len(SIZES)]
     halo = int(rng.integers(0, 3))
-    source = FeatureMap("source", 2, int(rng.integers(1, 5)), height + 4 - 2 * halo, width + 4 - 2 * halo, 16, halo)
+    source = LanesMap("source", 2, int(rng.integers(1, 5)), height + 4 - 2 * halo, width + 4 - 2 * halo, 16, halo)
     return rng, source, (int(rng.integers(1, 9)), height, width)
 
 
@@ -36,7 +36,7 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
     for kernel in ("forward", "relu_pool", "backward_data", "backward_data_unpool"):
         pooled, spread = kernel == "relu_pool", kernel.endswith("unpool")
         size = (height // 2, width // 2) if pooled else (2 * height, 2 * width) if spread else (height, width)
-        target = FeatureMap("target", 2, channels, *size, 16, halo)
+        target = LanesMap("target", 2, channels, *size, 16, halo)
         operands = {"gradient" if "data" in kernel else "input": random_map(rng, source), "weight": weights}
         if "data" in kernel:
             operands["weight"] = np.ascontiguousarray(weights.swapaxes(0, 1))
@@ -71,7 +71,7 @@ def test_every_form_has_the_direct_forms_bits(seed, instruction_set):
 def test_weight_gradients_equal_the_float64_form(algorithm, seed):
     """Check weights and bias within rounding, written and added to, for each instruction set."""
     rng, source, (channels, height, width) = problem(seed)
-    gradient = FeatureMap("gradient", 2, channels, height, width, 16, int(rng.integers(0, 3)))
+    gradient = LanesMap("gradient", 2, channels, height, width, 16, int(rng.integers(0, 3)))
     accumulate = seed % 2
     shape = (1, channels, 25 * source.channels + 1)
     operands = {

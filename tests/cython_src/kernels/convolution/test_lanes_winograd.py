@@ -6,8 +6,8 @@ from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, cut, fi
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 from forktask.cython_src.lowering.layouts.lanes.algorithms import choose_convolution
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.builder import ranges
@@ -64,8 +64,8 @@ def test_weights_are_transformed(flip):
 def test_forward_is_within_the_stated_error(seed):
     """Check the convolution, cut into blocks at random, against the direct convolution in float64."""
     rng, groups, height, width, c_in, c_out = shapes(seed)
-    source = FeatureMap("input", groups, c_in, height, width, 16, 2)
-    target = FeatureMap("output", groups, c_out, height, width, 16, 2 * int(rng.integers(2)))
+    source = LanesMap("input", groups, c_in, height, width, 16, 2)
+    target = LanesMap("output", groups, c_out, height, width, 16, 2 * int(rng.integers(2)))
     weight = rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32)
     operands = {
         "input": random_map(rng, source),
@@ -90,13 +90,13 @@ def test_forward_is_within_the_stated_error(seed):
 def test_data_gradient_is_within_the_stated_error(seed):
     """Check the data gradient, cut into blocks at random, with and without un-pooling."""
     rng, groups, height, width, c_in, c_out = shapes(seed)
-    gradient = FeatureMap("gradient", groups, c_out, height, width, 16, 2)
+    gradient = LanesMap("gradient", groups, c_out, height, width, 16, 2)
     weight = rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32)
     index = rng.integers(0, 5, (groups, c_in, height, width, 16)).astype(np.uint8)
     bounds = cut(rng, groups, c_in, height)
     x = random_map(rng, gradient)
     for kernel, scale, more in (("backward_data", 1, {}), ("backward_data_unpool", 2, {"index": index})):
-        target = FeatureMap("output", groups, c_in, scale * height, scale * width, 16, 2)
+        target = LanesMap("output", groups, c_in, scale * height, scale * width, 16, 2)
         last = {"output": fill(np.empty(target.shape, np.float32)), **more}
         attributes = {**gradient.attributes("in"), **target.attributes("out")}
         expected = run_kernel(
@@ -111,8 +111,8 @@ def test_data_gradient_is_within_the_stated_error(seed):
 def test_weight_gradient_is_within_the_stated_error(seed, accumulate):
     """Check the weight gradient of parts of the rows and channels; accumulated, it adds to what was there."""
     rng, groups, height, width, c_in, c_out = shapes(seed)
-    gradient = FeatureMap("gradient", groups, c_out, height, width, 16, 2 * int(rng.integers(2)))
-    source = FeatureMap("input", groups, c_in, height, width, 16, 2)
+    gradient = LanesMap("gradient", groups, c_out, height, width, 16, 2 * int(rng.integers(2)))
+    source = LanesMap("input", groups, c_in, height, width, 16, 2)
     rows = ranges(height, int(rng.integers(1, height + 1)))
     before = rng.standard_normal((len(rows), c_out, 25 * c_in + 1)).astype(np.float32)
     operands = {
@@ -132,9 +132,9 @@ def test_weight_gradient_is_within_the_stated_error(seed, accumulate):
 def test_fused_pooling_and_cuts_leave_the_bits(instruction_set):
     """Check that ReLU and pooling in the kernel give the bits of separate loops, however loops are cut by tiles."""
     rng = np.random.default_rng(4)
-    source = FeatureMap("input", 1, 5, 12, 20, 16, 2)
-    linear = FeatureMap("output", 1, 7, 12, 20, 16, 0)
-    target = FeatureMap("output", 1, 7, 6, 10, 16, 2)
+    source = LanesMap("input", 1, 5, 12, 20, 16, 2)
+    linear = LanesMap("output", 1, 7, 12, 20, 16, 0)
+    target = LanesMap("output", 1, 7, 6, 10, 16, 2)
     weight = rng.standard_normal((7, 5, 5, 5)).astype(np.float32)
     inputs = {
         "input": random_map(rng, source),
@@ -166,8 +166,8 @@ def test_fused_pooling_and_cuts_leave_the_bits(instruction_set):
 def test_typical_error_is_what_the_default_reckons_with():
     """Check the figures the documentation gives, for 16 channels: root mean square 2e-6, at most 4e-5."""
     rng = np.random.default_rng(0)
-    source = FeatureMap("input", 1, 16, 32, 32, 16, 2)
-    target = FeatureMap("output", 1, 20, 32, 32, 16, 0)
+    source = LanesMap("input", 1, 16, 32, 32, 16, 2)
+    target = LanesMap("output", 1, 20, 32, 32, 16, 0)
     weight = rng.standard_normal((20, 16, 5, 5)).astype(np.float32)
     operands = {
         "input": random_map(rng, source),

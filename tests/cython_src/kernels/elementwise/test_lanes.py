@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, random_map, run_kernel
 
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 
 
 @pytest.mark.parametrize("lanes", [16, 1])
@@ -12,7 +12,7 @@ from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
 def test_relu_is_exact(lanes, size):
     """Check both ways, bit for bit, zeros included."""
     rng = np.random.default_rng(7)
-    source, target = (FeatureMap(name, 2, 3, *size, lanes, halo) for name, halo in (("source", 0), ("target", 2)))
+    source, target = (LanesMap(name, 2, 3, *size, lanes, halo) for name, halo in (("source", 0), ("target", 2)))
     x = rng.integers(-2, 3, source.shape).astype(np.float32)
     activation = rng.integers(0, 3, source.shape).astype(np.float32)
     output = fill(np.empty(target.shape, np.float32))

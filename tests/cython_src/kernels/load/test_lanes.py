@@ -5,14 +5,14 @@ import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 
 from forktask.cython_src.binding.bind import BlockFailure
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 
 
 @pytest.mark.parametrize(("lanes", "batch", "width"), [(16, 16, 32), (16, 19, 20), (1, 2, 6)])
 def test_load_is_exact(lanes, batch, width):
     """Check that images and labels of the iteration's row of the table arrive, zeros elsewhere."""
     rng = np.random.default_rng(1)
-    target = FeatureMap("output", 2, 3, 4, width, lanes, 2)
+    target = LanesMap("output", 2, 3, 4, width, lanes, 2)
     operands = {
         "images": rng.standard_normal((30, 3, 4, width)).astype(np.float32),
         "dataset_labels": rng.integers(0, 10, 30).astype(np.int32),
@@ -35,7 +35,7 @@ def test_load_is_exact(lanes, batch, width):
 
 def test_bad_indices_stop_the_run():
     """Check that an index outside the data set makes the kernel fail."""
-    target = FeatureMap("output", 1, 1, 2, 2, 1, 2)
+    target = LanesMap("output", 1, 1, 2, 2, 1, 2)
     operands = {
         "images": np.zeros((3, 1, 2, 2), np.float32),
         "dataset_labels": np.zeros(3, np.int32),

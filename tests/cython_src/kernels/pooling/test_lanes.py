@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, random_map, run_kernel
 
-from forktask.cython_src.lowering.layouts.lanes.maps import FeatureMap
+from forktask.cython_src.kernels.maps.lanes import LanesMap
 
 SIZES = [(2, 2), (4, 8), (8, 6), (2, 20), (6, 32), (4, 50)]
 LAYOUTS = [(16, size) for size in SIZES] + [(1, size) for size in SIZES]
@@ -15,9 +15,9 @@ def test_pooling_is_exact(lanes, size):
     """Check both ways, bit for bit, ties and zeros included."""
     rng = np.random.default_rng(7)
     height, width = size
-    large = FeatureMap("large", 2, 3, height, width, lanes, 0)
-    small = FeatureMap("small", 2, 3, height // 2, width // 2, lanes, 0)
-    padded = FeatureMap("padded", 2, 3, height, width, lanes, 2)
+    large = LanesMap("large", 2, 3, height, width, lanes, 0)
+    small = LanesMap("small", 2, 3, height // 2, width // 2, lanes, 0)
+    padded = LanesMap("padded", 2, 3, height, width, lanes, 2)
     x = rng.integers(-2, 3, large.shape).astype(np.float32)
     dy = random_map(rng, small)
     index = rng.integers(0, 5, dy.shape).astype(np.uint8)

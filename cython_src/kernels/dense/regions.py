@@ -1,0 +1,55 @@
+"""What the kernels of fully connected layers touch, and what that costs."""
+
+from __future__ import annotations
+
+from ...plan.model import read, update, write
+from ..interface.kernel_spec import size, touches
+from ..maps.channels import operand_map
+
+
+def _cost(moved):
+    """Cost of a kernel that moves so many floats of a sample: f(features, outputs)."""
+
+    def cost(a, b, shapes):
+        samples = a["lanes"] * size(b["g"])
+        features, outputs = a["features"], a["outputs"]
+        return 2.0 * features * outputs * samples, 4.0 * moved(features, outputs) * samples
+
+    return cost
+
+
+@touches("fc_forward", "fc_relu_forward", cost=_cost(lambda features, outputs: features + outputs))
+@touches("fc_backward_data", "fc_backward_data_relu", "fc_backward_data_halo", cost=_cost(lambda features, _: features))
+@touches("fc_backward_data_unpool", cost=_cost(lambda features, _: 5.25 * features))
+def fully_connected(a, b, shapes):
+    for operand in shapes:
+        if operand in ("weight", "bias"):
+            yield read(operand)
+        else:
+            yield (write if operand == "output" else read)(operand, b["g"])
+
+
+@touches("fc_backward_weights", cost=_cost(lambda features, _: features))
+def weight_gradient(a, b, shapes):
+    yield from (read("gradient", b["g"]), read("input", b["g"]))
+    yield (update if a["accumulate"] else write)("output", (b["partial"], b["partial"] + 1))
+
+
+def _flatten_cost(a, b, shapes):
+    source = operand_map("input", "in", a, shapes)
+    return 0.0, 8.0 * source.channels * source.height * source.width * size(b["n"])
+
+
+@touches("channels_flatten", cost=_flatten_cost)
+def flatten(a, b, shapes):
+    return operand_map("input", "in", a, shapes).read(b["n"]), write("output", b["n"])
+
+
+def _flatten_backward_cost(a, b, shapes):
+    return 0.0, 4.0 * a["out_channels"] * a["out_width"] * (2 + a["accumulate"]) * size(b["n"], b["y"])
+
+
+@touches("channels_flatten_backward", cost=_flatten_backward_cost)
+def flatten_backward(a, b, shapes):
+    target = operand_map("output", "out", a, shapes)
+    return read("gradient", b["n"]), target.write(b["n"], b["y"], accumulate=a["accumulate"])

@@ -1,0 +1,298 @@
+"""A generation: contestants that are measured in turns, each in a fresh process of its own.
+
+All processes of a group live at the same time; one runs, the others are stopped. A round gives each a turn of some
+tens of milliseconds, in an order tossed anew: what disturbs a machine for seconds meets all alike, and pairing within
+the round takes it out. Where a process's memory happens to lie stays as long as the process, so several generations are
+needed.
+
+`measure_generation` knows neither results folder nor progress: its argument and its result are JSON values, so that a
+generation can be measured wherever the installation is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from operator import sub
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+from ..machine.core_latency import measure_latency
+from ..machine.disturbance import Disturbance, read_memory
+from ..machine.topology import available_cpus
+from ..results.turns import disturbed_rounds, typical_step
+from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment
+from .hogs import hogs_running
+
+TURN_S = 0.03  # duration of the timed runs of a turn, for steps that are shorter
+LEAST_ROUNDS = 3
+MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
+SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
+HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
+SPUN_CPUS = 4  # at most so many of a contestant's CPUs
+ROOM = 0.8  # part of the free memory that the processes of a group may plan for together
+SPARE = 1.3  # times the planned bytes that a process may take
+LIBRARIES_BYTES = 150 << 20  # Python, NumPy and the package's libraries in a process, generously
+
+
+class Contestant(NamedTuple):
+    """A process to be measured in turns with others.
+
+    Attributes
+    ----------
+    name : str
+        Unique within the generation.
+    job : mapping
+        As for the measuring process, without `turn_s`.
+    variables : mapping
+        Environment variables of the process, beside those of this one that leave libraries alone.
+    planned_bytes : int
+        Memory of its plan.
+    limit_s : float
+        Longest time that the process may run.
+    command : sequence of str
+        The measuring process.
+    """
+
+    name: str
+    job: Mapping[str, Any]
+    variables: Mapping[str, str]
+    planned_bytes: int
+    limit_s: float
+    command: Sequence[str] = SAMPLE_COMMAND
+
+
+class Generation(NamedTuple):
+    """What is measured in turns.
+
+    Attributes
+    ----------
+    contestants : sequence of Contestant
+    reference : str
+        Name of the contestant that takes part in each group, where not all fit into memory at once.
+    target_s : float
+        Duration of a contestant's timed runs together.
+    least_rounds : int
+        Rounds that each takes part in, however long its steps are.
+    seed : str
+        Of the order of turns.
+    hogs, cpus : int, list of int
+        Processes that spin meanwhile, and where.
+    """
+
+    contestants: Sequence[Contestant]
+    reference: str
+    target_s: float
+    least_rounds: int = LEAST_ROUNDS
+    seed: str = ""
+    hogs: int = 0
+    cpus: Sequence[int] = ()
+
+
+class Bench:
+    """This machine: its clock, memory and processes; tests have another one, which takes no time."""
+
+    now = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self._disturbance = Disturbance()
+        self._work = 0
+
+    def start(self, contestant: Contestant, turn_s: float) -> MeasuringProcess:
+        """Start the process of a contestant."""
+        environment = clean_environment(os.environ, contestant.variables)
+        job = {**contestant.job, "turn_s": turn_s}
+        return MeasuringProcess(job, environment, contestant.limit_s, contestant.command)
+
+    def free_bytes(self) -> int | None:
+        """Memory that is free."""
+        return read_memory()["available_bytes"]
+
+    def spin(self, cpus: Sequence[int] | None) -> float:
+        """Run the calibration kernel on CPUs, one after the other; return the mean duration of the same work."""
+        own = os.sched_getaffinity(0)
+        chosen = sorted(own) if cpus is None else list(dict.fromkeys(cpus))
+        chosen, kernel = chosen[:SPUN_CPUS], TASK_BENCH_KERNELS.index("compute")
+        if not self._work:
+            self._work = max(1, round(4000 * SPIN_S / SPUN_CPUS / min(time_work(kernel, 4000, 1) for _ in range(5))))
+        try:
+            taken = []
+            for cpu in chosen:
+                os.sched_setaffinity(0, {cpu})
+                taken.append(time_work(kernel, self._work, 1))
+        finally:
+            os.sched_setaffinity(0, own)
+        return sum(taken) / len(taken)
+
+    def handover(self, cpus: Sequence[int] | None) -> float | None:
+        """Return the least seconds of a hand-over through a cache line between the first two of some CPUs.
+
+        Virtual CPUs move: where the host has taken two apart, a line takes three times as long, and models suffer from
+        that by very different factors.
+        """
+        if cpus is None or len(set(cpus)) < 2:
+            return None
+        return measure_latency(cpus[0], cpus[1], rounds=HANDOVERS, windows=HANDOVER_WINDOWS)
+
+    def disturbance(self) -> tuple[int, int]:
+        """Return steal in ticks and pressure in microseconds so far; 0 where the machine hides one."""
+        seen = self._disturbance.read()
+        return seen["steal_ticks"] or 0, seen["pressure_some_us"] or 0
+
+
+def measure_generation(generation: Generation, bench: Bench | None = None) -> list[dict[str, Any]]:
+    """Measure contestants in turns.
+
+    Returns
+    -------
+    list of dict
+        A group each: `rounds`, the fields of a row of that kind; `answers`: {name: fields of a sample, or {"failure",
+        "message"}}. There is one group, unless memory does not hold all contestants.
+    """
+    bench = bench or Bench()
+    free = bench.free_bytes()
+    sizes = [round(SPARE * c.planned_bytes) + LIBRARIES_BYTES for c in generation.contestants]
+    names = [c.name for c in generation.contestants]
+    reference = names.index(generation.reference) if generation.reference in names else None
+    groups = make_groups(sizes, ROOM * free if free else float("inf"), reference)
+    with hogs_running(generation.hogs, generation.cpus):
+        return [
+            _measure_group(generation, [generation.contestants[k] for k in chosen], f"{generation.seed}/{group}", bench)
+            for group, chosen in enumerate(groups)
+        ]
+
+
+def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
+    """Divide contestants into groups that fit into memory, each with the reference where it fits beside another one.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes of each contestant.
+    room : float
+        Bytes that a group may take.
+    reference : int or None
+    """
+    if sum(sizes) <= room:
+        return [list(range(len(sizes)))]
+    shared = [] if reference is None else [reference]
+    groups: list[list[int]] = []
+    for k in range(len(sizes)):
+        if k == reference:
+            continue
+        if groups and sum(sizes[j] for j in (*groups[-1], k)) <= room:
+            groups[-1].append(k)
+        else:
+            groups.append([*shared, k] if sum(sizes[j] for j in (*shared, k)) <= room else [k])
+    if reference is not None and not any(reference in group for group in groups):
+        groups.append([reference])
+    return groups
+
+
+class _Member:
+    """A contestant in a group: its process while that lives, its turns, and its answer in the end."""
+
+    def __init__(self, contestant: Contestant, process: Any):
+        self.name, self.process, self.alive = contestant.name, process, True
+        self.cpus = contestant.job.get("cpus")
+        self.wanted = 0  # rounds
+        self.turns: dict[str, Any] = {"rounds": [], "short_times_s": [], "long_times_s": []}
+        self.answer: dict[str, Any] = {}
+
+    def attempt(self, call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any] | None:
+        """Return what the process answers; where it fails, take it out, with the reason as its answer."""
+        if not self.alive:
+            return None
+        try:
+            return call(*arguments)
+        except ProcessFailure as failure:
+            self.process.close()
+            self.alive, self.answer = False, failure.row
+        return None
+
+    def make_ready(self, generation: Generation) -> None:
+        """Let the process do all that comes before its turns."""
+        ready = self.attempt(self.process.ask, {})
+        if ready is not None:
+            self.process.stop()
+            self.wanted = max(generation.least_rounds, round(generation.target_s / ready.pop("turn_s")))
+            self.turns |= ready
+
+    def wants(self, number: int) -> bool:
+        """Return whether the process takes part in a round: more than planned while noise hides its step."""
+        if number < self.wanted:
+            return self.alive
+        slopes = map(sub, self.turns["long_times_s"], self.turns["short_times_s"])
+        return self.alive and number < MOST_TIMES * self.wanted and median(slopes) <= 0
+
+    def take_turn(self, number: int, long_first: bool) -> None:
+        """Let the process go on for one turn."""
+        self.process.resume()
+        found = self.attempt(self.process.ask, {"long_first": long_first})
+        if found is not None:
+            self.process.stop()
+            times = {"rounds": number, "short_times_s": found["short_s"], "long_times_s": found["long_s"]}
+            for name, value in times.items():
+                self.turns[name].append(value)
+
+    def finish(self) -> None:
+        """Let the process do what comes after its turns, and end."""
+        if self.alive:
+            self.process.resume()
+            row = self.attempt(self.process.end)
+            self.answer = {**row, **self.turns} if row is not None else self.answer
+
+
+def _measure_group(
+    generation: Generation, contestants: Sequence[Contestant], seed: str, bench: Bench
+) -> dict[str, Any]:
+    """Measure contestants that fit into memory together."""
+    turn_s = min(TURN_S, generation.target_s / generation.least_rounds)
+    members: list[_Member] = []
+    with ExitStack() as stack:
+        # Starting is not timed, so it goes on on all CPUs at once; what comes after it is timed, and so done alone.
+        at_once = len(available_cpus())
+        for first in range(0, len(contestants), at_once):
+            for c in contestants[first : first + at_once]:
+                members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
+            for member in members[first:]:
+                member.attempt(member.process.answer)
+        for member in members:
+            member.make_ready(generation)
+        rounds = _take_rounds(members, random.Random(seed), bench)
+        for member in members:
+            member.finish()
+    disturbed = disturbed_rounds(SimpleNamespace(**rounds))
+    for member in members:
+        if "failure" not in member.answer:
+            step_time_s, fill_time_s = typical_step(SimpleNamespace(**member.turns), disturbed)
+            member.answer |= {"step_time_s": step_time_s, "fill_time_s": fill_time_s}
+    names = [member.name for member in members]
+    return {"rounds": {"contestants": names, **rounds}, "answers": {m.name: m.answer for m in members}}
+
+
+def _take_rounds(members: Sequence[_Member], generator: random.Random, bench: Bench) -> dict[str, list]:
+    """Give turns until each contestant has had as many as its steps allow."""
+    kept: dict[str, list] = {
+        name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
+    }
+    most = max((member.cpus or () for member in members), key=len)
+    for number in count():
+        order = [k for k, member in enumerate(members) if member.wants(number)]
+        if not order:
+            break
+        generator.shuffle(order)
+        begun, before, spins, handover_s = bench.now(), bench.disturbance(), [], bench.handover(most)
+        for k in order:
+            spins.append(bench.spin(members[k].cpus))
+            members[k].take_turn(number, generator.random() < 0.5)
+        steal, pressure = (now - then for now, then in zip(bench.disturbance(), before, strict=True))
+        for name, value in zip(kept, (order, spins, handover_s, bench.now() - begun, steal, pressure), strict=True):
+            kept[name].append(value)
+    return kept

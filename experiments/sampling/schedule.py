@@ -1,0 +1,101 @@
+"""A schedule: jobs one after the other, with a budget, progress, and rows that are kept as they come.
+
+An experiment is a generator of jobs, which may look at the rows so far, and at the schedule, before it yields the next.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, TextIO
+
+from .progress import ProgressBar
+
+
+class Job(NamedTuple):
+    """Something to be measured.
+
+    Attributes
+    ----------
+    stage, said : str
+        For people: the part of the experiment, and what is measured.
+    measure : callable () -> iterable of rows
+    cost : hashable
+        Jobs of one cost take about equally long.
+    """
+
+    stage: str
+    said: str
+    measure: Callable[[], Iterable[Any]]
+    cost: Hashable = None
+
+
+class Schedule:
+    """Runs jobs and hands each row on.
+
+    Parameters
+    ----------
+    label : str
+        Of the progress bar.
+    write : callable (row)
+    budget_s : float
+        Time that the jobs should take together; they are never cut short.
+    stream : text file, optional
+        Progress and messages; default: standard error.
+    """
+
+    def __init__(
+        self, label: str, write: Callable[[Any], object], *, budget_s: float = math.inf, stream: TextIO | None = None
+    ):
+        self._label, self._write, self._stream = label, write, stream or sys.stderr
+        self._start = self.now()
+        self._bar: ProgressBar | None = None
+        self.budget_s = budget_s
+        self.took: dict[Hashable, float] = {}  # seconds of the last job of each cost
+
+    def now(self) -> float:
+        """Return the time of a clock, in seconds."""
+        return time.monotonic()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the schedule was made."""
+        return self.now() - self._start
+
+    def with_room(self, costs: Mapping[Hashable, float]) -> set[Hashable]:
+        """Return the costs that fit into the rest of the budget together, the quicker ones first.
+
+        Parameters
+        ----------
+        costs : mapping
+            Seconds that jobs of each cost take together.
+        """
+        room_s, found = self.budget_s - self.spent_s, set()
+        for cost in sorted(costs, key=costs.__getitem__):
+            room_s -= costs[cost]
+            if room_s < 0:
+                break
+            found.add(cost)
+        return found
+
+    def run(self, jobs: Iterable[Job], total: int = 0) -> None:
+        """Measure all jobs; `total`: how many there are, where that is known."""
+        stage = ""
+        with ProgressBar(total, self._label, self._stream, lines=False) as self._bar:
+            for number, job in enumerate(jobs):
+                if not self._bar.visible and job.stage != stage:
+                    self.say(job.stage + (f": {number} of {total} done" if total and number else ""))
+                stage = job.stage
+                self._bar.show(number, f"{stage}, {job.said}")
+                began = self.now()
+                for row in job.measure():
+                    self._write(row)
+                self.took[job.cost] = self.now() - began
+
+    def say(self, message: str) -> None:
+        """Print a line for people."""
+        if self._bar is not None:
+            self._bar.clear()
+        print(f"forktask: {message}", file=self._stream, flush=True)

@@ -1,0 +1,309 @@
+"""`forktask metg`: from samples to METG, and one tiny run of it."""
+
+import csv
+import itertools
+import json
+
+import numpy as np
+import pytest
+from experiments.synthetic_results import typed
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.commands.main import main
+from forktask.experiments.metg import metg
+from forktask.experiments.metg.figure import caption, draw
+from forktask.experiments.metg.measure import unit_time_s, work_ladder
+from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
+from forktask.experiments.sampling.models import built_models, parse_model, process_environment
+
+GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
+UNIT_S = 2e-9
+
+
+def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1e-4, **more):
+    """A process of a runtime that costs `overhead_s` of one thread's time for each task."""
+
+    def iteration_times(work):
+        return [16 * (work * UNIT_S + overhead_s) / threads] * 3
+
+    points = [
+        {
+            "work": w,
+            "mean_work": float(w),
+            "num_tasks": 16,
+            "iteration_times_s": iteration_times(w),
+            "prepare_s": prepare_s,
+        }
+        for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))
+    ]
+    asked = {
+        "model": model,
+        "threads": threads,
+        "graph": GRAPH,
+        "repetition": repetition,
+        "position": 0,
+        "quick": False,
+        "variables": {},
+        "cpus": [*range(threads)],
+        "interference": 0,
+    }
+    found = {
+        "parallel": threads,
+        "disturbance": {"pressure_some_us": 20000},
+        "wall_s": 1.0,
+        "unit_s": UNIT_S * (1 + repetition),
+        "record_s": 1.6e-5,
+        "close_s": None,
+        "points": points,
+        "empty": {
+            "work": 0,
+            "mean_work": 0.0,
+            "num_tasks": 16,
+            "iteration_times_s": iteration_times(0),
+            "prepare_s": prepare_s,
+        },
+    }
+    if "reason" in more:
+        return {"kind": "metg_failure", **asked, **more}
+    return {"kind": "metg", **asked, **found, **more}
+
+
+def table_of(rows):
+    return summarise(typed(rows))
+
+
+def test_metg_is_twice_the_overhead():
+    """Check the definition: with a constant cost a task, half of the rate is reached where the work takes as long."""
+    table = table_of([row(repetition=0), row(repetition=1, overhead_s=30e-9)])
+    assert table["unit_s"] == {"compute": UNIT_S}
+    entry = table["results"][0]
+    assert entry["metg_s"]["low"] == pytest.approx(40e-9, rel=0.03)
+    assert entry["metg_s"]["high"] == pytest.approx(60e-9, rel=0.03)
+    assert entry["empty_task_s"]["low"] == pytest.approx(10e-9)
+    assert entry["record_s"]["median"] == pytest.approx(1e-6)
+    assert entry["close_s"] is None
+    assert all(0 < p["efficiency_low"] <= p["efficiency"] <= p["efficiency_high"] < 1 for p in entry["curve"])
+
+
+def test_metg_between_points_and_where_it_is_not_reached():
+    """Check interpolation, the first point, and curves that stay below."""
+    assert metg_s([1, 4], [0.25, 0.75], 1.0) == pytest.approx(4.0)
+    assert metg_s([2, 4], [0.8, 0.9], 1.0) == pytest.approx(2.5)
+    assert metg_s([1, 2, 4], [0.1, 0.2, 0.4], 1.0) is None
+    table = table_of([{**row(), "points": row()["points"][:2]}])
+    assert table["results"][0]["metg_s"] is None
+    assert "not reached" in format_table(table)
+
+
+def test_disturbed_figures_are_said_to_be():
+    """Check the warning, and that the fastest run counts but with hogs the median."""
+    quiet, pressed = row(), row(disturbance={"pressure_some_us": 500000})
+    assert "disturbed" not in format_table(table_of([quiet]))
+    assert "up to 50%" in format_table(table_of([pressed]))
+    # METG of disturbed runs and of quick checks is withheld, in every form; hogs were asked for.
+    for entry, why in ((pressed, "disturbed"), (row(quick=True), "quick")):
+        table = table_of([entry])
+        assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
+        (line,) = csv.DictReader(as_csv(table).splitlines())
+        assert line["metg_s"] == "" and line["withheld"] == why
+        assert f"taskiter on 2: {why}." in caption(table["results"], table["unit_s"])
+    assert table_of([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
+    for interference, expected in ((0, 10e-9), (1, 20e-9)):
+        uneven = row(interference=interference)
+        uneven["empty"]["iteration_times_s"] = [16 * t for t in (10e-9, 20e-9, 90e-9)]
+        assert table_of([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
+
+
+def test_the_figure_draws_the_envelope():
+    """Check that METG lies on a drawn curve that never falls, and that its range is drawn."""
+    rows = [row(repetition=0), row(repetition=1, overhead_s=200e-9)]
+    rows[0]["points"][4]["iteration_times_s"] = [1e-6 * 16]  # one slow point
+    rows[1]["points"][4]["iteration_times_s"] = [1e-6 * 16]
+    (entry,) = table_of(rows)["results"]
+    assert any(b["efficiency"] < a["efficiency"] for a, b in itertools.pairwise(entry["curve"]))
+    (axis,) = draw([entry]).axes
+    _, curve, marks, ends, mark = axis.lines
+    assert all(np.diff(curve.get_ydata()) >= 0) and max(curve.get_ydata()) == max(marks.get_ydata())
+    crossing = np.interp(0.5, curve.get_ydata(), curve.get_xdata())
+    assert mark.get_xdata()[0] == pytest.approx(crossing, rel=0.1)
+    assert list(ends.get_xdata()) == [entry["metg_s"]["low"] * 1e9, entry["metg_s"]["high"] * 1e9]
+    entry["metg_s"] = {"median": 93e-6, "low": 92.5e-6, "high": 1.2e-3}
+    assert "93000" in format_table({"unit_s": {}, "results": [entry]})
+
+
+def test_break_even_counts_replays_against_eager_tasks():
+    """Check (preparation beyond the eager model's) / (gain of an iteration)."""
+    table = table_of(
+        [
+            row("tasks", overhead_s=120e-9, prepare_s=0.0),
+            row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
+            row("forkjoin", overhead_s=200e-9),
+            row("tbb", reason="crash", message="lost"),
+        ]
+    )
+    found = {entry["model"]: entry["break_even"] for entry in table["results"]}
+    assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "tbb": None}
+    text = format_table(table)
+    assert "crash: lost" in text and "fft, 4 x 4 tasks" in text
+
+
+def test_the_ladder_grows_by_about_the_square_root_of_two():
+    """Check whole numbers from the start on, without repeats."""
+    assert list(itertools.islice(work_ladder(0), 8)) == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert list(itertools.islice(work_ladder(5.5), 3)) == [6, 8, 12]
+
+
+def test_the_kernels_unit_is_timed():
+    """Check that a unit of memory takes longer than one of arithmetic, and that one of waiting is 1 ns."""
+    assert unit_time_s("memory") > unit_time_s("compute") > 0
+    assert unit_time_s("busy_wait") == 1e-9
+
+
+def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
+    """Check the command from processes to figure, caption, table and samples."""
+    out = tmp_path / "metg"
+    command = [
+        "metg",
+        "--quick",
+        "--models",
+        "serial,forkjoin:schedule=dynamic",
+        "--threads",
+        "1",
+        "--width",
+        "4",
+        "--steps",
+        "4",
+        "--pattern",
+        "fft,trivial",
+        "--json",
+        "--out",
+        str(out),
+    ]
+    assert main(command) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [(e["graph"]["pattern"], e["model"]) for e in table["results"]] == [
+        (p, m) for p in ("fft", "trivial") for m in ("serial", "forkjoin:schedule=dynamic")
+    ]
+    serial = table["results"][0]
+    assert serial["empty_task_s"]["median"] > 0 and len(serial["curve"]) > 3
+    assert {p.name for p in out.iterdir()} == {
+        "samples.jsonl",
+        "metg.csv",
+        "metg_fft.pdf",
+        "metg_fft.txt",
+        "metg_trivial.pdf",
+        "metg_trivial.txt",
+    }
+    kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert kinds == ["run"] + ["metg"] * 4
+    assert len(list(csv.DictReader((out / "metg.csv").open()))) == 4
+    assert "METG(50 %)" in (out / "metg_fft.txt").read_text()
+    # Interrupted: the last row is missing, the one before is half-written. The same command measures those two.
+    lines = (out / "samples.jsonl").read_text().splitlines(keepends=True)
+    (out / "samples.jsonl").write_text("".join(lines[:3]) + lines[3][:100])
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    again = json.loads(captured.out)
+    assert "2 measurements are there" in captured.err
+    assert [(e["model"], e["repeats"]) for e in again["results"]] == [(e["model"], 1) for e in table["results"]]
+    rows = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in rows] == ["run", "metg", "metg", "run", "metg", "metg"]
+    assert main(command) == 0  # nothing is missing
+    assert json.loads(capsys.readouterr().out) == again
+    assert main([*command, "--width", "5"]) == 2
+    assert "another configuration: width differ" in capsys.readouterr().err
+
+
+def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
+    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work."""
+    assert (
+        main(
+            [
+                "metg",
+                "--quick",
+                "--models",
+                "serial",
+                "--threads",
+                "1",
+                "--network",
+                "cifar10_cnn",
+                "--batch",
+                "16",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    entry = json.loads(capsys.readouterr().out)["results"][0]
+    assert entry["graph"]["network"] == "cifar10_cnn"
+    assert entry["empty_task_s"]["median"] > 0 and entry["curve"]
+
+
+def test_every_outside_reference_is_measured(capsys):
+    """Check that OpenMP tasks, oneTBB and libomp run in processes of their own, as far as they are installed."""
+    models = [m for m in ("openmp_tasks", "tbb", "taskflow", "starpu") if m in built_models()]
+    try:
+        assert process_environment(parse_model("openmp_tasks:runtime=libomp"))
+        models.append("openmp_tasks:runtime=libomp")
+    except UsageError:
+        pass
+    assert (
+        main(
+            [
+                "metg",
+                "--quick",
+                "--models",
+                ",".join(models),
+                "--threads",
+                "1",
+                "--width",
+                "4",
+                "--steps",
+                "2",
+                "--pattern",
+                "no_comm",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert {e["model"] for e in results} == set(models)
+    assert all(e["repeats"] == 1 and e["curve"] for e in results)
+
+
+@pytest.mark.parametrize(("measured", "shown"), [(0, 0), (1, 1)])
+def test_an_interrupt_shows_what_was_measured(measured, shown, monkeypatch, capsys):
+    """Check the table after Ctrl-C without a folder: of what there is, or none, and the exit code."""
+    sample, calls = metg.measure_in_process, []
+
+    def interrupted(*arguments, **options):
+        if len(calls) == measured:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return sample(*arguments, **options)
+
+    monkeypatch.setattr(metg, "measure_in_process", interrupted)
+    command = ["metg", "--quick", "--models", "serial,forkjoin", "--threads", "1", "--width", "2", "--steps", "2"]
+    assert main(command) == 130
+    captured = capsys.readouterr()
+    assert captured.out.count("stencil_1d") == shown and captured.err.endswith("forktask: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--pattern", "ring"], "pattern must be one of"),
+        (["--models", "magic"], "no model is called"),
+        (["--threads", "x"], "--threads takes whole numbers"),
+        (["--threads", "4096"], "available cores"),
+        (["--network", "lenet99"], "network"),
+        (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
+        (["--repeats", "0"], "--repeats must be a whole number of at least 1; got 0"),
+        (["--models", "serial", "--threads", "2", "--oversubscribe"], "serial must run on one thread, got 2 threads"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message, capsys):
+    """Check the messages and the exit code."""
+    assert main(["metg", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,247 @@
+"""The timing loop, on a clock that is part of the test."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.binding.bind import EVENT_DTYPE, bind
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.model import Block, read, update
+from forktask.experiments.machine.disturbance import Disturbance
+from forktask.experiments.sampling.child import converse
+from forktask.experiments.sampling.measure import measure_sample
+from forktask.experiments.sampling.profile import block_times
+from forktask.experiments.sampling.subject import build, hash_arrays
+from forktask.experiments.sampling.timing import Stepper, still_falling, take_turns, turn_lengths, warm_up
+
+
+class FakeExecutor:
+    """Advances a clock instead of computing: `fill` seconds a run, `step(i)` seconds for iteration i."""
+
+    def __init__(self, step, fill=0.0):
+        self.now, self.step, self.fill, self.done = 0.0, step, fill, []
+
+    def clock(self):
+        return self.now
+
+    def run(self, count, first):
+        self.done.append((first, count))
+        self.now += self.fill + sum(self.step(i) for i in range(first, first + count))
+
+
+def test_iterations_go_on_where_the_last_run_ended():
+    """Check that no iteration is run twice or left out, also in a plan of several steps a pass."""
+    fake = FakeExecutor(lambda i: 1.0)
+    stepper = Stepper(fake, stride=2, clock=fake.clock)
+    assert (stepper.run(1), stepper.run(3)) == (2.0, 6.0)
+    assert fake.done == [(0, 2), (2, 6)]
+
+
+def turns(stepper, pass_time_s, turn_s, count=3):
+    """What a process says when it is ready, its turns, and the number of their steps."""
+    said = []
+    requests = iter([{"long_first": bool(n % 2)} for n in range(count)] + [None])
+
+    def respond(answer):
+        said.append(answer)
+        return next(requests)
+
+    steps = converse(take_turns(stepper, pass_time_s, turn_s), respond)
+    return said[0], said[1:], steps
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("step", [1e-5, 1e-3, 0.02, 0.5])
+def test_a_turn_holds_a_short_and_a_long_run(step, stride):
+    """Check lengths, times in either order, the untimed run before them, and the number of steps."""
+    fake = FakeExecutor(lambda i: step, fill=0.003)
+    ready, taken, steps = turns(Stepper(fake, stride, fake.clock), step * stride, turn_s=0.1)
+    short, long = ready["short_steps"], ready["long_steps"]
+    for turn in taken:
+        assert turn["short_s"] == pytest.approx(0.003 + short * step)
+        assert turn["long_s"] == pytest.approx(0.003 + long * step)
+    assert [count for _, count in fake.done] == [short, short, long, short, long, short, short, short, long]
+    assert sum(count for _, count in fake.done) == steps
+
+
+def test_turn_lengths_keep_to_the_budget():
+    """Check that two different lengths are always chosen and that short steps stay within the target."""
+    for pass_time in 10.0 ** np.linspace(-7, 1, 33):
+        short, long = turn_lengths(pass_time, 0.03)
+        assert 1 <= short < long
+        assert (short + long) * pass_time <= max(0.03 + 1e-9, 3.01 * pass_time)
+
+
+def test_the_trend_test():
+    """Check that falling series are seen, and constant, rising and noisy ones are not called falling."""
+    assert still_falling([8, 7, 6, 5, 4, 3, 2, 1])
+    assert still_falling([8, 7, 5, 6, 4, 3, 1, 2])
+    assert not still_falling([1.0] * 8)
+    assert not still_falling([1, 2, 3, 4, 5, 6, 7, 8])
+    generator = random.Random(7)
+    false_alarms = sum(still_falling([generator.random() for _ in range(8)]) for _ in range(2000))
+    assert false_alarms < 0.07 * 2000
+
+
+def test_warm_up_ends_when_times_stop_falling():
+    """Check that it outlasts a falling phase, that one disturbance does not matter, and that its end is noted."""
+    fake = FakeExecutor(lambda i: 0.02 + 0.1 * 0.7**i)
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
+    assert warm.stationary
+    assert len(warm.times_s) >= 16
+    assert warm.pass_time_s == pytest.approx(0.02, rel=0.05)
+    fake = FakeExecutor(lambda i: 0.02 if i % 5 else 0.03)
+    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=10).stationary
+
+
+def test_warm_up_is_bounded():
+    """Check that a series that never settles ends at the limit and says so, after two runs at least."""
+    fake = FakeExecutor(lambda i: 1.0 / (1 + i))
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=3)
+    assert not warm.stationary
+    assert fake.now < 4
+    fake = FakeExecutor(lambda i: 100.0)
+    assert warm_up(Stepper(fake, clock=fake.clock), limit_s=1).passes == [1, 1]
+
+
+def test_short_steps_are_timed_in_longer_runs():
+    """Check that warm-up runs grow until the clock's resolution does not matter."""
+    fake = FakeExecutor(lambda i: 1e-6)
+    warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
+    assert warm.times_s[-1] >= 0.02
+    assert warm.pass_time_s == pytest.approx(1e-6)
+
+
+def test_hashes_see_bytes_shapes_and_names():
+    """Check that the hash changes with one bit, a shape, a dtype or a name, and not with memory layout."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    b = a.copy()
+    b[1, 1] = np.nextafter(b[1, 1], np.float32(9))
+    hashes = [hash_arrays(x) for x in ({"a": a}, {"a": b}, {"b": a}, {"a": a.reshape(3, 2)}, {"a": a.view(np.int32)})]
+    assert len(set(hashes)) == 5
+    assert hash_arrays({"a": np.asfortranarray(a)}) == hashes[0]
+
+
+def chain_plan(width=4, steps=3):
+    """Hash chains; the parameter's bits depend on every block."""
+    builder = PlanBuilder("chain", parameters=("even", "odd"))
+    for name in ("even", "odd"):
+        builder.buffer(name, (width,), "uint64", role="parameter")
+    for step in range(steps):
+        out, source = ("even", "odd") if step % 2 else ("odd", "even")
+        blocks = [Block((i, i, i + 1), (update(out, (i, i + 1)), read(source, (i, i + 1)))) for i in range(width)]
+        attributes = {"work": 0, "fail_iteration": -1, "fail_index": 0}
+        builder.loop(f"step{step}", "hash_chain", {"out": out, "in": source}, blocks, attributes=attributes)
+    return builder.build()
+
+
+JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "turn_s": 0.01, "warmup_s": 0.01, "seed": 1}
+
+
+def sample_of(job, bound):
+    """A sample with two turns, taken in this process."""
+    requests = iter([{}, {"long_first": True}, {"long_first": False}, None])
+    return converse(measure_sample(job, bound), lambda said: next(requests))
+
+
+@pytest.mark.two_cpus
+def test_a_sample_holds_the_conduct_of_its_model(monkeypatch):
+    """Check what differs between two models, the number of CPU swaps."""
+    monkeypatch.setattr(
+        "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+    )
+    plan = task_bench("stencil_1d", 4, 8, kernel="compute", work=500)
+    job = {**JOB, "threads": 2, "cpus": sorted(os.sched_getaffinity(0))[:2]}
+    found = {
+        model: sample_of({**job, "model": model}, bind(plan))
+        for model in ("forkjoin", "taskiter", "tasks:preemption=swap")
+    }
+    forkjoin, taskiter, swapping = (row["conduct"] for row in found.values())
+    assert forkjoin["caller_executes"] and forkjoin["idle_runtime"] == "libgomp"
+    assert not taskiter["caller_executes"] and taskiter["spin_ns"] > 0
+    assert [conduct["preemption"] for conduct in (forkjoin, taskiter, swapping)] == ["stay", "stay", "swap"]
+    assert [found[model]["cpu_swaps"] for model in ("forkjoin", "taskiter")] == [0, 0]
+    assert found["tasks:preemption=swap"]["cpu_swaps"] >= 0
+
+
+def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
+    """Check a whole sample in this process, for two models on one plan."""
+    monkeypatch.setattr(
+        "forktask.experiments.sampling.measure.loaded_libraries", lambda: [{"kind": "blas", "threads": 1}]
+    )
+    samples = [
+        sample_of({**JOB, "model": model, "threads": threads}, bound=bind(chain_plan(), target="numpy"))
+        for model, threads in (("serial", 1), ("forkjoin", 2))
+    ]
+    for sample in samples:
+        json.dumps(sample, allow_nan=False)
+        assert sample["check_iterations"] == 20
+        assert sample["num_steps"] > 0 and sample["timed_wall_s"] > 0
+        assert set(sample["disturbance"]) == set(Disturbance.FIELDS)
+        assert 0 < sample["libraries_bytes"] <= sample["max_resident_bytes"] and sample["graph_bytes"] > 0
+        assert sample["energy"]["joules"] is None or sample["energy"]["error"] is None
+        assert min(sample["prepare_s"], sample["first_replay_s"]) > 0
+        assert (sample["record_s"], sample["close_s"]) == (None, None)
+    assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
+
+
+def test_blas_on_several_threads_is_refused(monkeypatch):
+    """Check that a process whose BLAS would run more threads than blocks expect gives no sample."""
+    libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
+    monkeypatch.setattr("forktask.experiments.sampling.measure.loaded_libraries", lambda: libraries)
+    with pytest.raises(RuntimeError, match="one thread"):
+        sample_of({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
+
+
+def test_what_does_not_fit_is_not_begun(monkeypatch):
+    """Check that memory is asked for before it is touched."""
+    monkeypatch.setattr("forktask.experiments.sampling.subject.read_memory", lambda: {"available_bytes": 51 << 20})
+    with pytest.raises(MemoryError, match="batch [0-9]+ would fit"):
+        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
+
+
+def test_block_times_are_medians_and_sums_are_means():
+    """Check that one block pushed off its CPU changes the busy time, not the typical time of the block."""
+    plan = chain_plan(width=1, steps=1)
+    events = [(10_000 * k, 10_000 * k + (9000 if k == 1 else 100), k, 0, 0) for k in range(3)]
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 3)
+    assert times["block_time_s"]["step0"] == pytest.approx([100e-9])
+    assert times["loop_time_s"]["step0"] == pytest.approx(9200e-9 / 3)
+
+
+def test_times_of_loops_are_means_over_passes():
+    """Check busy times of blocks and loops against events made by hand."""
+    plan = chain_plan(width=2, steps=2)
+    events = []
+    for iteration in range(2):
+        base = 1_000_000_000 * (iteration + 1)
+        for task in range(4):
+            start = base + 1000 * (task // 2)
+            events.append((start, start + 100 * (task + 1) * (iteration + 1), iteration, task, task % 2))
+    times = block_times(np.array(events, EVENT_DTYPE), plan, 2)
+    assert times["block_time_s"]["step0"] == pytest.approx([150e-9, 300e-9])
+    assert times["block_mean_s"]["step0"] == pytest.approx([150e-9, 300e-9])
+    assert times["loop_time_s"]["step1"] == pytest.approx(450e-9 + 600e-9)
+
+
+def test_a_block_missing_from_the_log_is_an_error():
+    """Check that a profile of blocks run too often or not at all is refused by name."""
+    plan = chain_plan(width=2, steps=1)
+    with pytest.raises(RuntimeError, match=r"step0\[1\]"):
+        block_times(np.array([(0, 1, 0, 0, 0)], EVENT_DTYPE), plan, 1)
+
+
+def test_the_measuring_process_imports_nothing_heavy():
+    """Check that no plotting, table or joblib module is loaded by measuring."""
+    program = (
+        "import sys, forktask.experiments.sampling.measure as m, forktask.forkjoin.executor\n"
+        "print([n for n in ('pandas', 'matplotlib', 'seaborn', 'joblib', 'scipy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,358 @@
+"""Training studies: their files, runs, resumption, tables and figures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.networks.registry import get_network
+from forktask.experiments.commands.main import main
+from forktask.experiments.results.files import SHIPPED
+from forktask.experiments.results.folder import SAMPLES, ResultsWriter, new_run
+from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
+from forktask.experiments.studies import loaders, running, tables
+from forktask.experiments.studies.configuration import find_study, read_study
+from forktask.experiments.studies.running import StudyResults, run_study
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
+
+FILE = """\
+# Two stages. How to read it: down is better.
+title = "A small study"
+
+[train]
+data = "digits"
+network = "lenet5"
+batch = [32, 2048]
+model = ["serial", "taskiter"]
+threads = 1
+epochs = 1
+schedule = "cosine"
+
+[study]
+accuracy = [0.05, 1.0]
+
+[[stages]]
+frozen = "conv1"
+
+[[stages]]
+learning_rate = 0.001
+epochs = 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):
+    """Check results, stages, tables, figures, what did not run, and that a second call trains nothing that is done."""
+    out = tmp_path / "out"
+    train, trained = running._train, []
+
+    def interrupted(run, folder, *arguments):
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(run.run_id)
+        return train(run, folder, *arguments)
+
+    monkeypatch.setattr(running, "_train", interrupted)
+    assert main(["study", str(file), "--out", str(out)]) == 130
+    assert f"forktask study {file} --out {out}" in capsys.readouterr().err
+    before = (out / SAMPLES).read_text()
+    monkeypatch.setattr(running, "_train", train)
+    assert main(["study", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
+    text = capsys.readouterr().out
+    assert (out / SAMPLES).read_text().startswith(before) and text.count("seed 0: test") == 1
+    assert "bit-identical parameters (1 comparison of 2 runs" in text
+    assert "Data: UCI" in text and "Pretrained" not in text
+    assert "--batch must not exceed the 1258 training images" in text and "not reached" in text
+    report = json.loads((out / "report.json").read_text())
+    assert [(row["batch"], row["model"], row["epochs"]) for row in report["runs"]] == [
+        (32, "serial", 3),
+        (32, "taskiter", 3),
+    ]
+    for row in report["runs"]:
+        assert row["time_to_0.05"] > 0 and row["time_to_1"] is None
+        assert row["peak_bytes"] > row["libraries_bytes"] > 1e7
+        assert row["loader_bytes"] > 1e6 and row["load_s"] > 0 and row["forward_s"] > 0
+        assert row["phases_timed"] == ("wall" if row["model"] == "serial" else "busy")
+    for row in report["memory"]:
+        assert row["grown_bytes"] is None  # two epochs are too few
+        parts = (*tables.PLANNED, "libraries_bytes", "loader_bytes", "rest_bytes")
+        assert sum(row[part] for part in parts) == pytest.approx(row["peak_bytes"])
+        assert row["gradients"] > row["weights"] > 0 and row["optimiser"] > 0
+        assert row["evaluating plans"] > row["activations"]  # two plans with batches as large, for validation and rest
+        # The second stage does not count what drawing the first one's curve would load.
+        assert row["rest_bytes"] < 60e6
+    assert len(report["failures"]) == 2
+    paths = sorted(out.glob("runs/32-serial*/stage-*/parameters*"))
+    frozen, tuned = [read_safetensors(path)[0]["conv1.weight"] for path in paths]
+    bound = bind(lower(get_network("lenet5"), batch=32))
+    initialise(bound, 0)
+    assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
+    page = (out / "report.html").read_text()
+    assert "How to read it: down is better" in page
+    assert "How well does a neural network" in page and "from 2 random starts" not in page and "3 epochs" in page
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {"accuracy_over_time", "by_batch", "phases"}
+    epochs = (out / "epochs.csv").read_text().splitlines()
+    assert len(epochs) == 1 + 2 * 3
+
+
+def test_what_was_loaded_from_pretrained_weights_is_reported(file, tmp_path, monkeypatch, capsys):
+    """Check loaded arrays, a layer that begins at random and one that is not used, from a stranger's file."""
+    monkeypatch.chdir(tmp_path)
+    network = get_network("lenet5")
+    bound = bind(lower(network, batch=32))
+    initialise(bound, 3)
+    arrays = {name: bound.arrays[name] for name in network.parameter_shapes()}
+    last = [name for name in arrays if name.startswith("fc3.")]
+    arrays |= {name: np.zeros((7, *arrays[name].shape[1:]), np.float32) for name in last} | {"head": np.ones(2)}
+    write_safetensors(tmp_path / "w.safetensors", arrays)
+    small = FILE.replace("batch = [32, 2048]", 'batch = 32\nstart = "w.safetensors"').replace('["serial", ', "[")
+    file.write_text(small)
+    assert main(["study", str(file), "--out", "out"]) == 0
+    said = "lenet5: loaded 8 of 10 arrays from w.safetensors; begin at random: fc3.weight, fc3.bias; not used: "
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert "Pretrained weights" in (tmp_path / "out" / "report.html").read_text()
+    file.write_text(small.replace("learning_rate = 0.001", 'start = "w.safetensors"'))
+    assert main(["study", str(file), "--out", "out"]) == 2
+    assert "start must be in [train] or the first of [[stages]]" in capsys.readouterr().err
+
+
+def history(errors, step):
+    """Epochs of a training."""
+    same = dict.fromkeys(("train_loss", "train_error_rate", "valid_loss", "learning_rate", "resident_bytes"), 1.0)
+    same["disturbance"] = {"pressure_some_us": 0.2e6 * step}
+    return [
+        EpochRow(seed=0, epoch=i + 1, time_s=step * (i + 1), error_rate=error, **same) for i, error in enumerate(errors)
+    ]
+
+
+def result(digest):
+    """What a run of two stages leaves."""
+    end = TrainedRow(
+        **dict.fromkeys(("seed", "loader_bytes"), 0),
+        **dict.fromkeys(("epochs", "time_s", "test_loss"), 1),
+        **dict.fromkeys(("phases_timed", "started"), ""),
+        phase_s={},
+        planned_bytes={},
+        samples_per_epoch=100,
+        test_accuracy=0.5,
+        peak_bytes=9,
+        libraries_bytes=5,
+        parameters="p",
+        parameters_sha256=digest,
+    )
+    texts = dict.fromkeys(("title", "data", "data_note", "energy", "check"), "")
+    accuracy = dict.fromkeys(("test_accuracy_median", "test_accuracy_min", "test_accuracy_max"), 0.5)
+    summary = Summary(**texts, **accuracy, config={}, smoke_test=True, seeds=[end])
+    histories = history([0.99], 2.0), history([0.97, 0.2], 1.0)
+    return TrainingRow(run_id="r", stages=[Stage(summary=summary, history=rows) for rows in histories])
+
+
+def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
+    """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
+    study = read_study(file)
+    runs = [run for run in study.runs() if run.axes["batch"] == 32]
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
+    epochs = tables.epoch_table(results)
+    assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
+    assert epochs["epoch_time_s"].tolist() == [2.0, 1.0, 1.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
+    assert tables.memory_table(results)[0]["rest_bytes"] == 4 and np.isnan(
+        tables.memory_table(results)[0]["grown_bytes"]
+    )
+    rows = tables.run_table(results)
+    assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3
+    assert "(3 epochs)" in tables.disturbance_warnings(rows)[0]
+    assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
+    assert tables.agreement(results)[0] and not tables.agreement(results)[1]
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], "env")
+    assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
+
+
+LOADING = """\
+[train]
+data = "thumbnails:24:48x64"
+image_size = "32x40"
+network = "starpu_cnn"
+load = ["memory", "files"]
+model = ["serial", "taskiter:unroll=2:slots=2"]
+threads = 1
+batch = 4
+learning_rate = 0.001
+epochs = 1
+
+[study]
+loaders = true
+"""
+
+
+@pytest.fixture
+def loading(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "loading.toml").write_text(LOADING)
+    return tmp_path / "loading.toml"
+
+
+@pytest.mark.parametrize("way", ["loop", "joblib", pytest.param("DataLoader", marks=pytest.mark.torch)])
+def test_each_way_of_loading_is_measured(loading, way):
+    """Check rate and memory of a way, in this process."""
+    job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == way)
+    row = loaders.measure_loader(job)
+    assert row["images_per_s"] > 1 and row["workers_bytes"] == 0
+    assert row["peak_bytes"] == row["libraries_bytes"] + row["loader_bytes"] > row["libraries_bytes"] > 10e6
+
+
+def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
+    """Check both shares against the rates in the report, and that what was measured is not measured again."""
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    assert "of both" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    alone = {row["way"]: row["images_per_s"] for row in report["loaders"] if row["way"] != "DataLoader"}
+    rates = {(row["load"], row["model"]): row["samples_per_s"] for row in report["runs"]}
+    assert [*alone] == ["loop", "joblib"] and [row["load"] for row in report["loading"]] == ["files", "files"]
+    for row in report["loading"]:
+        loads = max(found["images_per_s"] for found in report["loaders"])
+        trains, both = rates["memory", row["model"]], rates["files", row["model"]]
+        assert row["of_lower"] == pytest.approx(both / min(loads, trains))
+        assert row["of_both"] == pytest.approx(both / (1 / (1 / loads + 1 / trains)))
+    monkeypatch.setattr(
+        running, "measure_in_process", lambda job, *rest: {"failure": "usage", "message": f"no {job['way']}"}
+    )
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    again = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [row["images_per_s"] for row in again["loaders"]] == [row["images_per_s"] for row in report["loaders"]]
+    kept = (tmp_path / "out" / SAMPLES).read_text().splitlines(keepends=True)
+    (tmp_path / "out" / SAMPLES).write_text("".join(line for line in kept if '"kind":"loading"' not in line))
+    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    again = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert not again["loaders"] and {"loop, 1: no loop", "joblib, 1: no joblib"} <= {
+        row["message"] for row in again["failures"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("epochs = 1\n", "epoch = 1\n"), "got 'epoch'; did you mean 'epochs'"),
+        (("[study]", "[studies]"), "got 'studies'"),
+        (("threads = 1", "threads = 0"), "threads must be"),
+        (("[0.05, 1.0]", "[5]"), "accuracy must be numbers"),
+        (("batch = [32, 2048]", "batch = []"), "empty list"),
+        (("[0.05, 1.0]", "[true]"), "accuracy must be numbers"),
+        (("title =", "title"), "must be TOML"),
+        (("A small", "A\\u001b[2Jsmall"), "title in .* without control characters"),
+        (('model = ["serial", "taskiter"]', 'model = "none"'), "none"),
+        (("threads = 1", "seeds = 0"), "seeds must be"),
+        (("threads = 1", "seeds = [1, 2]"), "one number of seeds"),
+        (('frozen = "conv1"', "epochs = [1, 2]"), "one value"),
+        (("[study]", "[study]\nloaders = true"), "loaders .* got memory"),
+        ((FILE, 'title = "A small study"\n'), r"must have a table \[train\]"),
+        ((FILE, "[train]\nepochs = 1\n[stages]\nepochs = 1\n"), r"list of tables.*\[\[stages\]\]"),
+    ],
+)
+def test_wrong_files_are_refused(file, change, message):
+    """Check one sentence for each kind of mistake."""
+    file.write_text(FILE.replace(*change))
+    with pytest.raises(UsageError, match=message):
+        read_study(file)
+
+
+def test_repeated_values_are_one_run(file):
+    """Check that a value named twice is trained and shown once, as in a sweep."""
+    file.write_text(FILE.replace('["serial", "taskiter"]', '["serial", "taskiter", "serial"]'))
+    study = read_study(file)
+    assert study.axes["model"] == ("serial", "taskiter") and len(study.runs()) == 4
+
+
+def test_folders_of_others_are_refused(file, tmp_path):
+    """Check a folder with other files, of another study, machine, or a broken one, and a study that does not exist."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(UsageError, match="must be empty or hold results of forktask"):
+        run_study(read_study(file), tmp_path / "full")
+    config = read_study(file).as_dict()
+    for number, (holds, title, message) in enumerate(
+        [
+            ("samples", "A small study", "holds samples, not study"),
+            ("study", "Another", "title was 'Another', is now 'A small study'"),
+            ("study", "A small study", "in another environment"),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        with ResultsWriter(folder) as writer:
+            asked = {**config, "title": title} if holds == "study" else {}
+            writer.start(new_run(holds, asked, "", environment={"forktask": "another"}, environment_id="a"))
+        before = (folder / SAMPLES).read_bytes()
+        with pytest.raises(UsageError, match=message):
+            run_study(read_study(file), folder)
+        assert (folder / SAMPLES).read_bytes() == before
+    with pytest.raises(UsageError, match="FILE must be a TOML file, or the name of a shipped one, got 'none'"):
+        find_study("none")
+
+
+def test_a_study_goes_on_beside_its_results(tmp_path, monkeypatch):
+    """Check that a shipped study is found by name where the current folder has a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lenet5").mkdir()
+    assert find_study("lenet5").title == find_study("lenet5.toml").title
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED["study"].glob("*.toml")))
+def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
+    """Check that each shipped study says how to read it, and runs in its small form; without a GPU, that one for it
+    names its runs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    study = find_study(name)
+    assert len(study.how_to_read) > 100 and len(study.quick().runs()) < len(study.runs())
+    if any(model.startswith("gpu_") for model in study.axes.get("model", ())):
+        assert main(["study", name, "--quick", "--dry-run"]) == 0
+        assert "model gpu_taskiter" in capsys.readouterr().out
+        return
+    assert main(["study", name, "--quick", "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().out
+    assert "bit-identical parameters" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("table", "network", "data"),
+    [
+        ("train", "lenet5", "nope"),
+        ("train", "lenet5", "synthetic:x"),
+        ("train", "lenet5", "text"),
+        ("quick", "lenet5", "nope"),
+        ("train", "gpt2_tiny", "digits"),
+        ("train", "mobilebert_classifier", "text"),
+    ],
+)
+def test_a_study_of_unknown_data_is_refused_when_it_is_read(table, network, data, tmp_path):
+    """Check that forms of data are compared with the network before anything runs."""
+    tables = {"train": {"network": network}, "quick": {}}
+    tables[table]["data"] = data
+    text = [f"[{name}]\n" + "".join(f'{k} = "{v}"\n' for k, v in values.items()) for name, values in tables.items()]
+    (tmp_path / "own.toml").write_text("".join(text))
+    with pytest.raises(UsageError, match=f"data .*{data!r}"):
+        read_study(tmp_path / "own.toml")
+
+
+def test_a_study_of_data_that_are_not_there_begins_nothing(tmp_path, capsys):
+    """Check that it is listed with what is missing, and refused before a folder is made."""
+    (tmp_path / "own.toml").write_text('[train]\ndata = "folder:/nowhere"\n')
+    words = ["study", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 0
+    assert "cannot run: " in (said := capsys.readouterr().out) and "'/nowhere'" in said
+    assert main(words) == 2 and "'/nowhere'" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_study_without_a_comment_is_listed_without_a_gap(tmp_path, capsys):
+    """Check that one empty line stands between the title and the runs where the file does not say how to read it."""
+    (tmp_path / "own.toml").write_text("[train]\nbatch = [4, 8]\n")
+    assert main(["study", str(tmp_path / "own.toml"), "--dry-run"]) == 0
+    title, gap, first = capsys.readouterr().out.splitlines()[:3]
+    assert title == "own" and gap == "" and first.startswith("batch 4")

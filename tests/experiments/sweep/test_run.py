@@ -1,0 +1,580 @@
+"""Sweeps: what is measured, what is kept, what is said when something goes wrong."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from experiments.synthetic_results import CONDITIONS, OF_SAMPLE, OF_TURNS, OTHERS, typed
+from msgspec import structs
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import device as gpu_device
+from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
+from forktask.experiments.commands.main import main, make_parser
+from forktask.experiments.machine.topology import core_counts
+from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.rows import FailureRow, PlanRow, ProfileRow, SampleRow
+from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
+from forktask.experiments.sampling.hogs import hogs_running
+from forktask.experiments.sweep import sweep as sweep_module
+from forktask.experiments.sweep.configuration import (
+    Configuration,
+    Grid,
+    Measure,
+    config_folder,
+    find_configuration,
+    from_dict,
+    parse_configuration,
+    read_configuration,
+)
+from forktask.experiments.sweep.expected import plan_row
+from forktask.experiments.sweep.status import describe_status, failure_report
+from forktask.experiments.sweep.sweep import Sweep
+
+# A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
+# sample.
+FAKE_SAMPLE = """
+import json, os, signal, sys, time
+job = json.loads(sys.stdin.readline())
+folder = sys.argv[1]
+open(os.path.join(folder, "jobs.jsonl"), "a").write(json.dumps(job) + "\\n")
+try:
+    faults = json.load(open(os.path.join(folder, "faults.json")))
+except FileNotFoundError:
+    faults = {}
+fault = faults.get(job["model"])
+weights = "right"
+if fault == "hang":
+    time.sleep(60)
+elif fault == "crash":
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+elif fault == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif fault == "silent":
+    sys.exit(0)
+elif fault == "memory":
+    print(json.dumps({"failure": "memory", "message": "not enough memory"}))
+    sys.exit(0)
+elif fault == "wrong":
+    weights = "wrong"
+elif isinstance(fault, float):
+    time.sleep(fault)
+if job["kind"] == "sample":
+    steps = {"short_steps": 10, "long_steps": 30}
+    for said in ({}, {**steps, "turn_s": job["turn_s"]}, *[{"short_s": 0.01, "long_s": 0.03}] * 1000):
+        print(json.dumps({"said": said}), flush=True)
+        if json.loads(sys.stdin.readline()) is None:
+            break
+of_gpu = job["kind"] == "profile" and job["model"].startswith("gpu_")
+row = json.load(open(os.path.join(folder, "rows.json")))["gpu_profile" if of_gpu else job["kind"]]
+print(json.dumps({"row": row | ({"weights_hash": weights} if job["kind"] == "sample" else {})}))
+"""
+ENVIRONMENT = {"environment": {"cpu": {"model": "A"}}, "environment_id": "a"}
+OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
+    "block_time_s": {},
+    "loop_time_s": {},
+    "bounds": {"work_s": 1.0, "span_s": 1.0, "cycle_mean_s": 1.0},
+    "floors": dict.fromkeys(("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter"), 1.0),
+    "pass_time_s": 1.0,
+}
+ANSWERED = {name: value for name, value in OF_SAMPLE.items() if name not in {*OF_TURNS, "group"}}
+OF_GPU_PROFILE = {name: value for name, value in OTHERS["gpu_profile"].items() if name not in CONDITIONS}
+GRID = Grid(models=("serial", "forkjoin", "joblib"), threads=(1, 2))
+NUM_POINTS = 5  # serial runs on one thread only
+
+
+def fake_plan_row(plan_id, options):
+    loop = {"name": "loop", "layer": None, "phase": "forward", "kernel": "none", "num_blocks": 10}
+    loop |= dict.fromkeys(("flops", "bytes", "least_bytes"), 1e6)
+    sizes = {"flops": 1e6, "bytes": 1e6, "num_tasks": 10, "num_edges": 20}
+    (row,) = typed([{"kind": "plan", "plan_id": plan_id, "options": dict(options), "loops": [loop], **sizes}])
+    return row
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A function that makes a sweep over fake samples; its attributes hold the folder for faults and jobs."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    script = folder / "sample.py"
+    script.write_text(FAKE_SAMPLE)
+    (folder / "rows.json").write_text(
+        json.dumps({"sample": ANSWERED, "profile": OF_PROFILE, "gpu_profile": OF_GPU_PROFILE})
+    )
+
+    def make(measure=None, grid=GRID, **faults):
+        (folder / "faults.json").write_text(json.dumps(faults))
+        measure = measure or Measure(repeats=2, profile=False, oversubscribe=True)
+        return Sweep(
+            Configuration(grid=grid, measure=measure),
+            str(tmp_path / "out"),
+            "forktask compare --out out",
+            stream=io.StringIO(),
+            sample_command=(sys.executable, "-S", str(script), str(folder)),
+            plan_row=fake_plan_row,
+            environment=ENVIRONMENT,
+            machine_row=lambda: typed([{"kind": "machine"}])[0],
+        )
+
+    make.jobs = lambda: [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
+    return make
+
+
+def counts(results):
+    return Counter(type(row).__struct_config__.tag for row in results.rows)
+
+
+def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
+    """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
+    results = sweep(Measure(repeats=4, oversubscribe=True)).run()
+    rows = {"run": 1, "machine": 1, "plan": 1, "rounds": 4, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
+    assert counts(results) == rows
+    samples = results.of(SampleRow)
+    blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
+    orders = [[row.config_id for row in block] for block in blocks]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+    assert [row.repetition for row in samples] == [k for k in range(4) for _ in range(NUM_POINTS)]
+    measured = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
+    assert [row.position for row in measured] == list(range(len(measured)))
+    assert {row.variables["OPENBLAS_NUM_THREADS"] for row in samples} == {"1"}
+    assert all(len(row.cpus) == row.threads for row in samples)
+
+
+def test_a_finished_sweep_is_not_measured_again(sweep):
+    """Check that the same command adds nothing, and that more repeats add only what is missing."""
+    sweep().run()
+    jobs = len(sweep.jobs())
+    assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
+    assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+
+
+def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
+    """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
+    clock = SimpleNamespace(now=0.0)
+
+    def measure_generation(generation):
+        clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
+        rounds = {"contestants": [c.name for c in generation.contestants], "order": [[0, 1]], "spin_s": [[0.1, 0.1]]}
+        rounds |= {"handover_s": [None]}
+        rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
+        return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
+
+    monkeypatch.setattr(sweep_module, "measure_generation", measure_generation)
+    monkeypatch.setattr(sweep_module.Schedule, "now", lambda schedule: clock.now)
+    grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
+
+    def run(budget_s):
+        measure = Measure(repeats=4, budget_s=budget_s, profile=False, oversubscribe=True)
+        started = sweep(measure, grid)
+        started.undecided = lambda samples: None
+        results = started.run()
+        batch_of = {row.plan_id: row.batch for row in results.of(PlanRow)}
+        return Counter(batch_of[row.plan_id] for row in results.of(SampleRow)), started.stream.getvalue()
+
+    # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
+    assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
+    found, said = run(1.0)
+    assert found == {100: 4, 10: 4, 1: 8}, "the cost of a plan is known once it was measured"
+    assert "the budget of 1.0 s is spent" in said
+
+
+def test_a_half_written_sample_is_measured_again(sweep):
+    """Check that a sweep recognises a cut last line, says so and completes."""
+    sweep().run()
+    path = Path(sweep().out_dir, "samples.jsonl")
+    path.write_bytes(path.read_bytes()[:-30])
+    again = sweep()
+    samples = again.run().of(SampleRow)
+    assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
+    assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
+    assert "half-written" in again.stream.getvalue()
+    assert "5 of 10" in again.stream.getvalue()
+
+
+def test_a_sweep_goes_on_after_failures(sweep):
+    """Check that each way to fail becomes a row with its reason, is not repeated, and stops nothing else."""
+    limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=3.0)
+    sweep1 = sweep(limit, serial="hang", forkjoin="crash", joblib="memory")
+    results = sweep1.run()
+    failures = {(row.model, row.threads): row for row in results.of(FailureRow)}
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "failure": NUM_POINTS}
+    assert failures["serial", 1].reason == "timeout"
+    assert failures["joblib", 2].reason == "memory"
+    assert failures["forkjoin", 2].reason == "crash"
+    assert "SIGSEGV" in failures["forkjoin", 2].message and "last words" in failures["forkjoin", 2].message
+    lines, trusted = failure_report(results)
+    assert len(lines) == NUM_POINTS and trusted
+    # A second attempt repeats crashes only.
+    results = sweep(limit).run()
+    assert {row.model for row in results.of(SampleRow)} == {"forkjoin"}
+    lines, trusted = failure_report(results)
+    assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("kill", "crash"), ("silent", "crash")])
+def test_processes_that_end_without_a_sample(sweep, fault, reason):
+    """Check a process killed by somebody and one that says nothing: neither is memory, so both are tried again."""
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of(FailureRow)
+    assert [row.reason for row in rows] == [reason]
+
+
+def test_a_killed_process_is_memory_only_with_evidence(sweep, monkeypatch):
+    """Check a process that was killed while the system's count of such ends grew."""
+    counts = iter(range(100))
+    monkeypatch.setattr("forktask.experiments.sampling.child.oom_kills", lambda: next(counts))
+    rows = sweep(grid=replace(GRID, models=("serial",)), serial="kill").run().of(FailureRow)
+    assert [row.reason for row in rows] == ["memory"]
+
+
+def test_wrong_weights_are_found_and_figures_refused(sweep):
+    """Check that a model with other weights becomes a failure that keeps the sample, and that nothing is trusted."""
+    results = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong").run()
+    rows = results.of(FailureRow)
+    assert len(rows) >= 1 and {row.reason for row in rows} == {"mismatch"}
+    assert all("bit for bit" in row.message and row.sample["weights_hash"] for row in rows)
+    assert failure_report(results)[1] is False
+    assert describe_status(results)["weights_agree"] is False
+    # It stays so when the command is given again.
+    assert failure_report(sweep(grid=replace(GRID, threads=(1,))).run())[1] is False
+
+
+def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
+    """Check that a plan that says it is not deterministic may give different weights."""
+    one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
+    one.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
+    assert one.run().of(FailureRow) == []
+
+
+DRIVER = """
+import json, sys
+sys.argv = json.loads(sys.argv[1])
+sys.path.insert(0, sys.argv[0])
+from experiments.sweep.test_run import ENVIRONMENT, GRID, fake_plan_row, typed
+from forktask.experiments.sweep.configuration import Configuration, Measure
+from forktask.experiments.sweep.sweep import Sweep
+folder, out = sys.argv[1:]
+try:
+    Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
+          "forktask compare --out out", plan_row=fake_plan_row, environment=ENVIRONMENT,
+          sample_command=(sys.executable, "-S", folder + "/sample.py", folder),
+          machine_row=lambda: typed([{"kind": "machine"}])[0]).run()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
+    """Check that a kill loses at most a generation, that Ctrl-C says how to go on, and that the rest is added."""
+    out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
+    arguments = [str(Path(__file__).parents[2]), str(tmp_path / "fake"), out]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
+    )
+    path = Path(out, "samples.jsonl")
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text().count('"kind":"sample"') < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=30)
+    kept = read_results(out).of(SampleRow)
+    started = len(sweep.jobs())
+    assert 3 <= len(kept) < 2 * NUM_POINTS
+    assert started - len(kept) <= NUM_POINTS, "at most a generation is lost"
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "To go on: forktask compare --out out" in errors
+    results = sweep().run()
+    assert len({(row.config_id, row.repetition) for row in results.of(SampleRow)}) == 2 * NUM_POINTS
+    assert results.of(SampleRow)[: len(kept)] == kept
+    assert not describe_status(results)["samples_missing"]
+
+
+def test_status_says_what_is_missing(sweep, capsys):
+    """Check the numbers, the way to go on, and both outputs of the command."""
+    out = sweep().out_dir
+    results = sweep().run()
+    assert describe_status(results)["resume"] is None
+    path = Path(out, "samples.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    assert main(["report", out, "--status"]) == 0
+    text = capsys.readouterr().out
+    assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
+    assert main(["report", out, "--status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
+    assert main(["report", out + "/nothing", "--status"]) == 2
+
+
+def test_the_measured_process_gets_a_clean_environment():
+    """Check that what cripples or steers BLAS and OpenMP is gone, and spinning depends on the cores left."""
+    own = {
+        "PATH": "/bin",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "OMP_PLACES": "cores",
+        "GOMP_SPINCOUNT": "1",
+        "FORKTASK_ISA": "avx2",
+    }
+    settings = sample_environment(threads=2, hogs=0, cores=2)
+    assert clean_environment(own, settings) == {"PATH": "/bin", "FORKTASK_ISA": "avx2", **settings}
+    assert settings["OMP_WAIT_POLICY"] == "active"
+    assert sample_environment(4, 0, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(2, 1, 2)["OMP_WAIT_POLICY"] == "passive"
+    assert sample_environment(4, 0, 2, "active")["OMP_WAIT_POLICY"] == "active"
+
+
+def test_hogs_run_and_end():
+    """Check that interfering processes run while they should, on their CPU, and are gone afterwards."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with hogs_running(1, cpus) as hogs:
+        assert [hog.poll() for hog in hogs] == [None]
+        assert os.sched_getaffinity(hogs[0].pid) == {cpus[-1]}
+    assert hogs[0].returncode == -signal.SIGKILL
+
+
+def test_a_job_that_is_too_slow_is_ended(tmp_path):
+    """Check that the time limit ends the process itself, not only the waiting."""
+    mark = tmp_path / "alive"
+    program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
+    row = measure_in_process({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
+    assert row["failure"] == "timeout"
+    time.sleep(1.2)
+    assert not mark.exists()
+
+
+# --- configurations
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_lists_expand_to_a_grid():
+    """Check the product, that one-thread models take part once, and that equal models are not measured twice."""
+    configuration = parse_configuration(
+        {"grid": {"batch": [8, 16], "models": ["serial", "forkjoin", "forkjoin:region=loop"], "threads": [1, 2]}}
+    )
+    found = Counter((p.plan["batch"], p.model, p.threads) for p in configuration.points())
+    assert found == Counter(
+        (batch, model, threads)
+        for batch in (8, 16)
+        for model, threads in (("serial", 1), ("forkjoin", 1), ("forkjoin", 2))
+    )
+    assert len({p.config_id for p in configuration.points()}) == 6
+    assert len({p.plan_id for p in configuration.points()}) == 2
+
+
+def test_a_configuration_survives_its_row():
+    """Check that what a results folder records gives the same configuration back."""
+    configuration = parse_configuration({"title": "T", "grid": {"batch": 8}, "measure": {"repeats": 3}})
+    assert from_dict(json.loads(json.dumps(configuration.as_dict()))) == configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[grid]\nbach = 8\n", ["bach", "batch", "network"]),
+        ("[grid]\n[measure]\nrepeat = 8\n", ["repeat", "repeats"]),
+        ("repeats = 8\n", ["repeats", "measure"]),
+        ("grid = 8\n", ["[grid]"]),
+        ("[grid]\nbatch = '8'\n", ["batch", "whole number", "'8'"]),
+        ("[grid]\nbatch = true\n", ["batch", "whole number"]),
+        ("[grid]\nbatch = []\n", ["batch", "empty"]),
+        ("[grid]\nmodels = ['taskloop']\n", ["taskloop", "forkjoin"]),
+        ("[grid]\ninterference = -1\n", ["interference", "-1"]),
+        ("[grid]\n[measure]\nrepeats = 0\n", ["repeats", "at least 1"]),
+        ("[grid]\n[measure]\ntarget_s = -0.5\n", ["target_s", "positive"]),
+        ("[grid]\n[measure]\nwait_policy = 'lazy'\n", ["wait_policy", "passive"]),
+        ("[grid\n", ["TOML"]),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, words):
+    """Check one clear sentence with the offending key or value and the known ones."""
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        read_configuration(path)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_names_the_shipped_ones(tmp_path, monkeypatch):
+    """Check the message, and that shipped configurations are found by name, also beside a folder of their results."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"got 'none\.toml', which is neither; shipped: .*strong_scaling"):
+        find_configuration("none.toml")
+    with pytest.raises(UsageError, match="No such file"):
+        find_configuration(str(tmp_path / "none.toml"))
+    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+    Path("strong_scaling").mkdir()
+    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+
+
+SHIPPED = sorted(config_folder().glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_configurations_say_how_to_read_them(path):
+    """Check that each parses, explains its curve and becomes small with --quick."""
+    assert re.search("How to read its (curve|table)", path.read_text())
+    configuration = read_configuration(path)
+    quick = configuration.quick()
+    assert len(quick.parts()) < len(configuration.parts())
+    assert max(quick.grid.batch) <= 16 and quick.measure.repeats == 1
+    assert quick.title == f"{configuration.title}, small form"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
+    """Check that plans of the largest batch can be lowered, and that the small sweep runs."""
+    monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
+    configuration = read_configuration(path)
+    plans = configuration.plans()
+    largest = max(options.batch for _, options in plans)
+    for network, options in [(name, o) for name, o in plans if o.batch == largest]:
+        plan_row("id", {"network": network, **options.as_dict()})
+    made = sweep()
+    made.configuration = configuration.quick()
+    made.plan_row = plan_row
+    results = made.run()
+    assert counts(results)["sample"] == len(made.configuration.points())
+    assert len(results.of(PlanRow)) == len(made.configuration.plans())
+
+
+def test_compare_from_the_command_line(tmp_path, capsys):
+    """Check the whole way once: real processes and kernels, equal weights, table, figures and report."""
+    out = str(tmp_path / "out")
+    arguments = [
+        "compare",
+        "--batch",
+        "8",
+        "--models",
+        "serial,forkjoin,taskiter",
+        "--threads",
+        "1",
+        "--quick",
+        "--trace",
+        "--out",
+        out,
+    ]
+    assert main([*arguments, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    results = read_results(out)
+    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "rounds": 1} | dict.fromkeys(
+        ("sample", "profile", "trace"), 3
+    )
+    assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
+    assert "taskiter" in json.dumps(summary)
+    assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
+    for row in results.of(ProfileRow):
+        assert row.bounds.cycle_mean_s <= row.bounds.work_s * (1 + 1e-9)
+        # No pass is faster than its own blocks allow.
+        assert row.floors.area <= row.pass_time_s
+        assert row.model != "forkjoin" or row.floors.forkjoin <= row.pass_time_s
+
+
+def test_profiles_are_measured_among_the_samples(sweep):
+    """Check that the profiles of a repetition follow its samples, and that status counts them."""
+    made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
+    results = made.run()
+    rows = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
+    assert [type(row) for row in rows[: 2 * NUM_POINTS]] == [SampleRow] * NUM_POINTS + [ProfileRow] * NUM_POINTS
+    assert len(results.of(ProfileRow)) == 2 * NUM_POINTS
+    assert {row.repetition for row in results.of(ProfileRow)} == {0, 1}
+    status = describe_status(results)
+    assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}
+    path = Path(made.out_dir, "samples.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"kind":"profile"' not in line))
+    assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
+    assert Measure(repeats=2, profile_repeats=5).profiles == 2
+
+
+def test_compare_is_the_short_form_of_a_file():
+    """Check that arguments and a file give the same configuration, hence the same results."""
+    arguments = make_parser().parse_args(
+        [
+            "compare",
+            "--network",
+            "cifar10_cnn",
+            "--batch",
+            "8,16",
+            "--models",
+            "serial,forkjoin:region=persistent",
+            "--threads",
+            "1",
+            "--repeats",
+            "3",
+            "--weight-gradients",
+            "chain",
+            "--memory",
+            "shared",
+            "--fusion",
+            "none",
+            "--seed",
+            "5",
+            "--time-limit",
+            "9",
+            "--out",
+            "x",
+        ]
+    )
+    configuration = parse_configuration(
+        {
+            "grid": {
+                "batch": [8, 16],
+                "models": ["serial", "forkjoin:region=persistent"],
+                "threads": 1,
+                "weight_gradients": "chain",
+                "memory": "shared",
+                "fusion": False,
+            },
+            "measure": {"repeats": 3, "seed": 5, "time_limit_s": 9},
+        }
+    )
+    assert configuration_of(arguments) == configuration
+    defaults = configuration_of(make_parser().parse_args(["compare"]))
+    assert defaults == Configuration().with_measure(repeats=MOST_REPEATS, budget_s=float(DEFAULT_BUDGET_S))
+    counted = configuration_of(make_parser().parse_args(["compare", "--repeats", "3"]))
+    assert counted == Configuration().with_measure(repeats=3)
+    timed = configuration_of(make_parser().parse_args(["compare", "--repeats", "3", "--budget", "1.5min"]))
+    assert timed == Configuration().with_measure(repeats=3, budget_s=90.0)
+
+
+def test_thread_counts_reach_the_cores():
+    """Check powers of two and the number of cores itself."""
+    assert [core_counts(n) for n in (1, 2, 4, 6, 8)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6), (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--models", "serial,taskloop"], ["taskloop"]),
+        (["--threads", "0"], ["--threads", "[1, 4096]"]),
+        (["--threads", "100000"], ["[1, 4096]"]),
+        (["--threads", "4000"], ["--oversubscribe"]),
+        (["--threads", "two"], ["--threads", "two"]),
+        (["--repeats", "0"], ["repeats"]),
+        (["--batch", "0"], ["batch", "at least 1", "0"]),
+        (["--network", "alexnet"], ["alexnet", "cifar10_cnn"]),
+        (["--granularity", "imgs=3"], ["imgs=3", "images=16"]),
+        (["--models", ","], ["at least one model"]),
+    ],
+)
+def test_bad_arguments_end_with_code_2(arguments, words, capsys, tmp_path):
+    """Check that nothing is created and one sentence says what to change."""
+    out = tmp_path / "out"
+    assert main(["compare", *arguments, "--out", str(out)]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("forktask: error: ") and message.count("\n") == 1
+    assert all(word in message for word in words)
+    assert not out.exists()

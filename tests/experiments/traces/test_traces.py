@@ -1,0 +1,317 @@
+"""Traces for other tools, checked against the rules of their formats; pictures; losses that add up."""
+
+import csv
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+
+import matplotlib.image
+import numpy as np
+import pytest
+from experiments.sampling.test_events import trace_of
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.analysis.losses import (
+    FACTORS,
+    LOSSES,
+    all_losses,
+    as_rows,
+    as_text,
+    losses_of,
+    region_free_factors,
+    remarks,
+)
+from forktask.experiments.analysis.windows import Window, layer_names, typical
+from forktask.experiments.report.figures.losses import compared, losses_caption
+from forktask.experiments.report.gantt import draw_gantt
+from forktask.experiments.report.trace_files import largest_window, write_trace_files
+from forktask.experiments.sampling.event_states import STATE_DTYPE, STATES
+from forktask.experiments.sampling.events import EventLog
+from forktask.experiments.traces.paje import DEFINITIONS, write_paje
+from forktask.experiments.traces.paraver import write_paraver
+from forktask.experiments.traces.perfetto import write_perfetto
+
+TRACED = ("serial", "forkjoin", "tasks", "taskiter")
+
+
+@pytest.fixture(scope="module")
+def logs():
+    plan = task_bench("stencil_1d", 4, 5, kernel="busy_wait", work=3000)
+    return [trace_of(model, plan=plan) for model in TRACED]
+
+
+def handmade(model="taskiter", threads=2, rows=(), stop=100):
+    """A log of two tasks, 0 before 1, from rows (worker, state, cause, task, start, stop)."""
+    events = np.zeros(len(rows), STATE_DTYPE)
+    for event, (worker, state, cause, task, start, end) in zip(events, rows, strict=True):
+        event["worker"], event["state"], event["cause"] = worker, STATES.index(state), cause
+        event["task"], event["start_ns"], event["stop_ns"] = task, start, end
+    about = {
+        "model": model,
+        "threads": threads,
+        "plan_name": "two",
+        "run_start_ns": 0,
+        "run_stop_ns": stop,
+        "first_iteration": 0,
+        "iterations": 1,
+        "stride": 1,
+        "overhead": 0.0,
+        "overheads": [0.0],
+    }
+    loops = {
+        "name": ["a", "b"],
+        "layer": ["", "conv"],
+        "phase": ["forward", "backward"],
+        "first_task": [0, 1],
+        "num_blocks": [1, 1],
+    }
+    return EventLog(about, events, loops, np.array([[0, 1], [1, 0], [0, 1]], np.int32))
+
+
+HANDMADE = [
+    (0, "running", 0, 0, 0, 30),
+    (0, "preempted", 4, 0, 30, 40),
+    (0, "scheduling", 0, 0, 40, 45),
+    (0, "waiting_none", 0, 0, 45, 100),
+    (1, "asleep", 1, 1, 0, 20),
+    (1, "barrier", 2, 1, 20, 45),
+    (1, "running", 0, 1, 45, 80),
+    (1, "lock", 0, 1, 80, 90),
+    (1, "waiting_none", 3, 1, 90, 100),
+]
+
+
+def test_each_event_falls_into_one_class():
+    """Check the losses of a hand-made log with all classes, by phase and layer, and against a serial log."""
+    log = handmade(rows=HANDMADE)
+    serial = handmade("serial", 1, [(0, "running", 0, 0, 0, 25), (0, "running", 0, 1, 25, 65)], 65)
+    alone, against = losses_of(log), losses_of(log, serial)
+    common = {"runtime": 15, "imbalance": 20, "barrier": 25, "dependence": 65, "preemption": 10}
+    assert alone.total_ns == {"useful": 65, "inflation": 0, **common} and not alone.against_serial
+    assert against.total_ns == {"useful": 65, "inflation": 0, **common}
+    table = against.table.set_index("layer")
+    assert table["phase"].to_dict() == {"a": "forward", "conv": "backward"}
+    assert table["useful"].to_dict() == {"a": 25, "conv": 40} and table["inflation"].to_dict() == {"a": 5, "conv": -5}
+    assert sum(alone.total_ns.values()) == 2 * log.wall_ns
+    assert sum(against.per_iteration_s().values()) == pytest.approx(100e-9)
+
+
+def test_losses_sum_to_threads_times_wall_exactly(logs):
+    """Check for real logs that the parts sum to threads x wall time, and the factors multiply to the efficiency."""
+    found = all_losses(logs)
+    for losses in found:
+        assert sum(losses.total_ns.values()) == losses.log.about["threads"] * losses.log.wall_ns
+        factors = losses.factors()
+        assert np.prod([factors[name] for name in FACTORS]) == pytest.approx(factors["global_efficiency"])
+        assert np.prod([*region_free_factors(losses.total_ns).values()]) == pytest.approx(factors["global_efficiency"])
+        assert losses.against_serial
+    assert found[0].total_ns["inflation"] == pytest.approx(0, abs=20)  # its own speed, but for rounding
+    text = as_text(found)
+    assert all(log.title in text for log in logs) and all(LOSSES[name].label in text for name in ("useful", "runtime"))
+
+
+def test_a_serial_log_of_another_plan_is_refused(logs):
+    """Check that useful work is never taken from another plan or model, and that its lack is said."""
+    with pytest.raises(UsageError, match="useful work needs a log of model serial"):
+        losses_of(logs[1], trace_of("serial", plan=task_bench("trivial", 3, 5)))
+    with pytest.raises(UsageError, match="useful work needs a log of model serial"):
+        losses_of(logs[1], logs[2])
+    assert "Without a serial log" in remarks(all_losses(logs[1:]))[0]
+    quick = handmade("serial", 1, [(0, "running", 0, 0, 0, 50), (0, "running", 0, 1, 50, 99)], 99)
+    assert "less time than in the serial run" in remarks([losses_of(handmade(rows=HANDMADE), quick)])[0]
+
+
+def test_differences_are_from_the_quickest_fork_join(logs):
+    """Check which rows the figure compares, and that a bar's parts sum to the measured difference."""
+    rows = as_rows(all_losses(logs))
+    reference, others = compared(rows)
+    assert reference["model"] == "forkjoin" and [row["model"] for row in others] == ["tasks", "taskiter"]
+    for row in others:
+        parts = sum(reference[f"{name}_s"] - row[f"{name}_s"] for name in LOSSES)
+        assert parts == pytest.approx(reference["step_time_s"] - row["step_time_s"])
+    assert compared(rows[:1]) == (None, []) and len(losses_caption(rows)) == 2
+
+
+def test_windows_hold_whole_iterations(logs):
+    """Check that a window begins and ends with blocks of its iterations and cuts events at its ends."""
+    for log in logs:
+        window = typical(log, 2)
+        assert len(window.passes) == 2 and len(window.spans()) == 2
+        assert window.events["start_ns"].min() == window.start_ns and window.events["stop_ns"].max() == window.stop_ns
+        assert len(typical(log, 100).passes) == 4 and len(largest_window(log).passes) == 4
+    assert layer_names(logs) == logs[0].loops["name"]  # loops without a layer go by their own name
+
+
+def test_the_critical_cycle_runs_through_the_window(logs):
+    """Check that the blocks of the cycle depend on each other, in order, and that its mean is a floor."""
+    window = Window(logs[3], range(4))
+    cycle = window.critical_cycle()
+    path = window.path(cycle)
+    assert len(path) > 4 and path == sorted(path, key=lambda block: window.start[block])
+    assert cycle.mean_s <= logs[3].wall_ns * 1e-9 / 4
+
+
+def test_arrows_lead_from_earlier_blocks(logs):
+    """Check that every arrow leads from a block that ended to one that began later, with fewer of them on request."""
+    window = Window(logs[3], range(4))
+    arrows, complete = window.arrows(10_000)
+    few, all_of_them = window.arrows(50)
+    assert complete and not all_of_them and len(few) == 50 < len(arrows)
+    assert (window.stop[arrows[:, 0], arrows[:, 1]] <= window.start[arrows[:, 2], arrows[:, 3]]).all()
+    assert {tuple(row) for row in few.tolist()} <= {tuple(row) for row in arrows.tolist()}
+    dense = trace_of("taskiter", plan=task_bench("all_to_all", 8, 4))
+    through_joins = Window(dense, range(4)).arrows(10_000)[0]
+    assert dense.graph.num_joins and (through_joins[:, [1, 3]] < dense.num_tasks).all()
+    assert set(through_joins[:, 3].tolist()) == set(range(32))
+
+
+def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
+    """Check phases and fields, that complete events of a track nest, and that arrows begin and end in blocks."""
+    windows = [Window(log, range(4)) for log in logs]
+    said = write_perfetto(tmp_path / "trace.json.gz", windows)
+    with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert f"{len(events)} events of 4 models" in said and {e["ph"] for e in events} == {"M", "X", "s", "f"}
+    tracks, flows = defaultdict(list), defaultdict(dict)
+    for event in events:
+        assert {"ph", "pid", "tid", "name"} <= set(event)
+        if event["ph"] == "X":
+            assert event["dur"] > 0 and event["ts"] >= 0
+            tracks[event["pid"], event["tid"]].append(
+                (round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000), event["cat"])
+            )
+        elif event["ph"] in "sf":
+            assert event["ph"] not in flows[event["id"]]
+            flows[event["id"]][event["ph"]] = event
+            assert event["ph"] == "s" or event["bp"] == "e"
+    for track in tracks.values():
+        open_ends = []
+        for start, stop, _ in sorted(track, key=lambda slice_: (slice_[0], -slice_[1])):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            assert not open_ends or stop <= open_ends[-1]
+            open_ends.append(stop)
+    assert flows
+    for ends in flows.values():
+        assert ends["s"]["ts"] <= ends["f"]["ts"]
+        for event in ends.values():
+            at = round(event["ts"] * 1000)
+            around = [c for start, stop, c in tracks[event["pid"], event["tid"]] if start <= at < stop]
+            assert any(category not in ("idle", "iteration") for category in around)
+    blocks = [e for e in events if e["ph"] == "X" and "block" in e.get("args", {})]
+    assert len(blocks) == 4 * 4 * 20
+
+
+def test_paraver_traces_keep_the_rules_of_the_format(tmp_path, logs):
+    """Check header, order and ranges of records, states without gaps, names of all values, rows of all objects."""
+    windows = [Window(log, range(4)) for log in logs]
+    write_paraver(tmp_path / "trace.prv", windows)
+    header, *lines = (tmp_path / "trace.prv").read_text().splitlines()
+    found = re.fullmatch(r"#Paraver \(\d\d/\d\d/\d\d at \d\d:\d\d\):(\d+)_ns:1\((\d+)\):(\d+):(.*)", header)
+    length, cpus, applications = (int(found[i]) for i in (1, 2, 3))
+    assert found[4] == "1(1:1):1(2:1):1(2:1):1(2:1)" and (cpus, applications) == (7, 4)
+    names = (tmp_path / "trace.pcf").read_text()
+    states = set(re.findall(r"^(\d+) \w+$", names.split("STATES_COLOR")[0].split("STATES\n")[1], re.MULTILINE))
+    types = dict(re.findall(r"EVENT_TYPE\n0 (\d+) [^\n]*\n(?:VALUES\n((?:\d+ .*\n)+))?", names))
+    times, ends = [], {}
+    for line in lines:
+        kind, *fields = line.split(":")
+        numbers = [int(field) for field in fields]
+        assert min(numbers) >= 0 and 1 <= numbers[0] <= cpus and 1 <= numbers[1] <= applications
+        times.append(numbers[4])
+        assert numbers[4] <= length
+        if kind == "1":
+            start, stop, state = numbers[4:]
+            assert ends.get(numbers[0], start) == start and stop > start and str(state) in states
+            ends[numbers[0]] = stop
+        elif kind == "2":
+            for event_type, value in zip(fields[5::2], fields[6::2], strict=True):
+                values = types[event_type]
+                assert not values or f"\n{value} " in "\n" + values
+        else:
+            assert kind == "3" and len(numbers) == 14 and numbers[4] <= numbers[10]
+    assert times == sorted(times) and len(ends) == cpus
+    rows = (tmp_path / "trace.row").read_text().split("\n\n")
+    for level in rows:
+        heading, *objects = level.strip().splitlines()
+        assert int(heading.rpartition(" ")[2]) == len(objects)
+
+
+def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
+    """Check that lines have the fields of their definition, in order of time, and name what was defined before."""
+    write_paje(tmp_path / "trace.paje", [Window(log, range(4)) for log in logs])
+    definitions, fields, known = {}, None, {"0"}
+    last, starts, links = 0.0, {}, 0
+    for line in (tmp_path / "trace.paje").read_text().splitlines():
+        if line.startswith("%"):
+            words = line.strip("% ").split()
+            if words[0] == "EventDef":
+                definitions[words[2]] = fields = (words[1], [])
+            elif words[0] != "EndEventDef":
+                fields[1].append(tuple(words))
+            continue
+        number, *_ = words = re.findall(r'"[^"]*"|\S+', line)
+        name, expected = definitions[number]
+        assert len(words) - 1 == len(expected)
+        values = {field: word.strip('"') for (field, _), word in zip(expected, words[1:], strict=True)}
+        if name in ("PajeDefineContainerType", "PajeDefineStateType", "PajeDefineLinkType", "PajeDefineEntityValue"):
+            assert values["Type"] in known
+            known.add(values["Alias"])
+        elif name == "PajeCreateContainer":
+            assert values["Type"] in known and values["Container"] in known
+            known.add(values["Alias"])
+        else:
+            assert values["Type"] in known and values.get("Container", "0") in known
+            assert values.get("Value", "0") in known
+            assert float(values["Time"]) >= last
+            last = float(values["Time"])
+            if name == "PajeStartLink":
+                starts[values["Key"]] = last
+            elif name == "PajeEndLink":
+                links += 1
+                assert starts.pop(values["Key"]) <= last
+    reader = shutil.which("pj_dump")
+    if reader:  # PajeNG's reader, where it is installed, finds the same links
+        dump = subprocess.run([reader, str(tmp_path / "trace.paje")], capture_output=True, text=True, timeout=60)
+        assert dump.returncode == 0 and len(re.findall(r"^Link,", dump.stdout, re.MULTILINE)) == links
+    assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
+
+
+def test_a_model_far_slower_than_the_others_leaves_the_axis_to_them():
+    """Check that the axis ends where the others do, and that title and caption say what goes on."""
+
+    def of_length(model, length):
+        rows = [(0, "running", 0, 0, 0, length // 2), (1, "running", 0, 1, length // 2, length)]
+        return Window(handmade(model, rows=rows, stop=length), range(1))
+
+    quick, slow = [of_length(model, 100) for model in ("forkjoin", "taskiter")], of_length("joblib", 5000)
+    windows = [quick[0], slow, quick[1]]
+    figure, caption = draw_gantt(windows, critical=False)
+    assert [axis.get_xlim()[1] for axis in figure.axes] == [0.1] * 3 and "beyond the axis" in caption
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert [title.endswith("goes on to 5.00 µs") for title in titles] == [False, True, False]
+    drawn = [x for axis in figure.axes for line in axis.lines if not line.get_clip_on() for x in line.get_xdata()]
+    assert max(drawn) == 0.1
+    assert "beyond the axis" not in draw_gantt(quick, critical=False)[1]
+
+
+def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
+    """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
+    said = "\n".join(write_trace_files(tmp_path, logs, 2))
+    for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
+        assert (tmp_path / name).stat().st_size > 200
+    for name in ("gantt.png", "losses.png"):
+        picture = matplotlib.image.imread(tmp_path / name)[..., :3]
+        assert len(np.unique((picture * 8).astype(int).reshape(-1, 3), axis=0)) > 12
+    with open(tmp_path / "losses.csv") as file:
+        rows = list(csv.DictReader(file))
+    for log in logs:
+        total = sum(float(row[f"{n}_s"]) for row in rows if row["model"] == log.about["model"] for n in LOSSES)
+        assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
+    assert "gantt" in said and "Wall time an iteration" in said
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_trace_files(tmp_path / "none", logs, 2)

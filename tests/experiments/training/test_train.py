@@ -1,0 +1,395 @@
+"""Training: learns, resumes bit by bit, leaves its files, refuses bad input."""
+
+import csv
+import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from cython_src import reference
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.registry import get_network, network_names
+from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import SAMPLES
+from forktask.experiments.results.training_rows import Summary
+from forktask.experiments.sampling.models import MODELS, built_models, parse_model
+from forktask.experiments.training import train as training
+from forktask.experiments.training.checkpoints import read_checkpoint
+from forktask.experiments.training.config import TrainingConfig, learning_rate_table
+from forktask.experiments.training.curves import HISTORY_COLUMNS
+from forktask.experiments.training.data import load_data
+from forktask.experiments.training.phase_times import COLUMNS, MOST_EVENTS, PhaseLog
+from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
+from forktask.experiments.training.trainer import Trainer
+
+SMALL = TrainingConfig(data="synthetic:64", model="serial", threads=1, epochs=2, batch=16)
+
+
+def run(config, tmp_path, name="run", resume=False):
+    return training.train(config.with_changes(out=str(tmp_path / name)), resume, report=lambda line: None)
+
+
+def hashes(summary):
+    return [seed.parameters_sha256 for seed in summary.seeds]
+
+
+def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
+    """Check test accuracy above 95 %, curves, figure, caption and parameters of the command."""
+    out = tmp_path / "out"
+    command = "train --model serial --threads 1 --epochs 3 --seeds 2 --json --out"
+    assert main([*command.split(), str(out)]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["test_accuracy_min"] > 0.95
+    assert summary == json.loads((out / "summary.json").read_text())
+    rows = list(csv.DictReader((out / "epochs.csv").open()))
+    phases = ("load_s", "forward_s", "backward_s", "update_s")
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases) and len(rows) == 6
+    assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
+    assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
+    assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
+    assert sum(float(rows[5][name]) for name in phases) == pytest.approx(
+        float(rows[5]["time_s"]) - float(rows[4]["time_s"]), rel=0.3
+    )
+    assert summary["seeds"][0]["phases_timed"] == "wall" and summary["seeds"][0]["loader_bytes"] >= 0
+    assert (out / "accuracy.pdf").read_bytes()[:4] == b"%PDF" and (out / "accuracy.png").stat().st_size > 5000
+    assert (
+        "smoke test" in (out / "accuracy.txt").read_text() and "Median of 2 seeds" in (out / "accuracy.txt").read_text()
+    )
+    parameters, metadata = read_safetensors(out / "parameters-seed-1.safetensors")
+    assert {name: a.shape for name, a in parameters.items()} == get_network("cifar10_cnn").parameter_shapes()
+    assert metadata["network"] == "cifar10_cnn"
+
+
+def test_models_give_the_same_weights():
+    """Check bit-identical weights and history after an epoch, over all models and thread counts."""
+    data = load_data(SMALL.data)
+    seen = {}
+    for model in built_models():
+        for threads in (1,) if MODELS[model].max_threads == 1 else (1, 3):
+            with Trainer(SMALL.with_changes(model=model, threads=threads), data, 0) as trainer:
+                row = trainer.train_epoch()
+                weights = b"".join(trainer.bound.arrays[name].tobytes() for name in trainer._state_names())
+            seen[model, threads] = (weights, row.train_loss, row.valid_loss, row.error_rate)
+    assert len(set(seen.values())) == 1, {key: value[1:] for key, value in seen.items()}
+
+
+@pytest.mark.parametrize("model", ["forkjoin", "taskiter:unroll=2:slots=2"])
+def test_phases_of_an_epoch_are_logged(model):
+    """Check that reading images is in the phase load, that walls add up to the epoch, and that a step with more blocks
+    than a log holds is logged alone."""
+    config = SMALL.with_changes(network="lenet5", augment="crop", model=model, threads=2, data="synthetic:256")
+    data = load_data(config.data, get_network("lenet5"))
+
+    def slow(number):
+        time.sleep(0.001)
+        return False, 0, 0
+
+    with Trainer(config, data, 0) as trainer:
+        trainer.augmentation.of = slow
+        row = trainer.train_epoch()
+        found = {name: value for name in COLUMNS if (value := getattr(row, name)) is not None}
+        assert (trainer.phases.num_logged, trainer.phases.num_steps) == (8, 16)
+        assert found["load_s"] > 0.5 * 256 * 0.001 / 2 and min(found.values()) > 0
+        if model == "forkjoin":
+            assert sum(found.values()) == pytest.approx(row.time_s, rel=0.2)
+    plan = SimpleNamespace(num_tasks=MOST_EVENTS + 1)
+    assert PhaseLog(parse_model(model), plan, 5, 2).num_logged == 1
+
+
+def test_evaluation_equals_reference():
+    """Check loss and error rate over whole batches and the rest against the float64 reference."""
+    data = load_data("digits")
+    with Trainer(SMALL.with_changes(data="digits"), data, 1) as trainer:
+        trainer.train_epoch()
+        indices = data.test[:70]
+        loss, error_rate = trainer.evaluate(indices)
+        parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
+    expected = reference.forward(get_network("cifar10_cnn"), parameters, data.images[indices], data.labels[indices])
+    assert loss == pytest.approx(expected.loss, rel=1e-5)
+    assert error_rate == pytest.approx(1 - expected.correct / 70)
+
+
+def test_resumed_training_is_bit_identical(tmp_path):
+    """Check weights, momenta and curves of a run in two parts, the second under another model."""
+    whole = run(SMALL, tmp_path, "whole")
+    run(SMALL.with_changes(epochs=1), tmp_path, "parts")
+    parts = run(SMALL.with_changes(model="forkjoin", threads=2), tmp_path, "parts", resume=True)
+    assert hashes(whole) == hashes(parts)
+    checkpoints = [
+        read_checkpoint(tmp_path / name / "checkpoint-seed-0.safetensors", SMALL.network, 0)
+        for name in ("whole", "parts")
+    ]
+    bits, states = zip(
+        *(({n: a.tobytes() for n, a in arrays.items()}, state) for arrays, state in checkpoints), strict=True
+    )
+    assert bits[0] == bits[1] and states[0] == states[1] and states[0].iteration == 8
+    learnt = ("seed", "epoch", "train_loss", "train_error_rate", "valid_loss", "error_rate", "learning_rate")
+    histories = [training.histories_of(tmp_path / name)[0] for name in ("whole", "parts")]
+    seen = [[[getattr(row, name) for name in learnt] for row in history] for history in histories]
+    assert seen[0] == seen[1] and len(seen[0]) == 2
+
+
+def test_interrupted_training_keeps_the_last_epoch(tmp_path, monkeypatch, capsys):
+    """Check that Ctrl-C keeps whole epochs and says how to go on, and that going on completes the run."""
+    whole = run(SMALL.with_changes(seeds=2), tmp_path, "whole")
+    train_epoch = Trainer.train_epoch
+
+    def interrupted(self):
+        if self.seed == 1 and self.epoch == 1:
+            raise KeyboardInterrupt
+        return train_epoch(self)
+
+    monkeypatch.setattr(Trainer, "train_epoch", interrupted)
+    out = tmp_path / "parts"
+    command = "train --data synthetic:64 --model serial --threads 1 --epochs 2 --batch 16 --seeds 2 --out"
+    assert main([*command.split(), str(out)]) == 130
+    assert f"forktask train --resume --out {out}" in capsys.readouterr().err
+    assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 3
+    monkeypatch.undo()
+    assert main(["train", "--resume", "--out", str(out)]) == 0
+    summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=Summary)
+    assert hashes(whole) == hashes(summary)
+    assert len((out / "epochs.csv").read_text().splitlines()) == 1 + 4
+
+
+def test_learning_rate_schedules():
+    """Check the three schedules at their first, middle and last iterations."""
+    config = SMALL.with_changes(epochs=10, learning_rate=0.1)
+    assert learning_rate_table(config, 9, 4).tolist() == [0.1] * 4
+    cosine = np.concatenate([learning_rate_table(config.with_changes(schedule="cosine"), e, 4) for e in range(10)])
+    assert cosine[0] == 0.1 and cosine[20] == pytest.approx(0.05) and 0 < cosine[-1] < 0.001
+    assert (np.diff(cosine) < 0).all()
+    step = [learning_rate_table(config.with_changes(schedule="step"), e, 1)[0] for e in range(10)]
+    assert step == pytest.approx([0.1] * 6 + [0.01] * 3 + [0.001])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--network", "lenet9"], "lenet9"),
+        (["--data", "cifar10:/does/not/exist"], "/does/not/exist"),
+        (["--model", "forkjoin:schedule=best"], "best"),
+        (["--threads", "4000"], "4000"),
+        (["--batch", "5000"], "1258"),
+        (["--learning-rate", "1e9"], "--learning-rate 1000000000.0"),
+        (["--granularity", "tiny"], "tiny"),
+        (["--resume"], "--resume"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, capsys, options, message):
+    """Check exit code 2 and one line that names the value."""
+    defaults = ["--model", "serial", "--threads", "1", "--out", str(tmp_path / "out")]
+    assert main(["train", *defaults, *options]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("forktask: error: ") and message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"), [({"model": "serial"}, 1), ({"model": "taskiter"}, TrainingConfig().threads)]
+)
+def test_a_model_has_the_threads_it_can_use(tmp_path, given, threads):
+    """Check that nobody who names a model has to know on how many threads it runs."""
+    config = training.configure({**given, "out": str(tmp_path)}, resume=False)
+    assert config.threads == threads
+
+
+def test_folders_of_others_are_left_alone(tmp_path):
+    """Check that a foreign folder, a file, a finished run and a read-only place are refused."""
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="new or empty folder"):
+        run(SMALL, tmp_path, "foreign")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="new or empty folder"):
+        run(SMALL, tmp_path, "file")
+    with pytest.raises(UsageError, match="cannot be made"):
+        run(SMALL, tmp_path, "file/below")
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    with pytest.raises(UsageError, match="holds a training run already; add --resume"):
+        run(SMALL, tmp_path)
+
+
+def test_resuming_refuses_what_does_not_fit(tmp_path):
+    """Check that other settings, fewer epochs and damaged checkpoints are refused when a run is resumed."""
+    run(SMALL.with_changes(epochs=1, schedule="cosine"), tmp_path, "cosine")
+    with pytest.raises(UsageError, match="depends on --epochs"):
+        run(SMALL.with_changes(schedule="cosine"), tmp_path, "cosine", resume=True)
+    run(SMALL, tmp_path)
+    with pytest.raises(UsageError, match="batch was 16, is now 8"):
+        run(SMALL.with_changes(batch=8), tmp_path, resume=True)
+    with pytest.raises(UsageError, match="2 epochs behind it already"):
+        run(SMALL.with_changes(epochs=1), tmp_path, resume=True)
+    checkpoint = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[:1000])
+    with pytest.raises(UsageError, match="checkpoint-seed-0.safetensors"):
+        run(SMALL, tmp_path, resume=True)
+    checkpoint.write_bytes((tmp_path / "run" / "parameters-seed-0.safetensors").read_bytes())
+    with pytest.raises(UsageError, match="must be a checkpoint of forktask train"):
+        run(SMALL, tmp_path, resume=True)
+    (tmp_path / "run" / SAMPLES).write_text("x\n")
+    with pytest.raises(UsageError, match=SAMPLES):
+        run(SMALL, tmp_path, resume=True)
+
+
+def test_large_images_can_be_trained_on(tmp_path):
+    """Check an epoch of the network for images of 270 x 360, on synthetic data, which take the network's shape."""
+    config = SMALL.with_changes(network="starpu_cnn", data="synthetic:10", batch=2, epochs=1, learning_rate=1e-4)
+    summary = run(config, tmp_path)
+    assert len(hashes(summary)) == 1
+    assert np.isfinite(read_safetensors(tmp_path / "run" / "parameters-seed-0.safetensors")[0]["fc.weight"]).all()
+
+
+def hundred_classes(data="synthetic:16", network=None):
+    """Synthetic data with labels below 100."""
+    loaded = load_data(data, network)
+    return replace(loaded, class_names=tuple(map(str, range(100))), labels=(loaded.labels * 10 + 3).astype(np.int32))
+
+
+@pytest.mark.parametrize("name", network_names("images"))
+def test_every_network_takes_classes_and_image_size_from_the_data(name):
+    """Check that each network has a plan for 100 classes and images of another, uneven size, on its own layers."""
+    network = get_network(name)
+    large = 224 if network.input_shape[1] > 200 else 71
+    adapted = network.for_images((3, large, large + 10), 100)
+    assert adapted.num_classes == 100 and adapted.input_shape == (3, large, large + 10)
+    assert [layer.name for layer in adapted.layers] == [layer.name for layer in network.layers]
+    plan = lower(adapted, batch=2)
+    assert plan.buffers[plan.attributes["parameters"][-1]].shape == (100,)
+    assert network.for_images(network.input_shape, network.num_classes) is network
+
+
+def test_a_hundred_classes_are_trained_on():
+    """Check loss and answers of a network of ten classes on data of a hundred against the float64 reference."""
+    data = hundred_classes()
+    with Trainer(SMALL, data, 1) as trainer:
+        trainer.train_epoch()
+        loss, error_rate = trainer.evaluate(data.train)
+        parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
+        assert parameters["fc.weight"].shape == (100, 320)
+        expected = reference.forward(trainer.network, parameters, data.images[data.train], data.labels[data.train])
+    assert loss == pytest.approx(expected.loss, rel=1e-5)
+    assert error_rate == pytest.approx(1 - expected.correct / 16)
+
+
+def test_images_that_are_too_small_are_refused():
+    """Check that a window that does not fit the data's images is named, and a network without classes."""
+    with pytest.raises(UsageError, match="'lenet5' must fit the images of the data.*'conv2'.*larger images"):
+        get_network("lenet5").for_images((1, 8, 8), 10)
+    with pytest.raises(UsageError, match="must read images and end in a fully connected layer"):
+        get_network("gpt2_tiny").for_images((1, 8, 8), 10)
+
+
+@pytest.mark.parametrize(
+    "options", [["--granularity", "rows=x"], ["--start", "none.safetensors"], ["--layout", "tokens"]]
+)
+def test_refused_options_leave_no_folder_behind(tmp_path, capsys, options):
+    """Check that a mistyped option leaves nothing, so that the corrected command runs."""
+    out = tmp_path / "out"
+    command = ["train", "--data", "synthetic:64", "--model", "serial", "--threads", "1", "--epochs", "1"]
+    assert main([*command, "--out", str(out), *options]) == 2
+    assert not out.exists()
+    assert main([*command, "--out", str(out)]) == 0
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    assert main([*command, "--out", str(out), "--resume", "--epochs", "2", "--start", "none.safetensors"]) == 2
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_run_killed_in_its_first_write_begins_anew(tmp_path):
+    """Check that a part of the first row, or the first row alone, is no obstacle to the same command."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / SAMPLES).write_text('{"kind":"ru')
+    summary = run(SMALL.with_changes(epochs=1), tmp_path)
+    assert not list((tmp_path / "run").glob(".*"))
+    (tmp_path / "again").mkdir()
+    first, *_ = (tmp_path / "run" / SAMPLES).read_text().splitlines()
+    (tmp_path / "again" / SAMPLES).write_text(first.replace(str(tmp_path / "run"), str(tmp_path / "again")) + "\n")
+    assert hashes(run(SMALL.with_changes(epochs=1), tmp_path, "again")) == hashes(summary)
+
+
+def test_one_process_trains_in_a_folder(tmp_path, monkeypatch):
+    """Check that a second run in the folder is refused while the first one is under way."""
+    train_epoch = Trainer.train_epoch
+
+    def second(self):
+        monkeypatch.undo()
+        with pytest.raises(UsageError, match="only one process"):
+            run(SMALL.with_changes(epochs=1), tmp_path)
+        return train_epoch(self)
+
+    monkeypatch.setattr(Trainer, "train_epoch", second)
+    run(SMALL.with_changes(epochs=1), tmp_path)
+
+
+def test_flipped_bits_of_a_checkpoint_are_refused(tmp_path):
+    """Check that a checkpoint with one bit changed, in its header, its state or its arrays, is never resumed."""
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    path = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    whole = path.read_bytes()
+    read_checkpoint(path, SMALL.network, 0)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    generator = np.random.default_rng(1)
+    places = [*generator.integers(0, header, 300), *generator.integers(header, len(whole), 100), len(whole) - 1]
+    for place in map(int, places):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(generator.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError):
+            read_checkpoint(path, SMALL.network, 0)
+    path.write_bytes(whole)
+    read_checkpoint(path, SMALL.network, 0)
+
+
+@pytest.mark.torch
+def test_weights_of_pytorch_are_loaded_and_named(tmp_path):
+    """Check a file of PyTorch with torchvision's names: what was loaded, what begins at random, what was not used."""
+    import torch
+
+    network = get_network("resnet18").for_images((3, 32, 32), 7)
+    rng = np.random.default_rng(0)
+    shapes = {**network.parameter_shapes(), **network.statistic_shapes()}
+    values = {name: rng.uniform(0.5, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    theirs = {
+        name.replace(".shortcut.", ".downsample.").replace("linear.", "fc."): torch.from_numpy(value)
+        for name, value in values.items()
+    }
+    torch.save({**theirs, "bn1.num_batches_tracked": torch.tensor(3)}, tmp_path / "weights.pth")
+    config = SMALL.with_changes(network="resnet18", data="synthetic:16", start=str(tmp_path / "weights.pth"))
+    with Trainer(config, load_data("synthetic:16"), 0) as trainer:
+        for name, value in values.items():
+            assert np.array_equal(trainer.bound.arrays[name], value) is (name.partition(".")[0] != "linear")
+    assert trainer.started == (
+        f"loaded 100 of 102 arrays from {tmp_path / 'weights.pth'}; begin at random: linear.weight, linear.bias; not "
+        "used: bn1.num_batches_tracked, linear.bias, linear.weight"
+    )
+    (tmp_path / "bad.pth").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="dictionary of tensors saved by PyTorch"):
+        Trainer(config.with_changes(start=str(tmp_path / "bad.pth")), load_data("synthetic:16"), 0)
+
+
+@pytest.mark.parametrize("model", ["forkjoin", "taskiter", "tasks"])
+def test_memory_does_not_grow_after_the_second_epoch(model):
+    """Check the resident memory after each of eight epochs: nothing that is kept of an epoch is more than a page or so
+    of history."""
+    config = SMALL.with_changes(network="lenet5", data="synthetic:512", model=model, epochs=8, threads=2)
+    with Trainer(config, load_data(config.data, get_network("lenet5")), 0) as trainer:
+        found = [trainer.train_epoch().resident_bytes for _ in range(8)]
+    assert max(found[2:]) - found[1] < 1 << 20
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path, capsys):
+    """Check that NaN and infinity in a file of parameters are found before they are trained on or timed."""
+    run(SMALL.with_changes(epochs=1), tmp_path)
+    path = tmp_path / "run" / "parameters-seed-0.safetensors"
+    arrays, metadata = read_safetensors(path)
+    for wrong in (np.nan, np.inf):
+        arrays["conv1.weight"][0] = wrong
+        write_safetensors(path, arrays, metadata)
+        with pytest.raises(UsageError, match="'conv1.weight' in .* must be finite numbers"):
+            run(SMALL.with_changes(start=str(path)), tmp_path, f"from-{wrong}")
+        assert not (tmp_path / f"from-{wrong}").exists()

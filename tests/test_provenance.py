@@ -1,0 +1,120 @@
+"""Where figures come from: the commit of the installed sources, and the folders below results/ they are drawn from."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forktask.experiments.machine.build_info import BUILD
+from forktask.experiments.machine.environment import collect, version_text
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "experiments" / "machine" / "source_commit.sh"
+NOBODY = {f"GIT_{who}_{what}": "nobody@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def git(folder, *words):
+    """What git prints in a folder."""
+    environment = {**os.environ, **NOBODY}
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def source_commit(folder):
+    """What the build is told of the sources in a folder."""
+    done = subprocess.run(["sh", SCRIPT, folder], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A repository with one source, one page, and the files that archives of this one have."""
+    folder = tmp_path / "clone"
+    (folder / "tasking").mkdir(parents=True)
+    (folder / "tasking" / "replay.h").write_text("1\n")
+    (folder / "README.md").write_text("a page\n")
+    for name in (".gitattributes", ".git_archival.txt"):
+        shutil.copy(ROOT / name, folder)
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def test_the_commit_is_that_of_the_sources(clone):
+    """Check that a page changes no commit of the sources, that a new source shows, and that a commit names it."""
+    first = git(clone, "rev-parse", "HEAD").strip()
+    assert source_commit(clone) == first
+    (clone / "README.md").write_text("another page\n")
+    git(clone, "commit", "-qam", "a page")
+    assert source_commit(clone) == first
+    (clone / "tasking" / "deque.h").write_text("new\n")
+    assert source_commit(clone) == f"{first}-dirty"
+    git(clone, "add", ".")
+    git(clone, "commit", "-qm", "a source")
+    assert source_commit(clone) == git(clone, "rev-parse", "HEAD").strip() != first
+
+
+def test_an_archive_names_its_commit(clone, tmp_path):
+    """Check that sources without git have the commit of their archive, and are "unknown" without one."""
+    archive, unpacked = tmp_path / "archive.tar", tmp_path / "unpacked"
+    git(clone, "archive", "--output", str(archive), "HEAD")
+    shutil.unpack_archive(archive, unpacked)
+    assert source_commit(unpacked) == git(clone, "rev-parse", "HEAD").strip()
+    shutil.copy(ROOT / ".git_archival.txt", unpacked)
+    assert source_commit(unpacked) == "unknown"
+
+
+def test_every_run_row_has_the_commit():
+    """Check that the environment, which each run row keeps, has the commit, and that captions say it in words."""
+    environment = collect()
+    commit = environment["build"]["commit"]
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", commit) and commit == BUILD["commit"]
+    assert commit.partition("-")[0][:12] in environment["forktask"]
+    assert version_text({"version": "1", "commit": "a" * 40 + "-dirty"}) == f"1 (commit {'a' * 12}, with changes)"
+
+
+@pytest.fixture
+def update_readme():
+    """The module docs/update_readme.py."""
+    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs" / "update_readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):
+    """Check that README and figure are what the numbers in their folder give, and that these name their commit."""
+    found = json.loads((update_readme.PUBLISHED / "published.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert update_readme.readme_of(found, readme) == readme
+    update_readme.draw(found, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_bytes() == update_readme.FIGURE.read_bytes()
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", found["commit"]) and found["commit"][:12] in readme
+    assert len(readme.splitlines()) <= 120
+
+
+def test_results_are_small_and_listed():
+    """Check that each folder of results stands in their list, below its machine, and is at most 2 MiB."""
+    listed = (ROOT / "results" / "README.md").read_text()
+    for rows in (ROOT / "results").glob("*/*/samples.jsonl"):
+        assert f"`{rows.parent.relative_to(ROOT / 'results')}`" in listed
+        assert sum(path.stat().st_size for path in rows.parent.glob("*.*")) < 2**21
+
+
+@pytest.mark.parametrize(
+    ("changed", "installs"),
+    [("tasking/replay.h", True), ("pyproject.toml", True), ("README.md", False), ("tasking/README.md", False)],
+)
+def test_pages_install_nothing(changed, installs, tmp_path):
+    """Check that make installs again when a source has changed, and not when a page has."""
+    (tmp_path / ".installed").touch()
+    done = subprocess.run(
+        ["make", "--question", f"--what-if={changed}", "install", f"VENV={tmp_path}"], cwd=ROOT, capture_output=True
+    )
+    assert done.returncode == installs, done.stderr
