@@ -72,7 +72,7 @@ ARROWS = {
         "studies": {"results", "analysis", "training", "report", "sampling", "machine", "tables"},
         "metg": {"results", "report", "sampling", "machine", "tables"},
         "scaling": {"results", "analysis", "sampling", "bounds", "machine", "tables"},
-        "task_graph": {"results", "report", "sampling", "bounds"},
+        "task_graph": {"results", "report", "sampling", "bounds", "tables"},
         "traces": {"results", "analysis", "sampling", "machine"},
         "commands": {
             "machine",

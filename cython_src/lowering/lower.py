@@ -94,6 +94,8 @@ def lower(
     if spec.tokens:
         spec = spec.with_sequence(options.sequence)
     check_end(spec)
+    if not options.training:
+        spec = spec.without_dropout()
     most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
     if options.cut.rows > most_rows:
         raise UsageError(

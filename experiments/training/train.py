@@ -270,9 +270,8 @@ def _unreadable_images_named(out: Path) -> Iterator[None]:
     try:
         yield
     except BrokenImage as error:
-        remedy = str(error).replace("repair or remove it", "repair it")
         raise UsageError(
-            f"{remedy}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
+            f"{error}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
         ) from None
 
 
