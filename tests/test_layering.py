@@ -65,7 +65,7 @@ ARROWS = {
         "simulate": {"results", "analysis", "sampling", "bounds", "machine"},
         "diagnosis": {"results", "analysis", "sampling", "simulate", "bounds", "tables"},
         "report": {"results", "analysis", "diagnosis", "sampling", "simulate", "traces", "tables"},
-        "sweep": {"results", "sampling", "machine", "tables"},
+        "sweep": {"results", "report", "sampling", "scaling", "simulate", "machine", "tables", "traces"},
         "images": {"results", "sampling"},
         "training": {"results", "images", "report", "sampling", "machine", "tables"},
         "peers": {"results", "analysis", "sampling", "bounds", "machine", "tables", "training"},

@@ -78,9 +78,10 @@ def lower(
         options = options.with_changes(**changes)
     if graph is not None:
         if options != PlanOptions(batch=1):
+            others = describe(options, leave_out=("batch",))
             raise UsageError(
-                f"a plan that is no network has no options but batch 1, got {describe(options)} for "
-                f"{network!r}; leave them out"
+                f"a plan that is no network has no options but batch 1, got batch {options.batch}"
+                f"{f', {others}' if others else ''} for {network!r}; leave them out"
             )
         return graph
     data = DataShape(
@@ -93,6 +94,8 @@ def lower(
     if spec.tokens:
         spec = spec.with_sequence(options.sequence)
     check_end(spec)
+    if not options.training:
+        spec = spec.without_dropout()
     most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
     if options.cut.rows > most_rows:
         raise UsageError(

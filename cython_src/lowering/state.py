@@ -100,7 +100,7 @@ class Layout(ABC):
     loops : mapping
         Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: it is an end.
     ends : Ends
-    convolutions : tuple of str
+    conv_options : tuple of str
         Values of the option "conv" that have kernels.
     readers_mask : bool
         Kernels that send a gradient back send it past the activation, and the pooling, of the unit that gets it.
@@ -113,7 +113,7 @@ class Layout(ABC):
     fusions: frozenset[str]
     loops: ClassVar[Mapping[type, Loops]]
     ends: ClassVar[Ends]
-    convolutions: tuple[str, ...]
+    conv_options: tuple[str, ...]
     readers_mask: bool = False
     joint_sgd: bool = False
 
@@ -129,10 +129,10 @@ class Layout(ABC):
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
         """Yield why there are no kernels for a network or an option; a reason may hold only where those before do
         not."""
-        if options.conv not in self.convolutions:
+        if options.conv not in self.conv_options:
             other = "" if options.layout == "auto" else ", or layout 'auto'"
             yield (
-                f"conv must be one of {', '.join(self.convolutions)} in layout {self.name!r}, got {options.conv!r}; "
+                f"conv must be one of {', '.join(self.conv_options)} in layout {self.name!r}, got {options.conv!r}; "
                 f"use one of them{other}"
             )
         missing = options.fusions - self.fusions

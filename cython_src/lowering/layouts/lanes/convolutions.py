@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from ....kernels.maps.lanes import LanesMap
+from ....networks.layers import Convolution
 from ....plan.builder import block_bounds, block_grid, ranges
 from ...gradients import gradient_map
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .algorithms import POINTS, TAPS, algorithm_attributes, chosen_algorithm, kernel_name
 from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_ranges
@@ -113,3 +114,6 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     bounds = [list(block_bounds(g=[g], y=[y], c=channels)) for g, y in parts]
     kernel = kernel_name(algorithm, "backward_weights")
     low.weight_loops(unit, name, kernel, operands, bounds, **algorithm_attributes(algorithm))
+
+
+LOOPS = {Convolution: Loops(convolution, convolution_backward)}

@@ -9,17 +9,16 @@ from ....kernels.load.load import WIDEST_IMAGE
 from ....kernels.maps.lanes import KERNEL, LanesFeatures, LanesMap
 from ....kernels.simd.instruction_sets import LANES
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
-from ...dense import data_gradient, fully_connected, fully_connected_backward
-from ...elementwise import activation, activation_backward
+from ... import dense, elementwise
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import ImageLayout, Loops, Lowering
+from ...state import ImageLayout, Lowering
 from ...units import Unit
+from . import convolutions, pixels
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
-from .convolutions import convolution, convolution_backward
-from .pixels import index_before, pixelwise, pool, pool_backward
+from .pixels import index_before, pixelwise
 
 
 class Lanes(ImageLayout):
@@ -34,15 +33,10 @@ class Lanes(ImageLayout):
     load_kernel = "load_images"
     readers_mask = True
     joint_sgd = True
-    loops: ClassVar = {
-        Convolution: Loops(convolution, convolution_backward),
-        ReLU: Loops(activation, activation_backward),
-        MaxPool: Loops(pool, pool_backward),
-        FullyConnected: Loops(fully_connected, fully_connected_backward),
-    }
+    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.LOOPS[ReLU], **pixels.LOOPS, **dense.LOOPS}
 
-    def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
-        self.name, self.lanes, self.convolutions = name, lanes, convolutions
+    def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
+        self.name, self.lanes, self.conv_options = name, lanes, conv_options
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
         """Yield why there are no kernels for a network or an option."""
@@ -126,10 +120,10 @@ class Lanes(ImageLayout):
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
         if index:
-            data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
+            dense.data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
             return
         masks = {"activation": low.maps[before.target]} if before.activation else {}
-        data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
+        dense.data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
 
     def elementwise(
         self,

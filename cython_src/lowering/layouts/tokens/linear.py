@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....networks.layers import GELU, Linear, ReLU, TiedHead
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_to
-from ...state import Lowering, loop_name, phase_of, tied_parameters
+from ...state import Loops, Lowering, loop_name, phase_of, tied_parameters
 from ...units import ACTIVATIONS, Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
@@ -164,3 +164,6 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
             input_offset=source.offset,
         ),
     )
+
+
+LOOPS = dict.fromkeys((Linear, TiedHead), Loops(linear, linear_backward))
