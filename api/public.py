@@ -9,32 +9,8 @@ from .cython_src.errors import UsageError
 from .cython_src.graphs.task_functions import TaskFunction, task
 from .cython_src.graphs.user_graph import ITERATION, Region, TaskArray
 from .cython_src.lowering import PlanOptions, initialise, lower
-from .cython_src.networks.layers import (
-    GELU,
-    Add,
-    Attention,
-    AveragePool,
-    BatchNorm,
-    Convolution,
-    Dropout,
-    Embedding,
-    FirstToken,
-    FullyConnected,
-    GlobalPool,
-    Layer,
-    LayerNorm,
-    Linear,
-    MaxPool,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    ReLU6,
-    Softmax,
-    TiedHead,
-    Tokens,
-    Trigram,
-)
+from .cython_src.networks import layers
+from .cython_src.networks.layers import *  # noqa: F403
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.targets import bind
@@ -46,32 +22,10 @@ from .kernels import get_include
 from .running import Executor, Run, executor, model_names, run, weights_hash
 from .user_graph import UserGraph
 
-__all__ = [  # noqa: RUF022  in the order in which a reader needs them
-    # networks
-    "Network",
-    "Layer",
-    "Convolution",
-    "BatchNorm",
-    "ReLU",
-    "ReLU6",
-    "Add",
-    "MaxPool",
-    "AveragePool",
-    "GlobalPool",
-    "Dropout",
-    "FullyConnected",
-    "Tokens",
-    "Embedding",
-    "Positions",
-    "Trigram",
-    "FirstToken",
-    "NoNorm",
-    "LayerNorm",
-    "Linear",
-    "Attention",
-    "GELU",
-    "TiedHead",
-    "Softmax",
+# In the order in which a reader needs them.
+__all__: list[str] = []
+__all__ += layers.__all__  # networks
+__all__ += [  # noqa: RUF022
     "get_network",
     "network_names",
     # a plan and its memory

@@ -30,7 +30,7 @@ class GpuOffloadExecutor(GpuExecutor):
         self._host_worker = Workers(1, bound.scratch_bytes)
 
     def _offloads(self, kernel: str) -> bool:
-        pooling = kernel.startswith(("max_pool", "average_pool", "global_pool"))
+        pooling = "pool" in kernel and not kernel.startswith("conv")
         return kernel.startswith(self.options.kernels) or (self.options.kernels == "pool" and pooling)
 
     def _bring(self, bound):

@@ -178,6 +178,14 @@ def test_notes_begin_with_what_was_found():
         assert len(page.read_text().splitlines()) <= 60, name_of(page)
 
 
+def test_each_finding_names_its_source():
+    """Check that there are at most twelve findings, each with a note, a study or a folder, or that of another one."""
+    rows = re.findall(r"^\| (\d+)\*? \|(.*)\|$", (ROOT / "docs" / "findings.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1)) and 1 <= len(rows) <= 12
+    for number, row in rows:
+        assert re.search(r"\]\((notes|studies|\.\./results)/|\| as \d+ \|", row), number
+
+
 def test_the_page_of_commands_has_each_of_them():
     """Check that each command has an example on the page of commands, and that its exit codes are the program's."""
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()

@@ -1,6 +1,7 @@
 """Where figures come from: the commit of the installed sources, and the folders below results/ they are drawn from."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from forktask.experiments.analysis.load import load
 from forktask.experiments.machine.build_info import BUILD
 from forktask.experiments.machine.environment import collect, version_text
 
@@ -89,12 +89,13 @@ def update_readme():
 
 
 def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):
-    """Check that README and figure are what their folder gives, and that the folder says where it comes from."""
-    study, readme = load(update_readme.PUBLISHED), (ROOT / "README.md").read_text()
-    assert update_readme.readme_of(study, readme) == readme
-    update_readme.draw_all(study, tmp_path / "figure.svg")
+    """Check that README and figure are what the numbers in their folder give, and that these name their commit."""
+    found = json.loads((update_readme.PUBLISHED / "published.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert update_readme.readme_of(found, readme) == readme
+    update_readme.draw(found, tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_bytes() == update_readme.FIGURE.read_bytes()
-    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", study.environment["build"]["commit"])
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", found["commit"]) and found["commit"][:12] in readme
     assert len(readme.splitlines()) <= 120
 
 

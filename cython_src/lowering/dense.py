@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from .state import Lowering, TensorMap
+from ..networks.layers import FullyConnected
+from .state import Loops, Lowering, TensorMap
 from .units import Unit
 
 
@@ -67,3 +68,6 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         low.partials[f"{name}.{kind}"] = partials, count
     operands = {"gradient": gradient, "input": low.layout.features(low, unit), "output": partials}
     low.weight_loops(unit, name, "fc_backward_weights", operands, parts, **shape)
+
+
+LOOPS = {FullyConnected: Loops(fully_connected, fully_connected_backward)}

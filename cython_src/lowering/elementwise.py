@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .gradients import masked, pass_on, sent_back, sent_to
-from .state import Lowering, TensorMap, loop_name, phase_of
+from ..networks.layers import Add, Dropout
+from .gradients import pass_on, sent_back, sent_to
+from .state import Loops, Lowering, TensorMap, loop_name, phase_of
 from .units import ACTIVATIONS, Unit
 
 
@@ -16,7 +17,6 @@ def add(low: Lowering, unit: Unit, again: bool) -> None:
 
 def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Hand the gradient to both inputs."""
-    gradient = masked(low, unit, gradient)
     for name in unit.sources:
         pass_on(low, unit, name, gradient)
 
@@ -37,12 +37,9 @@ def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:
-    """Append dropout in training; in other phases its input is its output."""
-    source = low.maps[unit.sources[0]]
-    if not low.options.training:
-        low.maps[unit.target] = source
-        return
-    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, low.output_map(unit, again))
+    """Append dropout; in other phases than training networks have none."""
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, target)
 
 
 def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -56,3 +53,10 @@ def _dropout_loop(low: Lowering, name: str, unit: Unit, phase: str, source: Tens
     maps = {"input": source, "output": target}
     own = {"seed": low.options.dropout_seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
     low.layout.elementwise(low, name, "dropout", unit, phase, maps, **own)
+
+
+LOOPS = {
+    Add: Loops(add, add_backward),
+    **dict.fromkeys(ACTIVATIONS, Loops(activation, activation_backward)),
+    Dropout: Loops(dropout, dropout_backward),
+}

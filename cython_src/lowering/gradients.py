@@ -80,9 +80,14 @@ def sent_to(low: Lowering, unit: Unit, tensor: str, gradient: TensorMap) -> Iter
         yield gradient_map(low, tensor)
 
 
-def masked(low: Lowering, unit: Unit, gradient: TensorMap) -> TensorMap:
-    """Return the gradient before a unit's own activation, in a map of its own where there is one."""
-    if not unit.activation:
+def before_activation(low: Lowering, unit: Unit) -> TensorMap:
+    """Return the gradient before a unit's own activation, which is what its loops backward take.
+
+    In layouts whose kernels take a mask the units that read the result have sent it past the activation, and a norm of
+    images does so itself; else a loop appended here does.
+    """
+    gradient = low.gradients[unit.target]
+    if not unit.activation or low.layout.readers_mask or low.layout.loops[type(unit.layer)].masks:
         return gradient
     name = unit.layer.name
     new = low.keep(low.layout.gradient(low, f"{name}.gradient", unit.target, before_activation=unit), "gradient")

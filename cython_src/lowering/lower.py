@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..errors import UsageError
+from ..kernels.convolution.algorithms import algorithm_of
 from ..networks.layers import Convolution, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
@@ -77,9 +78,10 @@ def lower(
         options = options.with_changes(**changes)
     if graph is not None:
         if options != PlanOptions(batch=1):
+            others = describe(options, leave_out=("batch",))
             raise UsageError(
-                f"a plan that is no network has no options but batch 1, got {describe(options)} for "
-                f"{network!r}; leave them out"
+                f"a plan that is no network has no options but batch 1, got batch {options.batch}"
+                f"{f', {others}' if others else ''} for {network!r}; leave them out"
             )
         return graph
     data = DataShape(
@@ -92,6 +94,8 @@ def lower(
     if spec.tokens:
         spec = spec.with_sequence(options.sequence)
     check_end(spec)
+    if not options.training:
+        spec = spec.without_dropout()
     most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
     if options.cut.rows > most_rows:
         raise UsageError(
@@ -116,6 +120,8 @@ def lower(
     if options.chain:
         builder.rewrite_chains(options.weight_gradients)
     builder.attributes["aliases"] = low.aliases
+    taken = {loop.name: algorithm_of(loop) for loop in builder.loops}
+    builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
     return builder.build(options.memory)
 
 
@@ -161,24 +167,15 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     kernels for it, else channels."""
     if spec.tokens:
         return TOKENS_LAYOUT
-    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if computes(layout, spec, options)]
+    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if layout.computes(spec, options)]
     if LANES_LAYOUT not in able:
         return CHANNELS_LAYOUT
     if FLAT_LAYOUT not in able:
         few = SPARSE * options.batch <= LANES_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
-        return CHANNELS_LAYOUT if few and computes(CHANNELS_LAYOUT, spec, options) else LANES_LAYOUT
+        return CHANNELS_LAYOUT if few and CHANNELS_LAYOUT.computes(spec, options) else LANES_LAYOUT
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
     images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES_LAYOUT.lanes
     return LANES_LAYOUT if images else FLAT_LAYOUT
-
-
-def computes(layout: Layout, spec: Network, options: PlanOptions) -> bool:
-    """Return whether a layout has kernels for a network with these options."""
-    try:
-        layout.check(spec, options)
-    except UsageError:
-        return False
-    return True
 
 
 def initialise(bound, seed: Count = 0) -> None:

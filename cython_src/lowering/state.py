@@ -7,10 +7,9 @@ sequence axis, needs a `Layout` and no second lowering.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Protocol
 
@@ -20,11 +19,11 @@ from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.kernel_spec import KernelSpec
 from ..kernels.maps import channels, lanes
-from ..networks.layers import SEQUENCE, BatchNorm, Convolution, Layer, Network, Softmax, TiedHead
+from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax, TiedHead
 from ..plan.builder import PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
-from .units import Unit, join_layers
+from .units import Unit, join_layers, join_norms, readers_of
 
 MAP_NAMES = {*channels.MAP_NAMES, *lanes.MAP_NAMES}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
@@ -53,11 +52,14 @@ class Loops:
     forward : callable
         Takes lowering, unit, and whether this is a recomputation, into buffers of its own.
     backward : callable
-        Takes lowering, unit, and the gradient of its result.
+        Takes lowering, unit, and the gradient of its result before its own activation.
+    masks : bool
+        `backward` takes the gradient after the activation instead: its kernels send it past that.
     """
 
     forward: Callable[[Lowering, Unit, bool], None]
     backward: Callable[[Lowering, Unit, TensorMap], None]
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,10 @@ class Layout(ABC):
     loops : mapping
         Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: it is an end.
     ends : Ends
-    convolutions : tuple of str
+    conv_options : tuple of str
         Values of the option "conv" that have kernels.
+    readers_mask : bool
+        Kernels that send a gradient back send it past the activation, and the pooling, of the unit that gets it.
     joint_sgd : bool
         Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
     """
@@ -109,20 +113,31 @@ class Layout(ABC):
     fusions: frozenset[str]
     loops: ClassVar[Mapping[type, Loops]]
     ends: ClassVar[Ends]
-    convolutions: tuple[str, ...]
+    conv_options: tuple[str, ...]
+    readers_mask: bool = False
     joint_sgd: bool = False
 
     def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
-        if options.conv not in self.convolutions:
+        for objection in self.objections(spec, options):
+            raise UsageError(objection)
+
+    def computes(self, spec: Network, options: PlanOptions) -> bool:
+        """Return whether there are kernels for a network with these options."""
+        return next(self.objections(spec, options), None) is None
+
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option; a reason may hold only where those before do
+        not."""
+        if options.conv not in self.conv_options:
             other = "" if options.layout == "auto" else ", or layout 'auto'"
-            raise UsageError(
-                f"conv must be one of {', '.join(self.convolutions)} in layout {self.name!r}, got {options.conv!r}; "
+            yield (
+                f"conv must be one of {', '.join(self.conv_options)} in layout {self.name!r}, got {options.conv!r}; "
                 f"use one of them{other}"
             )
         missing = options.fusions - self.fusions
         if missing and options.fusion != "all":
-            raise UsageError(
+            yield (
                 f"fusion may name {', '.join(sorted(self.fusions))} in layout {self.name!r}, got "
                 f"{', '.join(sorted(missing))}; leave it out, or use another layout"
             )
@@ -130,12 +145,12 @@ class Layout(ABC):
         for layer in spec.layers[:-1]:
             if type(layer) not in self.loops:
                 hint = f"; use layout {other!r}" if other != self.name else ""
-                raise UsageError(
+                yield (
                     f"layers must be {', '.join(kind.__name__ for kind in self.loops)} in layout {self.name!r}, got "
                     f"{type(layer).__name__} {layer.name!r}{hint}"
                 )
         if self.ends.images == bool(spec.tokens):
-            raise UsageError(
+            yield (
                 f"layout {self.name!r} is for networks of {'images' if self.ends.images else 'tokens'}, got "
                 f"{spec.name!r}; use layout {other!r}"
             )
@@ -196,15 +211,13 @@ class ImageLayout(Layout):
 
     load_kernel: str
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
         if options.sequence != SEQUENCE:
-            raise UsageError(
-                f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
-            )
+            yield f"sequence is an option of networks of tokens, {spec.name!r} is one of images; leave it out"
         if options.cut.heads:
-            raise UsageError(
+            yield (
                 f"granularity may name images, channels and rows in layout {self.name!r}, got {options.granularity!r}; "
                 f"leave out heads"
             )
@@ -259,12 +272,9 @@ class Lowering:
         self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
         self.shapes["input"] = self.spec.input_shape
         self.fusion = self.options.fusions & self.layout.fusions
-        self.units = join_layers(self.spec, self.fusion, self.layout.can_join)
+        self.units = join_layers(self.spec, self.fusion, self.layout.can_join, self.options.training)
         self.producer = {unit.target: unit for unit in self.units}
-        self.readers: dict[str, list[Unit]] = {}
-        for unit in self.units:
-            for name in unit.inputs:
-                self.readers.setdefault(name, []).append(unit)
+        self.readers = readers_of(self.units)
         self.logits = self.units[-1].sources[0]
         self.layer_parameters = self.spec.layer_parameters()
         self.parameter_shapes = self.spec.parameter_shapes()
@@ -275,33 +285,13 @@ class Lowering:
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
         for unit in self.units:
             self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
-        for unit in self.units:
-            if isinstance(unit.layer, Convolution) and self.is_depthwise(unit.layer):
-                self.join_norms(unit)
-
-    def join_norms(self, unit: Unit) -> None:
-        """Decide what of the norms before and after a depthwise convolution its own loops do."""
-        before = self.producer.get(unit.sources[0])
-        alone = self.readers[unit.sources[0]] == [unit]
-        after = self.readers.get(unit.target, [])
-        unit.joins_backward = (
-            "depthwise" in self.fusion
-            and self.options.training
-            and not self.options.chain
-            and alone
-            and len(after) == 1
-            and isinstance(after[0].layer, BatchNorm)
-            and not after[0].shortcut
-            and after[0].applied
-            and not unit.layer.bias
-            and not unit.activation
-            and self.trained(unit)
-            and self.learns[unit.sources[0]]
+        join_norms(
+            self.units,
+            self.fusion,
+            self.options.training,
+            depthwise=lambda layer: isinstance(layer, Convolution) and self.is_depthwise(layer),
+            gradients=lambda unit: not self.options.chain and self.trained(unit) and self.learns[unit.sources[0]],
         )
-        norm = before and isinstance(before.layer, BatchNorm) and not before.shortcut
-        if norm and alone and "normalise" in self.fusion:
-            unit.normalises = unit.joins_backward or not self.options.training
-            before.applied = not unit.normalises
 
     def is_depthwise(self, layer: Layer) -> bool:
         """Return whether a convolution has one channel in each group, which depthwise kernels compute."""
@@ -469,17 +459,6 @@ def check_end(spec: Network) -> None:
             f"a network must end with Softmax after a layer without pixels, {spec.name!r} does not; add FullyConnected "
             f"or GlobalPool, and Softmax"
         )
-
-
-def check_chain(spec: Network, layout: str) -> None:
-    """Raise `UsageError` unless each layer reads the one before it."""
-    names = ["input", *(layer.name for layer in spec.layers)]
-    for (name, sources), before in zip(spec.inputs().items(), itertools.islice(names, len(spec.layers)), strict=True):
-        if sources != (before,):
-            raise UsageError(
-                f"each layer must read the one before it in layout {layout!r}, {name!r} reads {', '.join(sources)}; "
-                f"use layout 'channels'"
-            )
 
 
 def phase_of(backward: bool) -> str:

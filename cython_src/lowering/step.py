@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from .gradients import set_gradient
+from .gradients import before_activation, set_gradient
 from .state import Lowering
 from .units import Unit
 from .updates import append_updates
@@ -26,7 +26,7 @@ def backward(low: Lowering, unit: Unit) -> None:
     """Append the loops that send a unit's gradient back. Its own gradient is complete: all readers came before."""
     low.unfinished.discard(unit.target)
     if low.learns[unit.target]:
-        low.layout.loops[type(unit.layer)].backward(low, unit, low.gradients[unit.target])
+        low.layout.loops[type(unit.layer)].backward(low, unit, before_activation(low, unit))
 
 
 def segments(low: Lowering, units: Sequence[Unit]) -> list[Sequence[Unit]]:

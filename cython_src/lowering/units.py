@@ -30,7 +30,7 @@ class Unit:
     shortcut_norm : str
         The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
     applied : bool
-        Of a norm: whether it writes a map; false where it is applied by the unit that reads its result.
+        Whether it writes its result; not where the unit that reads a norm applies it, or a norm alone reads a sum.
     statistics : str
         The norm for which a convolution sums.
     normalises : bool
@@ -65,7 +65,51 @@ class Unit:
 CanJoin = Callable[[Sequence[Layer], Mapping[str, Sequence[Layer]]], bool]
 
 
-def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> list[Unit]:
+def readers_of(units: Sequence[Unit]) -> dict[str, list[Unit]]:
+    """Return the units that read each tensor, in their order."""
+    readers: dict[str, list[Unit]] = {}
+    for unit in units:
+        for name in unit.inputs:
+            readers.setdefault(name, []).append(unit)
+    return readers
+
+
+def join_norms(
+    units: Sequence[Unit],
+    fusion: frozenset[str],
+    training: bool,
+    depthwise: Callable[[Layer], bool],
+    gradients: Callable[[Unit], bool],
+) -> None:
+    """Decide what of the norms before and after depthwise convolutions their own loops do.
+
+    Parameters
+    ----------
+    gradients : callable
+        Whether one loop can send back both gradients of a unit, that of its weights as a sum.
+    """
+    readers, producer = readers_of(units), {unit.target: unit for unit in units}
+    for unit in units:
+        if not depthwise(unit.layer) or readers[unit.sources[0]] != [unit]:
+            continue
+        before, after = producer.get(unit.sources[0]), readers.get(unit.target, [])
+        unit.joins_backward = (
+            "depthwise" in fusion
+            and training
+            and len(after) == 1
+            and isinstance(after[0].layer, BatchNorm)
+            and not after[0].shortcut
+            and after[0].applied
+            and not unit.layer.bias
+            and not unit.activation
+            and gradients(unit)
+        )
+        if before and isinstance(before.layer, BatchNorm) and not before.shortcut and "normalise" in fusion:
+            unit.normalises = unit.joins_backward or not training
+            before.applied = not unit.normalises
+
+
+def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin, training: bool) -> list[Unit]:
     """Return the units in the order of their last layers."""
     inputs = spec.inputs()
     consumers: dict[str, list[Layer]] = {}
@@ -116,5 +160,6 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin) -> lis
             unit.statistics = norms[0].name if norms else ""
         if isinstance(layer, Add) and not unit.activation and "norm" in fusion:
             unit.joins_norm = isinstance(consumers[unit.target][0], LayerNorm | NoNorm)
+            unit.applied = not unit.joins_norm or training or len(consumers[unit.target]) > 1
         units.append(unit)
     return sorted(units, key=lambda unit: position[unit.target])

@@ -14,6 +14,33 @@ from ..errors import UsageError, did_you_mean
 from ..reading import Count, Name, Number
 from ..shown import Shown
 
+__all__ = [  # noqa: RUF022  what users import, in the order in which a reader needs it
+    "Network",
+    "Layer",
+    "Convolution",
+    "BatchNorm",
+    "ReLU",
+    "ReLU6",
+    "Add",
+    "MaxPool",
+    "AveragePool",
+    "GlobalPool",
+    "Dropout",
+    "FullyConnected",
+    "Tokens",
+    "Embedding",
+    "Positions",
+    "Trigram",
+    "FirstToken",
+    "NoNorm",
+    "LayerNorm",
+    "Linear",
+    "Attention",
+    "GELU",
+    "TiedHead",
+    "Softmax",
+]
+
 Small = Annotated[float, Meta(ge=0, lt=1e15)]
 
 TYPES = 2  # segments of a sample of BERT
@@ -37,6 +64,11 @@ class Convolution:
     bias: bool = True
     after: str = ""
 
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        sizes = self.kernel, self.stride, self.padding, self.dilation, self.groups, self.bias
+        return nn.Conv2d(before[0], self.out_channels, *sizes)
+
 
 @dataclass(frozen=True)
 class BatchNorm:
@@ -47,6 +79,10 @@ class BatchNorm:
     eps: Small = 1e-5
     momentum: Small = 0.1
     after: str = ""
+
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.BatchNorm2d(before[0], self.eps, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -83,6 +119,10 @@ class MaxPool:
     padding: Count = 0
     after: str = ""
 
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.MaxPool2d(self.size, self.stride or self.size, self.padding)
+
 
 @dataclass(frozen=True)
 class AveragePool:
@@ -93,6 +133,10 @@ class AveragePool:
     stride: Count = 0
     after: str = ""
 
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.AvgPool2d(self.size, self.stride or self.size)
+
 
 @dataclass(frozen=True)
 class GlobalPool:
@@ -100,6 +144,10 @@ class GlobalPool:
 
     name: Name
     after: str = ""
+
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 @dataclass(frozen=True)
@@ -110,6 +158,10 @@ class Dropout:
     rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     after: str = ""
 
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.Dropout(self.rate)
+
 
 @dataclass(frozen=True)
 class FullyConnected:
@@ -118,6 +170,10 @@ class FullyConnected:
     name: Name
     out_features: Number
     after: str = ""
+
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.Linear(math.prod(before), self.out_features)
 
 
 @dataclass(frozen=True)
@@ -177,6 +233,10 @@ class LayerNorm:
     eps: Small = 1e-5
     after: str = ""
 
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.LayerNorm(before[-1], self.eps)
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -188,6 +248,10 @@ class Linear:
     bias: bool = True
     deviation: Small = 0.02
     after: str = ""
+
+    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
+        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
+        return nn.Linear(before[-1], self.out_features, self.bias)
 
 
 @dataclass(frozen=True)
@@ -361,6 +425,19 @@ class Network(Shown):
                 f"sequence must be in [1, {positions}], the positions of network {self.name!r}; got {sequence}"
             )
         return replace(self, input_shape=(sequence,))
+
+    def without_dropout(self) -> Network:
+        """Return the network that is evaluated: what reads the result of a dropout reads its input."""
+        passed: dict[str, str] = {}  # dropout -> what it reads
+        layers: list[Layer] = []
+        for layer, sources in zip(self.layers, self.inputs().values(), strict=True):
+            sources = tuple(passed.get(name, name) for name in sources)
+            if isinstance(layer, Dropout):
+                passed[layer.name] = sources[0]
+            else:
+                place = {"inputs": sources} if getattr(layer, "inputs", ()) else {"after": sources[0]}
+                layers.append(replace(layer, **place) if passed else layer)
+        return replace(self, layers=tuple(layers)) if passed else self
 
     def for_images(self, input_shape: tuple[int, ...], num_classes: int) -> Network:
         """Return the network for images of another shape (channels, height, width) and number of classes: the same

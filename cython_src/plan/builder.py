@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .model import PERSISTENT_ROLES, PHASES, REDUCTION, TRANSIENT_ROLES, Block, 
 from .reductions import lower_reductions
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A description of a kernel that makes a loop's blocks; see `KernelSpec.blocks`."""
 
@@ -59,6 +60,11 @@ class PlanBuilder:
         return name
 
     @property
+    def loops(self) -> Sequence[BlockLoop]:
+        """The loops that were appended so far."""
+        return self._loops
+
+    @property
     def buffers(self) -> Mapping[str, Buffer]:
         """The buffers that were declared so far, by name."""
         return self._buffers
@@ -84,14 +90,19 @@ class PlanBuilder:
         Parameters
         ----------
         kernel : str or KernelSpec
-            A kernel's name; or its description, where that says what the kernel touches.
+            A kernel's name; or its description, which says what the kernel touches and belongs to this plan.
         operands : mapping
             Operand of the kernel -> buffer.
         blocks : iterable
             `Block`s; of a description the bounds of each block alone, a tuple or a mapping.
         """
-        if not isinstance(kernel, str):
-            kernel, blocks = kernel.name, kernel.blocks(operands, attributes or {}, self._buffers, blocks)
+        if isinstance(kernel, str):
+            kernel_name = kernel
+        else:
+            kernel_name = kernel.name
+            if self.attributes.setdefault("kernels", {}).setdefault(kernel_name, kernel) is not kernel:
+                raise UsageError(f"kernels of a plan must have different names, got {kernel_name!r} twice; rename one")
+            blocks = kernel.blocks(operands, attributes or {}, self._buffers, blocks)
         blocks = tuple(blocks)
         if not blocks:
             raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
@@ -109,7 +120,7 @@ class PlanBuilder:
                     )
         loop = BlockLoop(
             name=name,
-            kernel=kernel,
+            kernel=kernel_name,
             operands=MappingProxyType(dict(operands)),
             attributes=MappingProxyType(dict(attributes or {})),
             blocks=blocks,

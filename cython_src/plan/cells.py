@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import UsageError
 from .model import AccessTable, BlockLoop, Buffer
 
+Box = tuple[tuple[int, int], ...]
 Partition = tuple[tuple[int, ...], tuple[bytes, ...]]  # shape and cut points of a buffer
 
 
@@ -23,70 +24,42 @@ def build_access_table(
     Also returns each buffer's cut points, a sorted array for each of its leading dimensions, and its first cell.
     """
     cuts: dict[str, list[set[int]]] = {}
-    seen: set[tuple[str, tuple]] = set()
-    for loop in loops:
-        for block in loop.blocks:
-            for access in block.accesses:
-                if (access.buffer, access.box) in seen:
-                    continue
-                seen.add((access.buffer, access.box))
-                shape = buffers[access.buffer].shape
-                if len(access.box) > min(4, len(shape)):
-                    raise UsageError(
-                        f"a region of {access.buffer!r} may have at most {min(4, len(shape))} ranges, "
-                        f"got {len(access.box)} in loop {loop.name!r}"
-                    )
-                dims = cuts.get(access.buffer)
-                if dims is None:
-                    dims = cuts[access.buffer] = [{0, n} for n in shape[:4]]
-                for cut, (start, stop), n in zip(dims, access.box, shape, strict=False):
-                    if not 0 <= start < stop <= n:
-                        raise UsageError(
-                            f"a region of {access.buffer!r} must lie within shape {shape} and hold an element, "
-                            f"got {access.box} in loop {loop.name!r}"
-                        )
-                    cut.update((start, stop))
-
+    number_of: dict[tuple[str, Box], int] = {}  # region -> number of its cell list
     index_of = {name: i for i, name in enumerate(buffers)}
-    first_cell: dict[str, int] = {}
-    position: dict[str, list[dict[int, int]]] = {}
-    grid: dict[str, tuple[int, ...]] = {}
-    num_cells = 0
-    for name, dims in cuts.items():
-        first_cell[name] = num_cells
-        position[name] = [{cut: i for i, cut in enumerate(sorted(dim))} for dim in dims]
-        grid[name] = tuple(len(dim) - 1 for dim in dims)
-        num_cells += math.prod(grid[name])
-
-    list_of_region: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
-    lists: list[np.ndarray] = []
     task_offsets = [0]
     access_kind: list[int] = []
     access_list: list[int] = []
     access_buffer: list[int] = []
     for loop in loops:
         for block in loop.blocks:
-            for access in block.accesses:
-                key = (access.buffer, access.box)
-                number = list_of_region.get(key)
+            for kind, name, box, _ in block.accesses:
+                number = number_of.get((name, box))
                 if number is None:
-                    spans = []
-                    for d, extent in enumerate(grid[access.buffer]):
-                        if d < len(access.box):
-                            where = position[access.buffer][d]
-                            spans.append(np.arange(where[access.box[d][0]], where[access.box[d][1]]))
-                        else:
-                            spans.append(np.arange(extent))
-                    cells = np.zeros(1, dtype=np.int64)
-                    for extent, span in zip(grid[access.buffer], spans, strict=True):
-                        cells = (cells[:, None] * extent + span[None, :]).ravel()
-                    number = len(lists)
-                    lists.append((cells + first_cell[access.buffer]).astype(np.int32))
-                    list_of_region[key] = number
-                access_kind.append(access.kind)
+                    number = number_of[name, box] = len(number_of)
+                    _cut(cuts, buffers[name], box, loop)
+                access_kind.append(kind)
                 access_list.append(number)
-                access_buffer.append(index_of[access.buffer])
+                access_buffer.append(index_of[name])
             task_offsets.append(len(access_list))
+
+    first_cell: dict[str, int] = {}
+    position: dict[str, list[dict[int, int]]] = {}
+    num_cells = 0
+    for name, dims in cuts.items():
+        first_cell[name] = num_cells
+        position[name] = [{cut: i for i, cut in enumerate(sorted(dim))} for dim in dims]
+        num_cells += math.prod(len(dim) - 1 for dim in dims)
+    list_offsets = [0]
+    list_cells: list[int] = []
+    for name, box in number_of:
+        cells: Sequence[int] = (0,)
+        for where, ends in itertools.zip_longest(position[name], box):
+            extent = len(where) - 1
+            span = range(extent) if ends is None else range(where[ends[0]], where[ends[1]])
+            cells = [cell * extent + place for cell in cells for place in span]
+        first = first_cell[name]
+        list_cells += [first + cell for cell in cells]
+        list_offsets.append(len(list_cells))
 
     table = AccessTable(
         num_tasks=len(task_offsets) - 1,
@@ -94,11 +67,27 @@ def build_access_table(
         task_offsets=np.array(task_offsets, dtype=np.int32),
         access_kind=np.array(access_kind, dtype=np.uint8),
         access_list=np.array(access_list, dtype=np.int32),
-        list_offsets=np.concatenate([[0], np.cumsum([len(c) for c in lists])]).astype(np.int32),
-        list_cells=np.concatenate(lists) if lists else np.zeros(0, np.int32),
+        list_offsets=np.array(list_offsets, dtype=np.int32),
+        list_cells=np.array(list_cells, dtype=np.int32),
         access_buffer=np.array(access_buffer, dtype=np.int32),
     )
     return table, {name: [np.array(sorted(dim)) for dim in dims] for name, dims in cuts.items()}, first_cell
+
+
+def _cut(cuts: dict[str, list[set[int]]], buffer: Buffer, box: Box, loop: BlockLoop) -> None:
+    """Add the ends of a region to the cut points of its buffer."""
+    dims = cuts.setdefault(buffer.name, [{0, n} for n in buffer.shape[:4]])
+    if len(box) > len(dims):
+        raise UsageError(
+            f"a region of {buffer.name!r} may have at most {len(dims)} ranges, got {len(box)} in loop {loop.name!r}"
+        )
+    for cut, (start, stop), n in zip(dims, box, buffer.shape, strict=False):
+        if not 0 <= start < stop <= n:
+            raise UsageError(
+                f"a region of {buffer.name!r} must lie within shape {buffer.shape} and hold an element, got {box} in "
+                f"loop {loop.name!r}"
+            )
+        cut.update((start, stop))
 
 
 def overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:

@@ -121,17 +121,12 @@ def graph_bounds_of(graph: TaskGraph, task_durations_s) -> GraphBounds:
 
 
 def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> GraphBounds:
-    """Return the bounds of a plan from the durations of a profile row.
-
-    Parameters
-    ----------
-    plan : Plan
-    block_time_s : mapping of loop name to seconds per block, in block order
+    """Return the bounds of a plan from seconds per block, in block order, by name of the loop.
 
     Raises
     ------
-    ValueError
-        A loop is missing, or its number of durations is not its number of blocks.
+    UsageError
+        As in `durations_by_loop`.
     """
     loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], block_time_s)
     return graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
@@ -140,18 +135,13 @@ def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> Grap
 def durations_by_loop(
     loops: Sequence[tuple[str, int]], block_time_s: Mapping[str, Sequence[float]]
 ) -> list[list[float]]:
-    """Return the durations of each loop's blocks, in plan order.
-
-    Parameters
-    ----------
-    loops : sequence of (name, number of blocks)
-        Loops may share a name: their durations then follow each other under it.
-    block_time_s : mapping of loop name to seconds per block
+    """Return the durations of each loop's blocks, in plan order; those of loops that share a name follow each other
+    under it.
 
     Raises
     ------
-    ValueError
-        As in `plan_bounds`.
+    UsageError
+        A loop is missing, or its number of durations is not its number of blocks.
     """
     used: dict[str, int] = {}
     result = []
@@ -168,31 +158,21 @@ def durations_by_loop(
 
 
 def machine_rates(peak: float | None, bandwidth: Mapping[str, float], threads: int) -> tuple[float, float]:
-    """Return FLOP/s and bytes/s of so many threads together; NaN where they were not measured.
+    """Return FLOP/s and bytes/s of so many threads together, from those of one thread and by number of threads; NaN
+    where they were not measured.
 
     Threads share the path to memory, so their bandwidth is what was measured of as many, never a multiple of one's. It
     is not less than that of fewer threads: the others could wait.
-
-    Parameters
-    ----------
-    peak : float or None
-        FLOP/s of one thread.
-    bandwidth : mapping of number of threads, as text, to bytes/s
-    threads : int
     """
     measured = {int(n): rate for n, rate in bandwidth.items() if int(n) <= threads}
     return (peak or math.nan) * threads, max(measured.values()) if measured.get(threads) else math.nan
 
 
 def least_times(work: tuple[float, float], flops_per_s: float, bytes_per_s: float) -> tuple[float, float]:
-    """Return the least seconds of a loop for its arithmetic and for its bytes; the longer one is its roofline floor.
+    """Return the least seconds of a loop's arithmetic and of its bytes; the longer one is its roofline floor.
 
-    Parameters
-    ----------
-    work : (flops, bytes)
-        Of a loop; convolutions counted in their direct form, regions once (`Plan.least_bytes`).
-    flops_per_s, bytes_per_s : float
-        Rates of all threads together. Bandwidth is that of memory: data that stay in caches may be faster.
+    Flops count convolutions in their direct form, bytes each region once (`Plan.least_bytes`). Rates are those of all
+    threads together; the bandwidth is that of memory, so data that stay in caches may be faster.
     """
     return work[0] / flops_per_s, work[1] / bytes_per_s
 
@@ -222,12 +202,7 @@ def brent_bound(work_s: float, span_s: float, threads: int, capacity: float) -> 
 def fork_join_bound(loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None) -> float:
     """Return the sum over loops of max(area of the loop, its longest block): a barrier after each, best placement.
 
-    Parameters
-    ----------
-    loop_times : durations of each loop's blocks, seconds
-    threads : int
-    capacity : float, optional
-        Default: `threads`. A loop of fewer blocks than threads is bound by its longest block.
+    The capacity is `threads` by default. A loop of fewer blocks than threads is bound by its longest block.
     """
     capacity = float(threads) if capacity is None else capacity
     return sum(max(sum(blocks) / capacity, max(blocks)) for blocks in loop_times)
@@ -251,14 +226,8 @@ def fork_join_static_bound(loop_times: Sequence[Sequence[float]], threads: int) 
 def predicted_times(
     loop_times: Sequence[Sequence[float]], threads: int, capacity: float | None = None, graph: GraphBounds | None = None
 ) -> dict[str, float]:
-    """Return floors for one number of threads, in seconds per iteration.
-
-    Returns
-    -------
-    dict
-        "area", "forkjoin", "forkjoin_static"; with `graph` also "taskgraph" = max(area, span) and "taskiter" =
-        max(area, cycle mean).
-    """
+    """Return floors for one number of threads, in seconds per iteration: "area", "forkjoin", "forkjoin_static"; with
+    `graph` also "taskgraph" = max(area, span) and "taskiter" = max(area, cycle mean)."""
     capacity = float(threads) if capacity is None else capacity
     area = area_bound(sum(map(sum, loop_times)), capacity)
     times = {

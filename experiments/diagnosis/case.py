@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -22,45 +22,43 @@ PERSISTENT = "forkjoin:region=persistent"
 
 
 class Case:
-    """A plan whose blocks were timed serially.
+    """A plan of a results folder whose blocks were timed serially.
 
-    Parameters
+    Attributes
     ----------
     subject : Subject
         The plan, with the durations of its blocks in serial runs and the machine that measured them.
-    options : mapping
-        Arguments of `lower`.
     threads : int
         The largest measured number.
-    models : sequence of str
-        The measured models that can be simulated, without serial.
-    forkjoin : str or None
+    models, task_models : list of str
+        The measured models that can be simulated, without serial; those of them that are no fork-join.
+    forkjoin : str
         The faster of the measured fork-join forms.
-    loop_times : callable
-        Model -> seconds of each loop in one step, summed over its blocks, by name: a mapping for each measured run of
-        the model on `threads` threads, or of `serial` on one.
+
+    Raises
+    ------
+    UsageError
+        The plan's runs cannot be simulated.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        options: Mapping[str, Any],
-        threads: int,
-        models: Sequence[str],
-        forkjoin: str | None,
-        loop_times: Callable[[str], list[Mapping[str, float]]],
-    ):
-        self.subject = subject
-        self.plan = subject.plan
-        self.seconds = subject.seconds
-        self.machine: MachineModel = subject.measured_on
+    def __init__(self, study: Study, plan_id: str):
+        self.study, self.plan_id = study, plan_id
+        self.threads = max(threads for _, threads in study.points_of(plan_id))
+        self.subject = subject_of(study, plan_id, machine_of_study(study))
+        self.plan, self.seconds = self.subject.plan, self.subject.seconds
+        self.machine: MachineModel = self.subject.measured_on
         self.work_s = float(self.seconds.sum())
-        self.options = options
-        self.threads = threads
-        self.models = models
-        self.forkjoin = forkjoin if forkjoin in models else PERSISTENT
-        self.task_models = [m for m in models if base_model(m) != "forkjoin"] or ["taskgraph"]
-        self.loop_times = loop_times
+        self.options = study.plans[plan_id].options
+        self.models = simulated_models(study, plan_id)
+        forkjoin = better_forkjoin(study, plan_id, self.threads)
+        self.forkjoin = forkjoin if forkjoin in self.models else PERSISTENT
+        self.task_models = [m for m in self.models if base_model(m) != "forkjoin"] or ["taskgraph"]
+
+    def loop_times(self, model: str) -> list[Mapping[str, float]]:
+        """Return seconds of each loop in one step, summed over its blocks, by name: of each measured run of a model on
+        all threads, or of `serial` on one."""
+        profiles = self.study.profiles_of((self.plan_id, model, 1 if model == "serial" else self.threads))
+        return [profile.loop_time_s for profile in profiles.values()]
 
     def time(self, model: str, subject: Subject | None = None, threads: int | None = None) -> float:
         """Return the simulated time of a step."""
@@ -109,27 +107,3 @@ class Case:
             f"by simulation on {self.threads} threads: {format_time(now)} ({model_label(before)}) becomes "
             f"{format_time(then)} ({change or model_label(after)}), {now / then:.2f} times as fast"
         )
-
-
-def case_of_study(study: Study, plan_id: str) -> Case:
-    """Return the case of a plan of a results folder.
-
-    Raises
-    ------
-    UsageError
-        The plan's runs cannot be simulated.
-    """
-    threads = max(threads for _, threads in study.points_of(plan_id))
-
-    def loop_times(model: str) -> list[Mapping[str, float]]:
-        profiles = study.profiles_of((plan_id, model, 1 if model == "serial" else threads))
-        return [profile.loop_time_s for profile in profiles.values()]
-
-    return Case(
-        subject_of(study, plan_id, machine_of_study(study)),
-        study.plans[plan_id].options,
-        threads,
-        simulated_models(study, plan_id),
-        better_forkjoin(study, plan_id, threads),
-        loop_times,
-    )

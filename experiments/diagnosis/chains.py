@@ -41,13 +41,7 @@ class Chain:
 
 
 def find_chains(plan: Plan, seconds: np.ndarray) -> list[Chain]:
-    """Return the longest chain of each layer, phase and kernel, the longest time first.
-
-    Parameters
-    ----------
-    plan : Plan
-    seconds : float64, shape (num_tasks,)
-    """
+    """Return the longest chain of each layer, phase and kernel, the longest time first, from seconds of each task."""
     table, buffers = plan.accesses, list(plan.buffers)
     groups = [(loop.layer, loop.phase, loop.kernel) for loop in plan.loops]
     group_of = [groups[loop] for loop in plan.task_loop]

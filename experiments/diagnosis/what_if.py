@@ -21,16 +21,6 @@ def relower(options: Mapping[str, Any], measured: Plan, seconds: np.ndarray, mac
 
     Rates are flops a second, or bytes a second of kernels without flops. Kernels that were not measured move their
     bytes at one thread's bandwidth.
-
-    Parameters
-    ----------
-    options : mapping
-        Arguments of `lower`.
-    measured : Plan
-    seconds : float64, shape (num_tasks,)
-        Of the measured plan's blocks.
-    machine : MachineModel
-        That measured them.
     """
     plan = lower(**options)
     work: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(3))

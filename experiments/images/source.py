@@ -41,10 +41,7 @@ class ImageSource:
 def standardising_table(count: int, total: int, squares: int) -> np.ndarray:
     """Value of each of 256 levels after subtracting the mean and dividing by the standard deviation: float32.
 
-    Parameters
-    ----------
-    count, total, squares : int
-        Number of pixels, their sum and the sum of their squares: exact, so the result has the same bits everywhere.
+    Number of pixels, their sum and the sum of their squares are exact, so the result has the same bits everywhere.
     """
     mean = total / count
     variance = squares / count - mean * mean

@@ -150,21 +150,11 @@ def _board(root="/") -> dict:
 
 
 def collect(root="/", variables=None) -> dict:
-    """Return all that describes the hardware and software of a measurement.
+    """Return all that describes the hardware and software of a measurement, for JSON; `variables` in place of
+    os.environ.
 
-    Call it before pinning: "affinity" is the calling thread's.
-
-    Parameters
-    ----------
-    root : path
-        Folder that stands for `/`; another one is for tests.
-    variables : mapping, optional
-        In place of os.environ.
-
-    Returns
-    -------
-    dict
-        JSON-able. Fields of VOLATILE change from call to call; the others are the machine and its software.
+    Call it before pinning: "affinity" is the calling thread's. Fields of VOLATILE change from call to call; the others
+    are the machine and its software.
     """
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
     with PerfCounters() as counters:

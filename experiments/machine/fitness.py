@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ..tables.numbers import plural
 from .topology import format_cpu_list
 
 FIT, RESERVED, UNFIT = LEVELS = ("fit", "fit with reservations", "not fit")
@@ -15,14 +16,7 @@ Reason = tuple[str, str, str]  # level, reason, remedy
 
 
 def verdict(environment: dict, machine: dict) -> dict:
-    """Judge whether measurements here can be trusted, and name the remedies.
-
-    Parameters
-    ----------
-    environment : dict
-        Result of `environment.collect`.
-    machine : dict
-        Result of `limits.measure_machine`.
+    """Judge whether measurements here can be trusted, from what `collect` and `measure_machine` return.
 
     Returns
     -------
@@ -76,11 +70,8 @@ def _of_capacity(environment: dict, machine: dict) -> Iterator[Reason]:
         if len(cores) < len(usable):
             if share < 0.85:
                 said += f": {len(usable)} CPUs are SMT siblings on {plural(len(cores), 'core')}"
-                yield (
-                    RESERVED,
-                    said,
-                    f"judge scaling up to {plural(len(cores), 'thread')}; beyond, threads share a core",
-                )
+                remedy = f"judge scaling up to {plural(len(cores), 'thread')}; beyond, threads share a core"
+                yield RESERVED, said, remedy
         elif share < 0.75:
             said += ": CPUs that claim to be cores are siblings of one core, or somebody else is running"
             yield UNFIT, said, "ask the host for dedicated cores; quit other programs and look again"
@@ -159,8 +150,3 @@ def _of_settings(environment: dict) -> Iterator[Reason]:
 def kinds_text(environment: dict) -> str:
     """Return the kinds of cores in the order in which threads get them."""
     return ", then ".join(kind["text"] for kind in environment["core_kinds"])
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -10,8 +10,9 @@ import numpy  # noqa: F401  loads OpenBLAS, as a measured process will have
 
 from ...cython_src.typed_text import format_bytes
 from ...forkjoin import executor  # noqa: F401  loads libgomp, as a measured process will have
+from ..tables.numbers import plural
 from .environment import collect, environment_id, gpu_details
-from .fitness import UNFIT, kinds_text, plural, verdict
+from .fitness import UNFIT, kinds_text, verdict
 from .limits import measure_machine
 from .topology import format_cpu_list, placement_order
 

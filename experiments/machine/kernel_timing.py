@@ -23,13 +23,6 @@ SMALLEST_SET = 1 << 14  # bytes, less than any first-level cache
 def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Run a plan on one thread for about so long, in rounds, and return the times of its loops in seconds.
 
-    Parameters
-    ----------
-    bound : BoundPlan
-    seconds : float
-    cpu : int, optional
-        Logical CPU to pin to.
-
     Returns
     -------
     fastest : float64, shape (loops,)
@@ -62,11 +55,7 @@ def loop_times(bound: BoundPlan, seconds: float, cpu: int | None = None) -> tupl
 class Limits:
     """The multiply-add peak, and the bandwidth of a triad over arrays of some size, of one core.
 
-    Parameters
-    ----------
-    instruction_set : str or None
-        None: the best of this processor.
-    cpu : int or None
+    Without an instruction set they are those of the processor's best.
     """
 
     def __init__(self, instruction_set: str | None = None, cpu: int | None = None):

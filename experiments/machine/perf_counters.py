@@ -27,14 +27,7 @@ _ENABLE, _DISABLE = 0x2400, 0x2401
 class PerfCounters:
     """Counters of the calling thread and of all threads that are started later, in whatever program they run.
 
-    Parameters
-    ----------
-    events : mapping of name to (type, number)
-
-    Attributes
-    ----------
-    error : str
-        Why the first event that is missing cannot be counted; empty if all can.
+    `error` says why the first event that is missing cannot be counted; it is empty if all can.
     """
 
     def __init__(self, events: Mapping[str, tuple[int, int]] = EVENTS):

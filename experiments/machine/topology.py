@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
+from ..tables.numbers import plural
 from .proc import read_int, read_text
 
 
@@ -42,10 +43,7 @@ def core_counts(available: int | None = None) -> tuple[int, ...]:
     """Return 1, 2, 4, ... and the number of CPUs that this process may use."""
     if available is None:
         available = len(os.sched_getaffinity(0))
-    counts = [1]
-    while 2 * counts[-1] < available:
-        counts.append(2 * counts[-1])
-    return tuple(dict.fromkeys((*counts, available)))
+    return tuple(dict.fromkeys((*(1 << i for i in range((available - 1).bit_length())), available)))
 
 
 def read_topology(root="/") -> dict:
@@ -98,24 +96,11 @@ def read_topology(root="/") -> dict:
 
 
 def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> list[int]:
-    """Return logical CPUs for `n` workers.
+    """Return logical CPUs for `n` workers, of some or of those that this process may use.
 
     Within a socket each physical core gets one worker, then each SMT sibling; then comes the next socket. Faster cores
     come before slower ones, also where the kernel calls each cluster of cores a socket, and NUMA nodes of a socket one
-    after the other.
-
-    Parameters
-    ----------
-    n : int
-    cpus : iterable of int, optional
-        CPUs to choose from. Default: those this process may use. Pass the ones found at start if the caller
-        has been pinned since.
-    oversubscribe : bool
-        Allow more workers than CPUs: the order starts over.
-
-    Returns
-    -------
-    list of int
+    after the other. With `oversubscribe` the order starts over.
 
     Raises
     ------
@@ -165,7 +150,7 @@ def core_kinds(topology: dict, cpus) -> list[dict]:
         {
             "capacity": kind,
             "cpus": group,
-            "text": f"{len(group)} CPU{'s' * (len(group) > 1)} of capacity {kind} ({format_cpu_list(group)})",
+            "text": f"{plural(len(group), 'CPU')} of capacity {kind} ({format_cpu_list(group)})",
         }
         for kind, group in runs
     ]

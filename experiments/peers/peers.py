@@ -7,13 +7,13 @@ import math
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.kernels.convolution.algorithms import ALGORITHMS
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
@@ -327,20 +327,11 @@ def _measure(
 
 def convolution_forms(plan: Plan, device: str) -> dict[str, int]:
     """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
-    forms: dict[str, int] = {}
-    for loop in plan.loops:
-        if loop.kernel.startswith("channels_conv_") and loop.kernel != "channels_conv_pack":
-            form = ALGORITHMS[loop.attributes["algorithm"]]
-            if device == "gpu" and loop.kernel == "channels_conv_backward_weights":
-                form = "direct"
-        elif loop.kernel.startswith("channels_depthwise"):
-            form = "depthwise"
-        elif loop.name in plan.attributes.get("convolutions", ()):
-            form = plan.attributes["convolutions"][loop.name]
-        else:
-            continue
-        forms[form] = forms.get(form, 0) + 1
-    return forms
+    taken = dict(plan.attributes.get("convolutions", {}))
+    if device == "gpu":
+        weights = [loop.name for loop in plan.loops if loop.kernel == "channels_conv_backward_weights"]
+        taken |= dict.fromkeys(weights, "direct")
+    return dict(Counter(taken.values()))
 
 
 def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[tuple[str, int], str]:

@@ -12,17 +12,9 @@ from ...cython_src.networks.layers import (
     TYPES,
     Add,
     Attention,
-    AveragePool,
-    BatchNorm,
-    Convolution,
-    Dropout,
     Embedding,
     FirstToken,
     FullyConnected,
-    GlobalPool,
-    LayerNorm,
-    Linear,
-    MaxPool,
     Network,
     NoNorm,
     Positions,
@@ -107,33 +99,10 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
     module: nn.Module | None = None
     function: Callable | None = None
     match layer:
-        case Convolution():
-            module = nn.Conv2d(
-                before[0],
-                layer.out_channels,
-                layer.kernel,
-                layer.stride,
-                layer.padding,
-                layer.dilation,
-                layer.groups,
-                layer.bias,
-            )
-        case BatchNorm():
-            module = nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
         case ReLU():
             module = nn.ReLU(inplace=in_place)
         case ReLU6():
             module = nn.ReLU6(inplace=in_place)
-        case MaxPool():
-            module = nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
-        case AveragePool():
-            module = nn.AvgPool2d(layer.size, layer.stride or layer.size)
-        case GlobalPool():
-            module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        case FullyConnected():
-            module = nn.Linear(math.prod(before), layer.out_features)
-        case Dropout():
-            module = nn.Dropout(layer.rate)
         case Embedding():
             module = nn.Embedding(spec.token_input.vocabulary, layer.features)
             if layer.positions:
@@ -152,10 +121,6 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
             function = _first_token
         case NoNorm():
             module = _affine(before[-1])
-        case LayerNorm():
-            module = nn.LayerNorm(before[-1], layer.eps)
-        case Linear():
-            module = nn.Linear(before[-1], layer.out_features, layer.bias)
         case Attention():
             function = partial(attention, heads=layer.heads, causal=layer.causal, fused=fused_attention)
         case GELU():
@@ -171,6 +136,8 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
             function = partial(_tied_product, table, own, bias)
         case Add():
             pass
+        case _ if hasattr(layer, "pytorch"):
+            module = layer.pytorch(nn, before)
         case _:
             raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
     return module, function

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..diagnosis.case import Case, case_of_study
+from ..diagnosis.case import Case
 from ..diagnosis.diagnose import Finding, diagnose
 from ..diagnosis.event_logs import diagnose_log
 from ..simulate.predict import OtherMachine, keep_machine, missing
@@ -41,7 +41,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     plans: dict[str, Case] = {}
     for plan_id, reason in skipped.items():
         if not reason:
-            plans[plan_id] = case_of_study(study, plan_id)
+            plans[plan_id] = Case(study, plan_id)
         cases.append(_row(plan_title(study, plan_id), diagnose(plans[plan_id]) if not reason else [], reason))
     for plan_id, place, logs in traced(folder):
         titles = [f"event log of {log.title} in {place}" for log in logs]

@@ -404,10 +404,7 @@ static void next_loop(Simulation *s)
     for (int32_t w = 0; w < s->num_workers; w++) {
         Worker *me = worker_of(s, w);
         me->next = me->stop = me->chunk = 0;
-        if (s->costs->begin > 0)
-            set_timer(s, w, s->costs->begin);
-        else
-            go_on_loop(s, w);
+        go_on_loop(s, w);
     }
 }
 
@@ -455,9 +452,7 @@ static void task_ends(Simulation *s, int32_t w)
 static void timer_ends(Simulation *s, int32_t w)
 {
     Worker *me = worker_of(s, w);
-    if (s->policy->kind == SIMULATE_LOOPS) {
-        go_on_loop(s, w);
-    } else if (me->state == CREATING) {
+    if (me->state == CREATING) {
         end_creation(s);
     } else if (s->policy->kind == SIMULATE_PROGRAMS) {
         if (me->state == IDLE)

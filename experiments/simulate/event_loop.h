@@ -44,7 +44,6 @@ typedef struct SimulatedPolicy {
 /* Seconds. */
 typedef struct SimulatedCosts {
     double chunk;    /* loops: to take a chunk from the common counter */
-    double begin;    /* loops: from the end of a loop's barrier until the next one's blocks start */
     double barrier;  /* loops: from the last block's end until all workers know */
     double line;     /* a cache line from one core to another */
     double wake;     /* to wake a worker that sleeps */

@@ -24,20 +24,10 @@ TRANSFER_BYTES = 1 << 16  # as much as a block of a few images; in the own cache
 SPIN_S = 50e-6  # tasking/executor.py: SPIN_NS
 
 
-def measure_this_machine(environment: Mapping[str, Any] | None = None, limits: MachineRow | None = None):
-    """Measure this machine, for simulations: some three seconds, or two where its limits are at hand.
-
-    Parameters
-    ----------
-    environment : mapping, optional
-        Result of `machine.environment.collect`.
-    limits : MachineRow, optional
-        Result of `measure_machine`, such as the one of a results folder.
-
-    Returns
-    -------
-    MachineModel
-    """
+def measure_this_machine(
+    environment: Mapping[str, Any] | None = None, limits: MachineRow | None = None
+) -> MachineModel:
+    """Measure this machine, for simulations: some three seconds, or two where its limits are at hand."""
     from ..machine.environment import collect
 
     environment = collect() if environment is None else environment
@@ -120,11 +110,5 @@ def _loop_s(model: str, threads: int) -> float:
 
 
 def write_machine(path: str) -> None:
-    """Measure this machine and write a file that `machine_model.read_machine` reads.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Measure this machine and write a file that `machine_model.read_machine` reads."""
     write_atomically(path, measure_this_machine().to_toml() + "\n")

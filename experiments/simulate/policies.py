@@ -57,16 +57,8 @@ def can_simulate(spec: ModelSpec) -> bool:
 
 
 class Subject:
-    """A plan with the durations of its blocks, and its graphs, recorded once.
-
-    Parameters
-    ----------
-    plan : Plan
-    seconds : float64, shape (num_tasks,)
-        Of each block alone on the machine that measured it.
-    measured_on : MachineModel, optional
-        That machine. Default: a machine on which nothing is shared.
-    """
+    """A plan with the durations of its blocks, each alone on the machine that measured it, and its graphs, recorded
+    once. By default that machine shares nothing."""
 
     def __init__(self, plan: Plan, seconds: np.ndarray, measured_on: MachineModel | None = None):
         self.plan = plan
@@ -136,10 +128,8 @@ def simulate(
 
     Parameters
     ----------
-    subject : Subject
     model : ModelSpec or str
         One of `SIMULATED`, with its options.
-    threads : int
     machine : MachineModel, optional
         Default: the one that measured the durations.
     seed : int
@@ -173,7 +163,6 @@ def simulate(
     serial = spec.model.name == "serial"
     costs = {
         "chunk": overheads.chunk_s + (machine.line_s if threads > 1 else 0.0),
-        "begin": 0.0,
         "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s),
         "line": machine.line_s,
         "wake": machine.wake_s,
@@ -181,10 +170,9 @@ def simulate(
         "patience": PATIENCE_S if machine.line_s else 0.0,
     }
     loop_end = np.cumsum([loop.num_blocks for loop in subject.plan.loops])
-    data = None
-    if threads > 1 and machine.transfer_bytes_per_s:
-        per_byte = 1 / machine.transfer_bytes_per_s
-        data = (subject.plan.accesses, subject.cell_bytes, per_byte, machine.last_level_cache_bytes)
+    moves = threads > 1 and machine.transfer_bytes_per_s > 0
+    per_byte = 1 / machine.transfer_bytes_per_s if moves else 0.0
+    data = (subject.plan.accesses, subject.cell_bytes if moves else (), per_byte, machine.last_level_cache_bytes)
     tasks = (graph, loop_end, waits, seconds, share, extra, creation, subject.locks, data)
     machine_costs = (policy, costs, machine.sharing(threads), threads)
     first = event_loop.run(*tasks, *machine_costs, short, seed, False)

@@ -79,15 +79,7 @@ def machine_of_study(study: Study) -> MachineModel:
 
 
 def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: MachineRow | None) -> MachineModel:
-    """Measure this machine for simulations of what was measured in a folder.
-
-    Parameters
-    ----------
-    folder : path
-    then : mapping
-        The environment at that time.
-    limits : MachineRow or None
-        What `measure_machine` returned at that time.
+    """Measure this machine for simulations of what was measured in a folder, in an environment and with limits of then.
 
     Raises
     ------
@@ -167,25 +159,12 @@ def prediction_table(
     models: Sequence[str] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Simulate the models of a plan.
+    """Simulate the models of a plan, by default those that were measured. On another machine than the one that measured
+    nothing measured stands beside their times.
 
-    Parameters
-    ----------
-    study : Study
-    plan_id : str
-    threads : sequence of int
-    machine : MachineModel, optional
-        Another machine than the one that measured; nothing measured stands beside its times.
-    models : sequence of str, optional
-        Default: those that were measured.
-    seed : int
-
-    Returns
-    -------
-    DataFrame
-        Columns: plan_id, model, threads, step_s, speedup (over the best serial run, simulated on the same machine),
-        efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
-        over measured time, less 1; NaN where nothing was measured), far (beyond four times the measured threads).
+    Columns: plan_id, model, threads, step_s, speedup (over the best serial run, simulated on the same machine),
+    efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
+    over measured time, less 1; NaN where nothing was measured), far (beyond four times the measured threads).
     """
     chosen = tuple(models or simulated_models(study, plan_id))
     return _prediction_table(study, plan_id, tuple(threads), machine, chosen, seed)

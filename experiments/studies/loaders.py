@@ -42,7 +42,7 @@ def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
     """Load all training images of an epoch once, in this process; return the fields of a `LoadingRow`."""
     libraries = resident_bytes()
     config, count = TrainingConfig(**job["config"]), job["count"]
-    data = load_data(config.data, get_network(config.network), config.image_options())
+    data = load_data(config.data, get_network(config.network), config)
     order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
     load = {"loop": _load_in_turn, "joblib": _load_with_joblib, "DataLoader": _load_with_torch}[job["way"]]
     seconds = load(data, order, count)

@@ -53,13 +53,10 @@ def collect_traces(
     ----------
     plan : mapping
         The `plan` entry of a job: options of a plan with the network, or a function that makes a graph.
-    models : sequence of str
     threads : int
         Models that run on fewer threads take what they may.
-    seconds : float
-        About how long each logged run lasts.
-    iterations : int, optional
-        Its length in iterations instead.
+    seconds, iterations
+        About how long each logged run lasts; or its length in iterations instead.
     inject : str
         A cause of outliers, one of `injections.INJECTIONS`, that each logged run meets.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..analysis.losses import LOSSES, all_losses, as_rows
 from ..analysis.names import model_rank
@@ -38,39 +39,19 @@ def traced(out_dir: str | os.PathLike) -> Iterator[tuple[str, Path, list[EventLo
 
 
 def trace_sweep(
-    out_dir: str | os.PathLike,
-    results: Results,
-    models: Sequence[str],
-    threads: int,
-    seconds: float,
-    iterations: int | None = None,
-    oversubscribe: bool = False,
+    out_dir: str | os.PathLike, results: Results, models: Sequence[str], **asked: Any
 ) -> Iterator[tuple[Path, list[EventLog], list[str]]]:
-    """Trace all plans of a results folder under the models of which it has no traces yet.
+    """Trace all plans of a results folder under the models of which it has no traces yet, as `collect_traces` is asked.
 
-    Parameters
-    ----------
-    out_dir : path
-        Results folder; files go to `traces/<plan_id>`, a row of kind "trace" for each model to the others.
-    results : Results
-        Its content.
-    models : sequence of str
-    threads : int
-    seconds, iterations
-        Length of each logged run, see `collect_traces`.
-
-    Yields
-    ------
-    Folder of a plan, all of its logs, and a sentence for each model that failed.
+    Files go to `traces/<plan_id>`, a row of kind "trace" for each model to the others. Yields the folder of a plan, all
+    of its logs, and a sentence for each model that failed.
     """
     done = {(row.plan_id, row.model) for row in results.of(TraceRow)}
     for plan in results.of(PlanRow):
         missing = [model for model in models if (plan.plan_id, model) not in done]
         folder = plan_folder(out_dir, plan.plan_id)
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
-        new = collect_traces(
-            plan.options, missing, threads, folder, seconds=seconds, iterations=iterations, oversubscribe=oversubscribe
-        )
+        new = collect_traces(plan.options, missing, folder=folder, **asked)
         logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.about["model"]))
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
@@ -85,29 +66,23 @@ def _write_rows(
     checks = {row.plan_id: row.check for row in results.of(SampleRow)}
     with ResultsWriter(out_dir) as writer:
         for log, own, row in zip(logs, losses, as_rows(losses), strict=True):
-            if id(log) in paths:
-                writer.append(
-                    TraceRow(
-                        **{name: log.about[name] for name in ("model", "threads", "iterations", *LOGGING)},
-                        plan_id=plan.plan_id,
-                        environment_id=results.run.environment_id,
-                        check=checks.get(plan.plan_id, ""),
-                        path=os.path.relpath(paths[id(log)], out_dir),
-                        losses=LossesOfRun(**row),
-                        layers=own.table[["phase", "layer", *LOSSES]].to_dict("records"),
-                    )
+            if id(log) not in paths:
+                continue
+            writer.append(
+                TraceRow(
+                    **{name: log.about[name] for name in ("model", "threads", "iterations", *LOGGING)},
+                    plan_id=plan.plan_id,
+                    environment_id=results.run.environment_id,
+                    check=checks.get(plan.plan_id, ""),
+                    path=os.path.relpath(paths[id(log)], out_dir),
+                    losses=LossesOfRun(**row),
+                    layers=own.table[["phase", "layer", *LOSSES]].to_dict("records"),
                 )
+            )
 
 
 def trace_injected(
-    out_dir: str | os.PathLike,
-    results: Results,
-    models: Sequence[str],
-    threads: int,
-    seconds: float,
-    causes: Sequence[str],
-    iterations: int | None = None,
-    oversubscribe: bool = False,
+    out_dir: str | os.PathLike, results: Results, models: Sequence[str], causes: Sequence[str], **asked: Any
 ) -> list[str]:
     """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
     for each model that failed.
@@ -120,15 +95,5 @@ def trace_injected(
         for cause in causes:
             folder = plan_folder(out_dir, plan.plan_id) / cause
             if len(events_files(folder)) < len(models):
-                found = collect_traces(
-                    plan.options,
-                    models,
-                    threads,
-                    folder,
-                    seconds=seconds,
-                    iterations=iterations,
-                    inject=cause,
-                    oversubscribe=oversubscribe,
-                )
-                failures += found.failures
+                failures += collect_traces(plan.options, models, folder=folder, inject=cause, **asked).failures
     return failures

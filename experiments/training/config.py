@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from ...cython_src.records import about
 from ..images.augmentation import parse
 from ..images.decoding import DECODERS
 from ..sampling.memory import parse_bytes
-from .folders import BROKEN, LOADS, ImageOptions
 
+LOADS = ("memory", "cache", "files")
+BROKEN = ("refuse", "skip")
 SCHEDULES = ("constant", "cosine", "step")
 # What differs for networks of tokens where the user does not say.
 DEFAULTS_OF_TOKENS: dict[str, Any] = {
@@ -84,13 +84,7 @@ class TrainingConfig(PlanOptions, frozen=True):
             "eighth of their size), with commas between"
         ),
     ] = "none"
-    tokenizer: Annotated[
-        str,
-        about(
-            "of data text: tokenizer.json, vocab.json,merges.txt (byte-pair encoding) or vocab.txt (WordPiece); "
-            "default: a token for each byte"
-        ),
-    ] = ""
+    tokenizer: Annotated[str, about("tokenizer.json that encodes data text; default: a token for each byte")] = ""
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
     threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
@@ -138,11 +132,6 @@ class TrainingConfig(PlanOptions, frozen=True):
     def augmentations(self) -> frozenset[str]:
         """The words in `augment`."""
         return parse(self.augment)
-
-    def image_options(self, **functions: Callable[..., None]) -> ImageOptions:
-        """How image files are read; `functions` are the fields of `ImageOptions` that are called."""
-        names = ("image_size", "load", "broken", "decoder", "cache", "memory_limit", "threads")
-        return ImageOptions(**{name: getattr(self, name) for name in names}, **functions)
 
     @property
     def plan(self) -> PlanOptions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,19 +22,26 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
 from ..images.source import table_of_counts
 from ..machine.disturbance import read_memory
-from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split
-from .folders import KINDS, ImageOptions, load_folder
+from .config import TrainingConfig
+from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split, synthetic_count
+from .folders import KINDS, load_folder
 
 SIDE = 32
 CHANNELS = 3
 SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
-MAX_SYNTHETIC = 1_000_000
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
 
-def load_data(spec: str, network: Network | None = None, options: ImageOptions | None = None) -> Dataset:
+def load_data(
+    spec: str,
+    network: Network | None = None,
+    options: TrainingConfig | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    check: Callable[[Dataset], None] = lambda data: None,
+) -> Dataset:
     """Load a data set.
 
     Parameters
@@ -46,8 +54,13 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     network : Network, optional
         Image files are scaled to its size, synthetic data take its shape of images and number of classes; default:
         3 x 32 x 32 and 10.
-    options : ImageOptions, optional
-        How image files are read, and which check the data pass before their images are made.
+    options : TrainingConfig, optional
+        How image files are read: `image_size`, `load`, `broken`, `decoder`, `cache`, `memory_limit`, `threads`.
+    progress : callable
+        Called with the numbers of images that are decoded and of all.
+    check : callable
+        Called with the data, still without their images, before any are decoded or made: a run that cannot be is
+        refused while that costs nothing. Images that cannot be decoded are still among them.
 
     Raises
     ------
@@ -56,7 +69,7 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
         offset.
     """
     kind, argument = check_spec(spec, SPECS)
-    options = options or ImageOptions()
+    options = options or TrainingConfig()
     if kind not in KINDS and (options.image_size or options.load != "memory"):
         raise UsageError(
             f"--image-size and --load are for image files (folder:DIR, csv:FILE, thumbnails:N), got --data {spec}; "
@@ -67,10 +80,10 @@ def load_data(spec: str, network: Network | None = None, options: ImageOptions |
     if kind == "synthetic":
         return _make_synthetic(argument, network)
     if kind in KINDS:
-        return load_folder(kind, argument, network, options)
+        return load_folder(kind, argument, network, options, progress, check)
     check_there(spec)
     folder = Path(argument).expanduser()
-    return _load_idx(folder, options) if kind == "idx" else _load_cifar(folder, kind, options)
+    return _load_idx(folder, check) if kind == "idx" else _load_cifar(folder, kind, check)
 
 
 def _load_digits() -> Dataset:
@@ -93,7 +106,7 @@ def _load_digits() -> Dataset:
     )
 
 
-def _load_cifar(folder: Path, kind: str, options: ImageOptions) -> Dataset:
+def _load_cifar(folder: Path, kind: str, check: Callable[[Dataset], None]) -> Dataset:
     if kind == "cifar10":
         folder = _descend(folder, "cifar-10-batches-bin", "data_batch_1.bin")
         train_files, test_file, label_bytes = ([f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1)
@@ -106,10 +119,10 @@ def _load_cifar(folder: Path, kind: str, options: ImageOptions) -> Dataset:
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
     title = kind.upper().replace("CIFAR", "CIFAR-")
-    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, options)
+    return _with_split(kind, title, pixels, labels, len(parts[-1][0]), names, False, check)
 
 
-def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
+def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
     parts = []
     for part in ("train", "t10k"):
         images_path = _find_idx(folder, f"{part}-images", 3)
@@ -124,10 +137,10 @@ def _load_idx(folder: Path, options: ImageOptions) -> Dataset:
         parts.append((labels, _to_square(pixels, images_path)))
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, options)
+    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, check)
 
 
-def _with_split(name, title, pixels, labels, num_test, class_names, grey, options) -> Dataset:
+def _with_split(name, title, pixels, labels, num_test, class_names, grey, check) -> Dataset:
     """Split images: the last `num_test` for testing, a stratified tenth of the others for validation."""
     first_test = len(labels) - num_test
     train, valid = stratified_split(np.arange(first_test), labels, VALID_FRACTION)
@@ -142,20 +155,12 @@ def _with_split(name, title, pixels, labels, num_test, class_names, grey, option
         class_names=class_names,
         grey=grey,
     )
-    options.check(data)
+    check(data)
     return replace(data, images=_standardise(pixels, train))
 
 
 def _make_synthetic(argument: str, network: Network | None) -> Dataset:
-    try:
-        count = int(argument)
-    except ValueError:
-        count = 0
-    if not 10 <= count <= MAX_SYNTHETIC:
-        raise UsageError(
-            f"the number of images in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
-            f"use synthetic:1024"
-        )
+    count = synthetic_count(argument)
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
     shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)

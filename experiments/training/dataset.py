@@ -15,22 +15,16 @@ from ..images.source import ImageSource
 
 VALID_FRACTION = 0.1
 SPLIT_SEED = 20260
+MOST_SYNTHETIC = 1_000_000
 
 
 def check_spec(spec: str, forms: str) -> tuple[str, str]:
-    """Return kind and argument of a data set's name; files are not looked for.
-
-    Parameters
-    ----------
-    spec : str
-        Such as "csv:images.csv".
-    forms : str
-        Those that it may have, such as "digits, csv:FILE, synthetic:N".
+    """Return kind and argument of a data set's name, such as "csv:images.csv"; files are not looked for.
 
     Raises
     ------
     UsageError
-        It has none of them.
+        It has none of the forms, such as "digits, csv:FILE, synthetic:N".
     """
     kind, colon, argument = spec.partition(":")
     known = [form.partition(":") for form in forms.split(", ")]
@@ -47,6 +41,17 @@ def check_there(spec: str) -> None:
     kind, _, argument = spec.partition(":")
     if argument and kind not in ("synthetic", "thumbnails") and not Path(argument).expanduser().exists():
         raise UsageError(f"--data {kind}:NAME must name a folder or file that is there, got {argument!r}; name another")
+
+
+def synthetic_count(argument: str) -> int:
+    """Return the number of training samples in "synthetic:N"."""
+    count = int(argument) if re.fullmatch("[0-9]{1,12}", argument) else 0
+    if not 10 <= count <= MOST_SYNTHETIC:
+        raise UsageError(
+            f"the number of samples in --data synthetic:N must be in [10, {MOST_SYNTHETIC}], got {argument!r}; use "
+            f"synthetic:1024"
+        )
+    return count
 
 
 @dataclass(frozen=True, repr=False)

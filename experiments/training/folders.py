@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,53 +19,23 @@ from ..images.source import ImageSource, standardising_table, table_of_counts
 from ..images.thumbnails import write_thumbnails
 from ..machine.disturbance import read_memory
 from ..sampling.memory import format_bytes, parse_bytes
+from ..tables.numbers import plural
+from .config import TrainingConfig
 from .dataset import VALID_FRACTION, Dataset, stratified_split
 
 KINDS = ("folder", "csv", "thumbnails")
-LOADS = ("memory", "cache", "files")
-BROKEN = ("refuse", "skip")
 MEASURED = 512  # images whose pixels give mean and deviation where all are decoded anew in each epoch
 DEFAULT_SIZE = (32, 32)
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """How image files are read; see the options of the same names of `forktask train`.
-
-    Attributes
-    ----------
-    image_size : str
-        "HEIGHTxWIDTH"; empty: the network's.
-    load : str
-        Of `LOADS`.
-    broken : str
-        Of `BROKEN`.
-    decoder : str
-        Of `DECODERS`.
-    cache : str
-        Folder; empty: the user's.
-    memory_limit : str
-    threads : int
-        That decode before the training.
-    progress : callable
-        Called with the numbers of images that are decoded and of all.
-    check : callable
-        Called with the data, still without their images, before any are decoded or made: a run that cannot be is
-        refused while that costs nothing. Images that cannot be decoded are still among them.
-    """
-
-    image_size: str = ""
-    load: str = "memory"
-    broken: str = "refuse"
-    decoder: str = "pillow"
-    cache: str = ""
-    memory_limit: str = ""
-    threads: int = 1
-    progress: Callable[[int, int], None] = lambda done, total: None
-    check: Callable[[Dataset], None] = lambda data: None
-
-
-def load_folder(kind: str, argument: str, network: Network | None, options: ImageOptions) -> Dataset:
+def load_folder(
+    kind: str,
+    argument: str,
+    network: Network | None,
+    options: TrainingConfig,
+    progress: Callable[[int, int], None],
+    check: Callable[[Dataset], None],
+) -> Dataset:
     """Load a folder with a sub-folder for each class (`kind` "folder"), the images of a table ("csv"), or so many
     generated photographs ("thumbnails").
 
@@ -86,12 +55,12 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
                 "--load files decodes each image when its step comes, too late to leave it out; use --broken refuse, "
                 "or --load cache"
             )
-        return _decoded_in_each_step(kind, listing, height, width, options)
+        return _decoded_in_each_step(kind, listing, height, width, options.decoder, check)
     needed = 4 * len(listing.files) * CHANNELS * height * width
     if options.load == "memory":
         _check_memory(needed, options.memory_limit, f"{len(listing.files)} images of {height} x {width}")
     unread = None if options.load == "memory" else ImageSource(_not_there)
-    options.check(_dataset(kind, listing, _split(listing), _no_images(height, width), unread))
+    check(_dataset(kind, listing, _split(listing), _no_images(height, width), unread))
     packed = pack(
         listing,
         height,
@@ -100,7 +69,7 @@ def load_folder(kind: str, argument: str, network: Network | None, options: Imag
         decoder=options.decoder,
         threads=options.threads,
         skip_broken=options.broken == "skip",
-        progress=options.progress,
+        progress=progress,
     )
     splits = _split(listing, kept=packed.present)
     source = ImageSource(packed.get, np.stack([standardising_table(*moments) for moments in packed.moments(splits[0])]))
@@ -126,14 +95,16 @@ def _thumbnails(argument: str, folder: Path) -> Path:
     return write_thumbnails(folder / name, count, *size) / "images"
 
 
-def _decoded_in_each_step(kind: str, listing: Listing, height: int, width: int, options: ImageOptions) -> Dataset:
+def _decoded_in_each_step(
+    kind: str, listing: Listing, height: int, width: int, decoder: str, check: Callable[[Dataset], None]
+) -> Dataset:
     """Data whose files are decoded when their step comes. Mean and deviation come from some training images alone."""
-    decoder_name(options.decoder)  # raises where it is missing
+    decoder_name(decoder)  # raises where it is missing
     splits, images = _split(listing), _no_images(height, width)
-    options.check(_dataset(kind, listing, splits, images, ImageSource(_not_there)))
+    check(_dataset(kind, listing, splits, images, ImageSource(_not_there)))
 
     def get(number: int) -> np.ndarray:
-        return decode(listing.root / listing.files[number], height, width, options.decoder)
+        return decode(listing.root / listing.files[number], height, width, decoder)
 
     step = -(-len(splits[0]) // MEASURED)
     counts = np.zeros((CHANNELS, 256), np.int64)
@@ -152,7 +123,7 @@ def _not_there(number: int) -> np.ndarray:
 
 
 def _dataset(kind, listing, splits, images, source, broken: Sequence[str] = ()) -> Dataset:
-    left_out = {"image{} that cannot be decoded": broken, "file{} with another ending": listing.passed_over}
+    left_out = {("image", "that cannot be decoded"): broken, ("file", "with another ending"): listing.passed_over}
     train, valid, test = splits
     height, width = images.shape[2:]
     title = os.fsencode(listing.root.resolve().name).decode(errors="backslashreplace")  # for reports
@@ -168,8 +139,8 @@ def _dataset(kind, listing, splits, images, source, broken: Sequence[str] = ()) 
         class_names=listing.class_names,
         source=source,
         note="; ".join(
-            f"left out: {len(names)} {what.format('s' * (len(names) > 1))}, {names[0]!r} first"
-            for what, names in left_out.items()
+            f"left out: {plural(len(names), noun)} {what}, {names[0]!r} first"
+            for (noun, what), names in left_out.items()
             if names
         ),
     )

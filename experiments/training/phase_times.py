@@ -21,17 +21,7 @@ MOST_EVENTS = 1 << 15  # of a worker, 1 MiB; a step with more blocks is logged a
 
 
 class PhaseLog:
-    """Log of the first steps of each epoch.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        Of the processor.
-    plan : Plan
-    num_steps : int
-        Of an epoch.
-    threads : int
-    """
+    """Log of the first steps of each epoch of `num_steps`, under a model of the processor."""
 
     def __init__(self, model: ModelSpec, plan: Any, num_steps: int, threads: int):
         self.plan, self.num_steps, self.threads = plan, num_steps, threads
@@ -51,14 +41,8 @@ class PhaseLog:
         phases and waiting together are the epoch. Walls are parts of the logged steps' time, and this part of the
         epoch's; blocks take as long in all steps as in the logged ones.
 
-        Parameters
-        ----------
-        executor
-            Prepared with the plan and with `event_capacity`.
-        run : callable
-            Function of a number of steps and the first one that runs them with the executor.
-        first : int
-            First step of the epoch.
+        `run` is a function of a number of steps and the first one that runs them with the executor, which was prepared
+        with the plan and with `event_capacity`.
         """
         workers = executor.workers
         workers.clear_events()

@@ -201,7 +201,7 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
             check(images)
             check_plan(config, images)
 
-        images = load_data(config.data, network, config.image_options(progress=progress, check=check_unread))
+        images = load_data(config.data, network, config, progress=progress, check=check_unread)
     images = images.with_channels(network.input_shape[0])
     check(images)
     if images.note:
@@ -256,10 +256,11 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
         if not out.is_dir():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
         if {*list_folder(out)} - {out / SAMPLES, *unfinished(out)}:
+            if not (out / SAMPLES).exists():
+                raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+            read_results(out, "training")  # raises where it holds another thing
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
-                if (out / SAMPLES).exists()
-                else f"--out must be a new or empty folder, got {out}; choose another"
             )
     check_writable_folder(out)
 
@@ -270,9 +271,8 @@ def _unreadable_images_named(out: Path) -> Iterator[None]:
     try:
         yield
     except BrokenImage as error:
-        remedy = str(error).replace("repair or remove it", "repair it")
         raise UsageError(
-            f"{remedy}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
+            f"{error}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
         ) from None
 
 
@@ -341,16 +341,8 @@ def configure(
 ) -> TrainingConfig:
     """Return the configuration of a run, once it is known that this machine can run it.
 
-    Parameters
-    ----------
-    given : mapping
-        Fields of `TrainingConfig` that were asked for; the others come from the stored run with `resume`, else from
-        the defaults, which for networks of tokens are others.
-    resume : bool
-    device : {"cpu", "gpu"}
-        On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
-    oversubscribe : bool
-        Allow more threads than cores.
+    What was not given comes from the stored run with `resume`, else from the defaults, which for networks of tokens are
+    others. On a GPU the model "taskiter" stands for "gpu_taskiter", on one thread.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from forktask.cython_src.reading import checked
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis.case import case_of_study
+from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.render_text import render_text
@@ -221,7 +221,7 @@ def use_of_commands(folder):
     describe_machine(study.environment, study.machine, 2, study.capacity(2))
     if knows_machine(study) and not missing(study, plan_id):
         error_text(prediction_table(study, plan_id, (1, 2)))
-        diagnose(case_of_study(study, plan_id))
+        diagnose(Case(study, plan_id))
 
 
 @settings(DRAWN, max_examples=40)
@@ -283,7 +283,7 @@ def test_changed_arguments_are_refused(data):
 
 
 ABOUT = {
-    **dict.fromkeys(("version", "threads", "iterations", "stride", "first_iteration"), 1),
+    **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
     **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
     **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
     "plan": {"batch": 4},

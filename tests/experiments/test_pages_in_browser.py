@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from experiments.studies.test_studies import FILE, result
 from experiments.synthetic_results import synthetic_rows, write_rows
-from experiments.test_studies import FILE, result
 
 from forktask.experiments.report import files
 from forktask.experiments.studies.configuration import read_study

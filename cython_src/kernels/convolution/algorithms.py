@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import UsageError
+from ...plan.model import BlockLoop
 from ..simd.instruction_sets import LANES
 from .channels_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 
@@ -36,7 +37,6 @@ COMPARED = ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
 # Integer attributes of the kernels, after their maps'.
-GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
 
 # Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
 # and their negatives have half the rounding error of the customary 0, 1, 2.
@@ -201,6 +201,23 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option.startswith("winograd") and option not in costs:
         return CODES["direct"]
     return CODES[option]
+
+
+def algorithm_of(loop: BlockLoop) -> str | None:
+    """Return the algorithm by which a loop computes a pass of a convolution; None for other loops."""
+    if loop.kernel in ("channels_conv_pack", "winograd_weights"):
+        return None
+    for kernels, algorithm in (
+        ("channels_conv_", ALGORITHMS),
+        ("channels_depthwise_", "depthwise"),
+        ("channels_norm_depthwise", "depthwise"),
+        ("conv_algorithm_", COMPARED),
+        ("winograd_", "winograd"),
+        ("conv_", "direct"),
+    ):
+        if loop.kernel.startswith(kernels):
+            return algorithm if isinstance(algorithm, str) else algorithm[loop.attributes["algorithm"]]
+    return None
 
 
 def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:

@@ -1,7 +1,5 @@
 """What kernels touch that treat each element alone, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, write
 from ..interface.kernel_spec import size, touches
 from ..maps import channels, lanes
@@ -23,7 +21,7 @@ def pixels(a, b, shapes, maps=None):
         if operand not in WRITTEN:
             yield m.read(b["n"], b["y"])
         else:
-            adds = a.get("accumulate_branch" if operand == "branch" else "accumulate", 0)
+            adds = a["accumulate_branch"] if operand == "branch" else a.get("accumulate") or "previous" in shapes
             yield m.write(b["n"], b["y"], accumulate=adds)
 
 

@@ -1,7 +1,5 @@
 """What the kernels of norms touch, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, update, write
 from ..elementwise.regions import pixels, pixels_cost
 from ..interface.kernel_spec import size, touches
@@ -28,7 +26,7 @@ def norm_pixels(a, b, shapes):
     for operand in PER_CHANNEL:
         if operand in shapes:
             yield read(operand)
-    yield from pixels({**a, "accumulate": "previous" in shapes}, b, shapes, _maps(shapes))
+    yield from pixels(a, b, shapes, _maps(shapes))
     if "partials" in shapes:
         yield write("partials", (b["partial"], b["partial"] + 1))
 

@@ -8,8 +8,8 @@ from ....kernels.convolution import algorithms
 from ....kernels.maps.channels import ChannelsMap, Window
 from ....networks.layers import Convolution
 from ....plan.builder import block_bounds, ranges
-from ...gradients import masked, pass_on, sent_to
-from ...state import Lowering, loop_name, phase_of
+from ...gradients import pass_on, sent_to
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from . import block_sizes
 from .depthwise import depthwise_norm_backward
@@ -102,7 +102,6 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> No
     if unit.joins_backward:
         depthwise_norm_backward(low, unit, gradient)
         return
-    gradient = masked(low, unit, gradient)
     if low.learns[unit.sources[0]]:
         data_gradient(low, unit, gradient)
     if low.trained(unit):
@@ -163,3 +162,6 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: ChannelsMap) -> None:
     low.weight_loops(
         unit, layer.name, kernel, operands, [list(block_bounds(n=[n], **cuts)) for n in groups], **attributes
     )
+
+
+LOOPS = {Convolution: Loops(convolution, convolution_backward)}

@@ -7,32 +7,17 @@ from typing import ClassVar
 
 from ....kernels.convolution.algorithms import CHANNELS_OPTIONS
 from ....kernels.maps.channels import ChannelsMap, Vector
-from ....networks.layers import (
-    Add,
-    AveragePool,
-    BatchNorm,
-    Convolution,
-    Dropout,
-    FullyConnected,
-    GlobalPool,
-    Layer,
-    MaxPool,
-    ReLU,
-    ReLU6,
-)
+from ....networks.layers import Add, BatchNorm, Convolution, Dropout, Layer, ReLU, ReLU6
 from ....plan.builder import ranges
-from ...dense import fully_connected, fully_connected_backward
-from ...elementwise import activation, activation_backward, add, add_backward, dropout, dropout_backward
+from ... import dense, elementwise
 from ...ends import IMAGES
 from ...options import FUSIONS
-from ...state import ImageLayout, Loops, Lowering
+from ...state import ImageLayout, Lowering
 from ...units import Unit
-from .convolutions import convolution, convolution_backward
+from . import convolutions, norms, pooling
 from .features import flattened, send_flattened
 from .maps import gradient_halo, gradient_halo_within, halo, new_map
-from .norms import norm, norm_backward
 from .pixels import image_blocks, pixel_blocks
-from .pooling import global_pool, global_pool_backward, pool, pool_backward
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
 
@@ -42,20 +27,15 @@ class Channels(ImageLayout):
 
     name = "channels"
     fusions = frozenset(FUSIONS) - {"pooling"}
-    convolutions = CHANNELS_OPTIONS
+    conv_options = CHANNELS_OPTIONS
     ends = IMAGES
     load_kernel = "channels_load_images"
     loops: ClassVar = {
-        Convolution: Loops(convolution, convolution_backward),
-        BatchNorm: Loops(norm, norm_backward),
-        Add: Loops(add, add_backward),
-        ReLU: Loops(activation, activation_backward),
-        ReLU6: Loops(activation, activation_backward),
-        MaxPool: Loops(pool, pool_backward),
-        AveragePool: Loops(pool, pool_backward),
-        GlobalPool: Loops(global_pool, global_pool_backward),
-        Dropout: Loops(dropout, dropout_backward),
-        FullyConnected: Loops(fully_connected, fully_connected_backward),
+        **convolutions.LOOPS,
+        **norms.LOOPS,
+        **{kind: elementwise.LOOPS[kind] for kind in (Add, ReLU, ReLU6, Dropout)},
+        **pooling.LOOPS,
+        **dense.LOOPS,
     }
 
     def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
@@ -116,7 +96,5 @@ def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequenc
     for reader in consumers.get(add.name, ()):
         if isinstance(reader, ReLU | ReLU6):
             readers += consumers.get(reader.name, ())
-    needs_halo = any(isinstance(r, Dropout) or (isinstance(r, Convolution) and r.padding) for r in readers)
-    # Outside of training what dropout returns is the map that it reads, whose other readers may need a halo.
-    shared = any(isinstance(r, Dropout) and r.name == shortcut for readers in consumers.values() for r in readers)
-    return shortcut != "input" and convolution.groups == 1 and not needs_halo and not shared
+    needs_halo = any(isinstance(r, Convolution) and r.padding for r in readers)
+    return shortcut != "input" and convolution.groups == 1 and not needs_halo

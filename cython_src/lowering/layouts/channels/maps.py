@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ....kernels.convolution import algorithms
 from ....kernels.maps.channels import ChannelsMap, Vector, statistics_shape
-from ....networks.layers import Add, BatchNorm, Convolution, Dropout
+from ....networks.layers import Add, BatchNorm, Convolution
 from ...state import Lowering
 from ...units import Unit
 
@@ -50,15 +48,7 @@ def geometry(low: Lowering, layer: Convolution) -> dict[str, int]:
 
 def halo(low: Lowering, tensor: str) -> int:
     """Return the widest padding that a reader of a tensor needs."""
-    readers = [unit for unit in low.readers.get(tensor, ()) if tensor in unit.sources]
-    dropout = next((unit for unit in readers if isinstance(unit.layer, Dropout)), None)
-    if dropout and not low.options.training:  # it returns its input as it is, so its readers' padding counts too
-        return max(halo(low, dropout.target), *(_padding(low, [unit]) for unit in readers), 0)
-    return _padding(low, readers)
-
-
-def _padding(low: Lowering, readers: Sequence[Unit]) -> int:
-    layers = [unit.layer for unit in readers]
+    layers = [unit.layer for unit in low.readers.get(tensor, ()) if tensor in unit.sources]
     padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not low.is_depthwise(layer)]
     return max(padded, default=0)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ....kernels.maps.channels import ChannelsMap
+from ....networks.layers import BatchNorm
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map, pass_on, sent_to, set_gradient
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .maps import statistics_buffer, vector_buffer
 from .pixels import pixel_blocks
@@ -186,3 +187,6 @@ def _gradient_finish(low: Lowering, unit: Unit, source: ChannelsMap, partials: s
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1
     return coefficients
+
+
+LOOPS = {BatchNorm: Loops(norm, norm_backward, masks=True)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ....kernels.maps.channels import ChannelsMap
-from ....networks.layers import AveragePool, MaxPool
+from ....networks.layers import AveragePool, GlobalPool, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map, sent_to
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .pixels import image_blocks, pixel_blocks
 
@@ -55,3 +55,6 @@ def global_pool_backward(low: Lowering, unit: Unit, gradient: ChannelsMap) -> No
     operands, bounds, name = {"gradient": gradient, "output": target}, pixel_blocks(low, target), unit.layer.name
     kernel = "channels_global_pool_backward"
     low.loop(f"{name}.gradient", kernel, operands, bounds, name, "backward", accumulate=int(accumulate))
+
+
+LOOPS = {**dict.fromkeys(KERNELS, Loops(pool, pool_backward)), GlobalPool: Loops(global_pool, global_pool_backward)}

@@ -61,15 +61,13 @@ def choose_lanes(
     return LANES if lanes <= flat else 1
 
 
-def algorithm_of(low: Lowering, loop: str, channels_in: int, channels_out: int, height: int, width: int) -> str:
-    """Return the algorithm of a convolution and note it under the name of its loop, in the plan's "convolutions"."""
-    algorithm = low.options.conv
+def chosen_algorithm(low: Lowering, channels_in: int, channels_out: int, height: int, width: int) -> str:
+    """Return the algorithm of a pass of a convolution."""
     if low.layout.lanes == 1:
-        algorithm = "direct"
-    elif algorithm == "auto":
-        algorithm = choose_convolution(channels_in, channels_out, height, width)
-    low.builder.attributes.setdefault("convolutions", {})[loop] = algorithm
-    return algorithm
+        return "direct"
+    if low.options.conv == "auto":
+        return choose_convolution(channels_in, channels_out, height, width)
+    return low.options.conv
 
 
 def kernel_name(algorithm: str, what: str) -> str:

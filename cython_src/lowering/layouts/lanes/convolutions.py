@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from ....kernels.maps.lanes import LanesMap
+from ....networks.layers import Convolution
 from ....plan.builder import block_bounds, block_grid, ranges
 from ...gradients import gradient_map
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
-from .algorithms import POINTS, TAPS, algorithm_attributes, algorithm_of, kernel_name
+from .algorithms import POINTS, TAPS, algorithm_attributes, chosen_algorithm, kernel_name
 from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_ranges
 from .pixels import index_before, index_buffer
 
@@ -20,7 +21,7 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
     scale = 2 if unit.pooling else 1
     height, width = target.height * scale, target.width * scale
-    algorithm = algorithm_of(low, name, source.channels, target.channels, height, width)
+    algorithm = chosen_algorithm(low, source.channels, target.channels, height, width)
     low.parameter(f"{name}.weight")
     bias = low.parameter(f"{name}.bias")
     operands = {"input": source, "output": target, "bias": bias}
@@ -78,7 +79,7 @@ def data_gradient(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     scale = 2 if index else 1
     height, width = target.height // scale, target.width // scale
     name = f"{unit.layer.name}.data_gradient"
-    algorithm = algorithm_of(low, name, gradient.channels, target.channels, height, width)
+    algorithm = chosen_algorithm(low, gradient.channels, target.channels, height, width)
     operands = {"gradient": gradient, "output": target, "index": index}
     operands |= weight_operand(low, unit, algorithm, gradient, target, flip=True)
     channels, rows = convolution_ranges(low, algorithm, target.channels, height, 1)
@@ -97,9 +98,9 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     """Append partial gradients, one for each block of groups and rows, or a chain of loops that add to one buffer; the
     last column is the bias gradient."""
     name, chain = unit.layer.name, low.options.chain
-    source, loop = low.maps[unit.sources[0]], f"{name}.weight_gradient"
+    source = low.maps[unit.sources[0]]
     outputs = gradient.channels
-    algorithm = algorithm_of(low, loop, outputs, source.channels, gradient.height, gradient.width)
+    algorithm = chosen_algorithm(low, outputs, source.channels, gradient.height, gradient.width)
     channels, rows = channel_ranges(low, outputs), [(0, gradient.height)]
     if algorithm == "winograd" and not chain and low.options.cut.is_auto:
         channels, rows = winograd_ranges(low, outputs, gradient.height)
@@ -113,3 +114,6 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     bounds = [list(block_bounds(g=[g], y=[y], c=channels)) for g, y in parts]
     kernel = kernel_name(algorithm, "backward_weights")
     low.weight_loops(unit, name, kernel, operands, bounds, **algorithm_attributes(algorithm))
+
+
+LOOPS = {Convolution: Loops(convolution, convolution_backward)}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ....errors import UsageError
 from ....kernels.load.load import WIDEST_IMAGE
 from ....kernels.maps.lanes import KERNEL, LanesFeatures, LanesMap
 from ....kernels.simd.instruction_sets import LANES
 from ....networks.layers import Convolution, FullyConnected, Layer, MaxPool, Network, ReLU
-from ...dense import data_gradient, fully_connected, fully_connected_backward
-from ...elementwise import activation, activation_backward
+from ... import dense, elementwise
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import ImageLayout, Loops, Lowering, check_chain
+from ...state import ImageLayout, Lowering
 from ...units import Unit
+from . import convolutions, pixels
 from .algorithms import CONVOLUTIONS
 from .blocks import channel_ranges, group_ranges
-from .convolutions import convolution, convolution_backward
-from .pixels import index_before, pixelwise, pool, pool_backward
+from .pixels import index_before, pixelwise
 
 
 class Lanes(ImageLayout):
@@ -33,23 +31,25 @@ class Lanes(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    readers_mask = True
     joint_sgd = True
-    loops: ClassVar = {
-        Convolution: Loops(convolution, convolution_backward),
-        ReLU: Loops(activation, activation_backward),
-        MaxPool: Loops(pool, pool_backward),
-        FullyConnected: Loops(fully_connected, fully_connected_backward),
-    }
+    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.LOOPS[ReLU], **pixels.LOOPS, **dense.LOOPS}
 
-    def __init__(self, name: str, lanes: int, convolutions: tuple[str, ...]):
-        self.name, self.lanes, self.convolutions = name, lanes, convolutions
+    def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
+        self.name, self.lanes, self.conv_options = name, lanes, conv_options
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
-        check_chain(spec, self.name)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
+        names = ["input", *(layer.name for layer in spec.layers)]
+        for before, (name, sources) in zip(names, spec.inputs().items(), strict=False):
+            if sources != (before,):
+                yield (
+                    f"each layer must read the one before it in layout {self.name!r}, {name!r} reads "
+                    f"{', '.join(sources)}; use layout 'channels'"
+                )
         if spec.input_shape[2] > WIDEST_IMAGE:
-            raise UsageError(
+            yield (
                 f"images must be at most {WIDEST_IMAGE} pixels wide in layout {self.name!r}, got "
                 f"{spec.input_shape[2]}; use layout 'channels'"
             )
@@ -59,7 +59,7 @@ class Lanes(ImageLayout):
                 padding = layer.padding if layer.padding in paddings else paddings[0]
                 plain = Convolution(layer.name, layer.out_channels, KERNEL, padding, after=layer.after)
                 if layer != plain or after[1] % 2 or after[2] % 2:
-                    raise UsageError(
+                    yield (
                         f"convolutions must have kernel {KERNEL}, padding {', '.join(map(str, paddings))}, a bias, and "
                         f"a result with even sides in layout {self.name!r}, got {layer} on {before}; "
                         f"use layout 'channels'"
@@ -67,7 +67,7 @@ class Lanes(ImageLayout):
             elif isinstance(layer, MaxPool) and (
                 layer != MaxPool(layer.name, 2, after=layer.after) or before[1] % 2 or before[2] % 2
             ):
-                raise UsageError(
+                yield (
                     f"pooling must have size 2, no overlap, and an input with even sides in layout {self.name!r}, got "
                     f"{layer} on {before}; use layout 'channels'"
                 )
@@ -120,10 +120,10 @@ class Lanes(ImageLayout):
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
         if index:
-            data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
+            dense.data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
             return
         masks = {"activation": low.maps[before.target]} if before.activation else {}
-        data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
+        dense.data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
 
     def elementwise(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....kernels.maps.lanes import LanesMap
-from ....networks.layers import Convolution
+from ....networks.layers import Convolution, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import channel_ranges, group_ranges, row_ranges
 
@@ -46,3 +46,6 @@ def pool_backward(low: Lowering, unit: Unit, gradient: LanesMap) -> None:
     operands = {"gradient": gradient, "index": f"{unit.target}.index"}
     operands["output"] = gradient_map(low, unit.sources[0])[0]
     pixelwise(low, f"{unit.layer.name}.gradient", "pool_backward", unit, "backward", operands)
+
+
+LOOPS = {MaxPool: Loops(pool, pool_backward)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
+from ....networks.layers import Attention
 from ....plan.builder import block_bounds
 from ...gradients import sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import attention_blocks
 from .maps import TokenMap
@@ -77,3 +78,6 @@ def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
         queries = [block for block in queries if block["part"]]
         operands = {operand: operands[operand] for operand in ("parts", "dqkv")}
         low.loop(f"{name}.query_gradient", "attention_add_parts", operands, queries, name, "backward", **attributes)
+
+
+LOOPS = {Attention: Loops(attention, attention_backward)}

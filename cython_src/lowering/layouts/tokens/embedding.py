@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ....networks.layers import Embedding, FirstToken, Positions, Trigram
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import feature_blocks, position_blocks, row_blocks, sample_blocks
 from .maps import TokenMap
@@ -134,3 +135,11 @@ def _position_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: st
     name, shape = unit.layer.name, {**_shape(gradient), "batch": low.batch}
     low.loop(f"{name}.position_gradient", "embedding_position_gradient", operands, bounds, name, "backward", **shape)
     return partials
+
+
+LOOPS = {
+    Embedding: Loops(embedding, embedding_backward),
+    Positions: Loops(positions, positions_backward),
+    Trigram: Loops(trigram, trigram_backward),
+    FirstToken: Loops(first_token, first_token_backward),
+}

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from ....errors import UsageError
 from ....kernels.convolution.algorithms import CONV_OPTIONS
-from ....networks.layers import (
-    GELU,
-    Add,
-    Attention,
-    Embedding,
-    FirstToken,
-    Layer,
-    LayerNorm,
-    Linear,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    TiedHead,
-    Trigram,
-)
-from ...elementwise import add_backward
+from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU
 from ...options import FUSIONS, PlanOptions
-from ...state import Layout, Loops, Lowering
+from ...state import Layout, Lowering
 from ...units import Unit
-from .attention import attention, attention_backward
+from . import attention, embedding, linear, norms, rows
 from .blocks import sample_blocks
-from .embedding import (
-    embedding,
-    embedding_backward,
-    first_token,
-    first_token_backward,
-    positions,
-    positions_backward,
-    trigram,
-    trigram_backward,
-)
 from .ends import TOKENS
-from .linear import linear, linear_backward
 from .maps import TokenMap
-from .norms import addition, norm, norm_backward
-from .rows import gelu, gelu_backward, relu, relu_backward, rowwise
+from .rows import rowwise
 
 VOCABULARY_MULTIPLE = 64  # logits of a row are padded to it: rows then begin at cache lines
 
@@ -53,36 +24,22 @@ class Tokens(Layout):
 
     name = "tokens"
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
-    convolutions = CONV_OPTIONS  # there are none here
+    conv_options = CONV_OPTIONS  # there are none here
     ends = TOKENS
-    loops: ClassVar = {
-        Embedding: Loops(embedding, embedding_backward),
-        Positions: Loops(positions, positions_backward),
-        Trigram: Loops(trigram, trigram_backward),
-        FirstToken: Loops(first_token, first_token_backward),
-        LayerNorm: Loops(norm, norm_backward),
-        NoNorm: Loops(norm, norm_backward),
-        Linear: Loops(linear, linear_backward),
-        TiedHead: Loops(linear, linear_backward),
-        Attention: Loops(attention, attention_backward),
-        ReLU: Loops(relu, relu_backward),
-        GELU: Loops(gelu, gelu_backward),
-        Add: Loops(addition, add_backward),
-    }
+    readers_mask = True
+    loops: ClassVar = {**embedding.LOOPS, **norms.LOOPS, **linear.LOOPS, **attention.LOOPS, **rows.LOOPS}
 
-    def check(self, spec: Network, options: PlanOptions) -> None:
-        """Raise `UsageError` for a network or an option that has no kernels."""
-        super().check(spec, options)
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
         if options.label_smoothing:
-            raise UsageError(
-                f"label_smoothing must be 0 in layout 'tokens', got {options.label_smoothing:g}; leave it out"
-            )
+            yield f"label_smoothing must be 0 in layout 'tokens', got {options.label_smoothing:g}; leave it out"
         layers = {layer.name: layer for layer in spec.layers}
         read = [name for names in spec.inputs().values() for name in names]
         for layer in spec.layers:
             for name in getattr(layer, "inputs", ()) if isinstance(layer, Attention) else ():
                 if not isinstance(layers.get(name), Linear) or read.count(name) > 1:
-                    raise UsageError(
+                    yield (
                         f"inputs of attention must be linear layers that nothing else reads, got {name!r} for "
                         f"{layer.name!r}; add a linear layer"
                     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....networks.layers import GELU, Linear, ReLU, TiedHead
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_to
-from ...state import Lowering, loop_name, phase_of, tied_parameters
+from ...state import Loops, Lowering, loop_name, phase_of, tied_parameters
 from ...units import ACTIVATIONS, Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
@@ -91,8 +91,7 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
 
 
 def linear_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
-    """Append data gradient and weight gradient. The gradient is that before the unit's own activation: the reader of
-    its result has sent it past that."""
+    """Append data gradient and weight gradient."""
     if unit.shortcut:
         pass_on(low, unit, unit.shortcut, gradient)
     if low.learns[unit.sources[0]]:
@@ -165,3 +164,6 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
             input_offset=source.offset,
         ),
     )
+
+
+LOOPS = dict.fromkeys((Linear, TiedHead), Loops(linear, linear_backward))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ....networks.layers import LayerNorm
+from ....networks.layers import Add, LayerNorm, NoNorm
 from ....plan.builder import block_bounds
-from ...elementwise import add
+from ...elementwise import add, add_backward
 from ...gradients import new_gradient, sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import row_blocks
 from .maps import TokenMap
@@ -18,7 +18,6 @@ def addition(low: Lowering, unit: Unit, again: bool) -> None:
     if not unit.joins_norm or again:
         add(low, unit, again)
         return
-    unit.applied = low.options.training or len(low.readers[unit.target]) > 1
     if unit.applied:
         low.output_map(unit, again)
 
@@ -84,3 +83,6 @@ def _gradient_loop(
     if low.trained(unit):
         for kind, buffer in partials.items():
             low.partials[f"{name}.{kind}"] = buffer, len(row_ranges)
+
+
+LOOPS = {**dict.fromkeys((LayerNorm, NoNorm), Loops(norm, norm_backward)), Add: Loops(addition, add_backward)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ....networks.layers import GELU, ReLU
 from ....plan.builder import block_bounds
 from ...gradients import sent_back
-from ...state import Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
 from .blocks import row_blocks
 from .maps import TokenMap
@@ -43,3 +44,6 @@ def gelu_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     with sent_back(low, unit, unit.sources[0]) as target:
         maps = {"gradient": gradient, "before": low.maps[unit.sources[0]], "output": target}
         rowwise(low, f"{unit.layer.name}.gradient", "gelu_backward", unit, "backward", maps)
+
+
+LOOPS = {ReLU: Loops(relu, relu_backward), GELU: Loops(gelu, gelu_backward)}

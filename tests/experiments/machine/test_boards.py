@@ -4,8 +4,8 @@ import time
 from functools import partial
 
 import pytest
+from experiments.machine.test_environment import topology_files, write_tree
 from experiments.synthetic_results import study_of, synthetic_rows, typed
-from experiments.test_environment import topology_files, write_tree
 
 from forktask.experiments.machine import energy as energy_module
 from forktask.experiments.machine.disturbance import Disturbance, read_memory

@@ -14,7 +14,7 @@ from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.losses import losses_of
 from forktask.experiments.commands.main import main
-from forktask.experiments.diagnosis.case import case_of_study
+from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.chains import find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
@@ -64,11 +64,11 @@ def test_the_diagnosis_begins_with_the_chain(tmp_path, capsys):
         return {"conv1": 400e-6}.get(loop.layer, 200e-6) if "weight_gradient" in loop.name else 20e-6
 
     folder, _ = results_folder(tmp_path / "chain", weight_gradients="chain", block_s=block_s)
-    first = diagnose(case_of_study(load(folder), "p0"))[0]
+    first = diagnose(Case(load(folder), "p0"))[0]
     assert first.kind == "chain" and "bind. conv1 backward: 4 blocks update 'conv1." in first.text
     assert "partial" in first.attempt and "times as fast" in first.brings
     folder, _ = results_folder(tmp_path / "partial", weight_gradients="partial", block_s=block_s)
-    assert "chain" not in {finding.kind for finding in diagnose(case_of_study(load(folder), "p0"))}
+    assert "chain" not in {finding.kind for finding in diagnose(Case(load(folder), "p0"))}
     assert main(["diagnose", str(tmp_path / "chain")]) == 0
     assert "1. Dependency chains bind." in capsys.readouterr().out
     assert main(["diagnose", str(tmp_path / "chain"), "--json"]) == 0
@@ -171,7 +171,7 @@ def test_waits_count_for_what_runs_meanwhile():
 def test_imbalance_names_the_layer(tmp_path):
     """Check that one long block of a loop is found, and tasks are proposed."""
     folder, _ = results_folder(tmp_path, block_s=lambda loop, b: 2e-3 if loop.name == "conv2" and b == 0 else 20e-6)
-    found = next(f for f in diagnose(case_of_study(load(folder), "p0")) if f.kind == "imbalance")
+    found = next(f for f in diagnose(Case(load(folder), "p0")) if f.kind == "imbalance")
     assert "Most in conv2 forward" in found.text
 
 
@@ -183,7 +183,7 @@ def test_creation_by_one_thread_is_found(tmp_path):
     folder, _ = results_folder(
         tmp_path, block_s=lambda *_: 2e-6, models=("serial", "forkjoin", "tasks", "taskiter"), machine=machine
     )
-    found = {f.kind: f for f in diagnose(case_of_study(load(folder), "p0"))}
+    found = {f.kind: f for f in diagnose(Case(load(folder), "p0"))}
     assert "One thread creates all" in found["creation"].text and "too fine" not in found
 
 
@@ -314,7 +314,7 @@ def test_the_shipped_experiment_injects_each_cause_and_the_diagnosis_reads_it(tm
 
 def test_what_can_be_injected_is_said(tmp_path, capsys):
     """Check unknown causes in a file and on the command line, and options of networks for a plan that is none."""
-    (tmp_path / "wrong.toml").write_text('[measure]\ninject = ["first_touch"]\n')
+    (tmp_path / "wrong.toml").write_text('[grid]\n[measure]\ninject = ["first_touch"]\n')
     assert main(["run", str(tmp_path / "wrong.toml"), "--dry-run"]) == 2
     assert "inject must be some of first-touch, cold-cache, preemption" in capsys.readouterr().err
     (tmp_path / "gpu.toml").write_text('[grid]\nmodels = ["gpu_stream"]\n[measure]\ninject = ["cold-cache"]\n')

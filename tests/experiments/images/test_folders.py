@@ -30,7 +30,6 @@ from forktask.experiments.training import folders
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.dataset import stratified_split
-from forktask.experiments.training.folders import ImageOptions
 from forktask.experiments.training.train import data_for, train
 from forktask.experiments.training.trainer import Trainer
 
@@ -45,7 +44,7 @@ def images(tmp_path):
 
 
 def options(tmp_path, **changes):
-    return ImageOptions(cache=str(tmp_path / "cache"), **changes)
+    return TrainingConfig(**{"cache": str(tmp_path / "cache"), "threads": 1, **changes})
 
 
 def config(images, tmp_path, **changes):
@@ -337,7 +336,7 @@ def test_files_can_be_decoded_in_each_step(images, tmp_path, capsys):
     run = config(images, tmp_path, load="files", model="taskiter", threads=2)
     summary = train(run, report=lambda line: None)
     assert np.isfinite(summary.seeds[0].test_loss) and not (tmp_path / "cache").exists()
-    data = load_data(run.data, NETWORK, run.image_options())
+    data = load_data(run.data, NETWORK, run)
     with Trainer(run, data, 0) as trainer:
         assert [loop.name for loop in trainer.plan.loops if loop.phase == "load"] == ["read", "load"]
         for name in os.listdir(images / "class-0"):
@@ -359,7 +358,7 @@ def test_broken_images_are_named_or_left_out(images, tmp_path, capsys):
     lines = []
     summary = train(run, report=lines.append)
     assert lines[0] == f"left out: 1 image that cannot be decoded, 'class-1/{name}' first" == summary.data_note
-    data = load_data(run.data, NETWORK, run.image_options())
+    data = load_data(run.data, NETWORK, run)
     assert len(data.train) + len(data.valid) + len(data.test) == COUNT - 1
     with pytest.raises(BrokenImage, match=name):
         load_data(f"folder:{images}", NETWORK, options(tmp_path))

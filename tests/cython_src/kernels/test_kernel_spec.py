@@ -1,0 +1,95 @@
+"""Kernels say what they touch and what they cost; plans take it from them."""
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.networks.layers import Convolution, Dropout, FullyConnected, Network, ReLU, Softmax
+from forktask.cython_src.plan.builder import PlanBuilder, ranges
+from forktask.cython_src.plan.model import read, write
+
+# Plans themselves write the loops of these: of reductions, synthetic graphs, copies for measuring.
+WITHOUT_REGIONS = {"reduction_fill", "reduction_combine", "hash_chain", "replica", "walk"}
+
+
+def row_sums(**declared):
+    return KernelSpec("row_sums", ("x", "y"), bounds=("n0", "n1"), reference=lambda *given: None, **declared)
+
+
+def plan_of(spec, blocks):
+    builder = PlanBuilder("sums")
+    builder.buffer("x", (6, 5), role="parameter")
+    builder.buffer("y", (6,), "float64")
+    builder.loop("sums", spec, {"x": "x", "y": "y"}, blocks)
+    return builder.build()
+
+
+def touched(attributes, bounds, shapes):
+    assert shapes == {"x": (6, 5), "y": (6,)}
+    return read("x", bounds["n"]), write("y", bounds["n"])
+
+
+def test_every_kernel_of_networks_says_what_it_touches():
+    """Check that lowering has no kernel whose regions stand elsewhere."""
+    with pytest.raises(UsageError, match="no_kernel"):
+        kernel_table.get("no_kernel")  # after a look into all modules
+    package = {name: spec for name, spec in registered().items() if not name.startswith("task_bench")}
+    assert {name for name in WITHOUT_REGIONS if name in package} == WITHOUT_REGIONS
+    silent = {name for name, spec in package.items() if spec.regions is None and spec.address is not None}
+    assert silent == WITHOUT_REGIONS
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_blocks_are_those_of_the_description(named):
+    """Check regions, and costs with and without a description of their own."""
+    bounds = [{"n0": start, "n1": stop} for start, stop in ranges(6, 4)] if named else ranges(6, 4)
+    (loop,) = plan_of(row_sums(regions=touched), bounds).loops
+    assert [block.bounds for block in loop.blocks] == [(0, 4), (4, 6)]
+    assert loop.blocks[1].accesses == (read("x", (4, 6)), write("y", (4, 6)))
+    assert [(block.flops, block.bytes) for block in loop.blocks] == [(0.0, 4 * 4 * 5 + 4 * 8), (0.0, 2 * 4 * 5 + 2 * 8)]
+    given = row_sums(regions=touched, cost=lambda attributes, bounds, shapes: (5.0 * bounds["n1"], 7.0))
+    assert [(block.flops, block.bytes) for block in plan_of(given, bounds).loops[0].blocks] == [
+        (20.0, 7.0),
+        (30.0, 7.0),
+    ]
+
+
+def test_a_description_without_regions_is_refused():
+    """Check that the message names the kernel."""
+    with pytest.raises(UsageError, match="row_sums"):
+        plan_of(row_sums(), ranges(6, 4))
+
+
+def test_two_kernels_of_one_name_are_refused():
+    """Check that a plan's kernels have different names."""
+    builder = PlanBuilder("sums")
+    builder.buffer("x", (6, 5), role="parameter")
+    builder.buffer("y", (6,), "float64")
+    builder.loop("first", row_sums(regions=touched), {"x": "x", "y": "y"}, ranges(6, 4))
+    with pytest.raises(UsageError, match="row_sums"):
+        builder.loop("second", row_sums(regions=touched), {"x": "x", "y": "y"}, ranges(6, 4))
+
+
+def test_lanes_without_an_image_cost_nothing():
+    """Check that operations count images, not the lanes of groups that are not full."""
+    plans = [lower("cifar10_cnn", batch=20, layout=layout, phase="forward") for layout in ("lanes", "flat")]
+    assert plans[0].flops == pytest.approx(plans[1].flops)
+
+
+def test_evaluation_has_no_dropout():
+    """Check that what reads a dropout reads its input, also from afar, in other phases than training."""
+    layers = (
+        Dropout("first"),
+        Convolution("conv", 4, 3, 1, after="first"),
+        Dropout("second", after="conv"),
+        ReLU("relu", after="second"),
+        FullyConnected("fc", 3),
+        Softmax("softmax"),
+    )
+    network = Network("dropped", (3, 6, 6), layers)
+    kernels = {loop.kernel for loop in lower(network, batch=2, phase="evaluate").loops}
+    assert "channels_dropout" not in kernels
+    assert "channels_conv_forward" in kernels
+    assert "channels_dropout" in {loop.kernel for loop in lower(network, batch=2).loops}
