@@ -96,11 +96,13 @@ class PlanBuilder:
         blocks : iterable
             `Block`s; of a description the bounds of each block alone, a tuple or a mapping.
         """
-        if not isinstance(kernel, str):
-            own = self.attributes.setdefault("kernels", {})
-            if own.setdefault(kernel.name, kernel) is not kernel:
-                raise UsageError(f"kernels of a plan must have different names, got {kernel.name!r} twice; rename one")
-            kernel, blocks = kernel.name, kernel.blocks(operands, attributes or {}, self._buffers, blocks)
+        if isinstance(kernel, str):
+            kernel_name = kernel
+        else:
+            kernel_name = kernel.name
+            if self.attributes.setdefault("kernels", {}).setdefault(kernel_name, kernel) is not kernel:
+                raise UsageError(f"kernels of a plan must have different names, got {kernel_name!r} twice; rename one")
+            blocks = kernel.blocks(operands, attributes or {}, self._buffers, blocks)
         blocks = tuple(blocks)
         if not blocks:
             raise UsageError(f"loop {name!r} must have at least one block, got none; leave the loop out")
@@ -118,7 +120,7 @@ class PlanBuilder:
                     )
         loop = BlockLoop(
             name=name,
-            kernel=kernel,
+            kernel=kernel_name,
             operands=MappingProxyType(dict(operands)),
             attributes=MappingProxyType(dict(attributes or {})),
             blocks=blocks,

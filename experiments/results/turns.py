@@ -44,11 +44,12 @@ def disturbed_rounds(rounds: RoundsRow) -> set[int]:
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:
     """Return the median over a sample's turns of the step time and of what a run costs besides its steps, in seconds.
 
-    Disturbed rounds are left out where enough others are left.
+    Disturbed rounds are left out where enough others are left, from which noise does not hide the step.
     """
     times = step_times(sample)
-    quiet = [number for number in times if number not in disturbed]
-    chosen = quiet if len(quiet) >= LEAST_SHARE * len(times) else list(times)
+    chosen = [number for number in times if number not in disturbed]
+    if len(chosen) < LEAST_SHARE * len(times) or median(times[number] for number in chosen) <= 0:
+        chosen = list(times)
     step_s = median(times[number] for number in chosen)
     shorts = dict(zip(sample.rounds, sample.short_times_s, strict=True))
     return step_s, median(shorts[number] for number in chosen) - sample.short_steps * step_s

@@ -256,10 +256,11 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
         if not out.is_dir():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
         if {*list_folder(out)} - {out / SAMPLES, *unfinished(out)}:
+            if not (out / SAMPLES).exists():
+                raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+            read_results(out, "training")  # raises where it holds another thing
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
-                if (out / SAMPLES).exists()
-                else f"--out must be a new or empty folder, got {out}; choose another"
             )
     check_writable_folder(out)
 

@@ -1,7 +1,5 @@
 """What the kernels of attention touch, and what that costs: bytes are those of all regions."""
 
-from __future__ import annotations
-
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 

@@ -1,7 +1,5 @@
 """What the kernels of convolutions with images or pixels in the lanes touch, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 from ..maps.lanes import KERNEL, operand_map

@@ -3,8 +3,6 @@
 Operations are those of the direct form, whatever the algorithm.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the kernels of fully connected layers touch, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 from ..maps.channels import operand_map

@@ -1,7 +1,5 @@
 """What the kernels of depthwise convolutions touch, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, write
 from ..convolution import regions as convolution
 from ..interface.kernel_spec import size, touches

@@ -1,7 +1,5 @@
 """What kernels touch that treat each element alone, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, write
 from ..interface.kernel_spec import size, touches
 from ..maps import channels, lanes

@@ -1,7 +1,5 @@
 """What the kernels of embeddings touch, and what that costs."""
 
-from __future__ import annotations
-
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
 

@@ -1,7 +1,5 @@
 """What the kernels touch that gather a batch, and what that costs."""
 
-from __future__ import annotations
-
 import math
 
 from ...plan.model import read, write

@@ -1,7 +1,5 @@
 """What the optimisers' kernels touch, and what that costs."""
 
-from __future__ import annotations
-
 import math
 
 from ...plan.model import read, update, write

@@ -196,6 +196,10 @@ def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
     assert step_times(sample) == {0: 1.0, 1: 1.0, 2: 5.0}
     assert typical_step(sample, {2}) == (1.0, 0.5)
     assert typical_step(sample, {0, 1}) == (1.0, 0.5), "one round of three is not enough"
+    hidden = SimpleNamespace(
+        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[9.0, 1.5, 1.5], long_times_s=[3.5, 3.5, 3.5]
+    )
+    assert typical_step(hidden, {1, 2})[0] == 1.0 and typical_step(hidden, {2})[0] == 1.0
 
 
 # --- real processes

@@ -198,7 +198,7 @@ def test_a_model_has_the_threads_it_can_use(tmp_path, given, threads):
     assert config.threads == threads
 
 
-def test_folders_of_others_are_left_alone(tmp_path):
+def test_folders_of_others_are_left_alone(tmp_path, capsys):
     """Check that a foreign folder, a file, a finished run and a read-only place are refused."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
@@ -212,6 +212,14 @@ def test_folders_of_others_are_left_alone(tmp_path):
     run(SMALL.with_changes(epochs=1), tmp_path)
     with pytest.raises(UsageError, match="holds a training run already; add --resume"):
         run(SMALL, tmp_path)
+    (tmp_path / "run" / SAMPLES).write_text(
+        (tmp_path / "run" / SAMPLES).read_text().replace('"training"', '"study"', 1)
+    )
+    for resume in (False, True):
+        with pytest.raises(UsageError, match="holds study, not training"):
+            run(SMALL, tmp_path, resume=resume)
+    assert main(["report", str(tmp_path / "run"), "--status"]) == 2
+    assert "holds study, not samples" in capsys.readouterr().err
 
 
 def test_resuming_refuses_what_does_not_fit(tmp_path):
