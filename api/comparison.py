@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -16,12 +15,9 @@ from .cython_src.networks.own import write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
-from .experiments.results.rows import SampleRow
 from .experiments.sampling.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
-from .experiments.sweep.status import failure_report
-from .experiments.sweep.sweep import Sweep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,6 +204,8 @@ def compare(
     >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
+    from .experiments.sweep.comparison import measure_comparison
+
     given = {"network": network, "models": models, "threads": threads, **settings}
     if batch is not None:
         given["batch"] = batch
@@ -217,11 +215,9 @@ def compare(
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
     call = f"forktask.compare({', '.join(f'{n}={v!r}' for n, v in shown.items())}, out={folder!r})"
-    results = Sweep(configuration.quick() if quick else configuration, folder, call, sys.stderr).run()
-    lines, trusted = failure_report(results)
-    if not trusted or not results.of(SampleRow):
-        why = "every configuration failed" if trusted else "the models did not compute the same weights"
-        raise RuntimeError(f"nothing to compare in {folder}: {why}: {'; '.join(lines)}")
+    compared = measure_comparison(configuration, folder, call, quick=quick)
+    if not compared.usable:
+        raise RuntimeError(f"nothing to compare in {folder}: {'; '.join(compared.failures)}")
     comparison = Comparison(folder)
     comparison._write()
     return comparison

@@ -12,6 +12,7 @@ import numpy as np
 from .cython_src.binding.executor import BaseExecutor
 from .cython_src.errors import UsageError
 from .cython_src.lowering import PlanOptions
+from .cython_src.lowering.lower import default_batch
 from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
 from .cython_src.reading import Count
@@ -243,7 +244,7 @@ def run(
     MemoryError
         The plan needs more memory than there is; says what would fit.
     """
-    chosen = (options or PlanOptions()).with_changes(**changes)
+    chosen = (options or PlanOptions(batch=changes.get("batch") or default_batch(network))).with_changes(**changes)
     with executor(model, num_threads) as runner:
         plan = {"network": network, **chosen.as_dict()}
         check_together([plan], [(runner.model, runner.num_threads)], check)

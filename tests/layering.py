@@ -141,6 +141,8 @@ class Sources:
 
     def _files_of(self, module: str) -> list[str]:
         """Files of a module, of which Cython's have several; of a package its `__init__`; none for others."""
+        if module.endswith("_c") and f"cython_src/kernels/{module[:-2]}/__init__.py" in self.files:
+            return [f"cython_src/kernels/{module[:-2]}/__init__.py"]  # written by the build for a folder of kernels
         package, _, path = module.partition(".")
         if package != PACKAGE:
             return []

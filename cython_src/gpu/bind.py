@@ -480,7 +480,7 @@ class GpuBoundPlan(Shown):
     def advance_counter(self, stream, replays: int) -> None:
         """Add to the device's replay counter, in stream order."""
         record = np.zeros((), ARGS_DTYPE)
-        record["operand"][0], record["integers"][0] = self.counter_address, replays
+        record["counter"], record["replay"] = self.counter_address, replays
         self.device.launch("advance_counter", 1, 1, 0, record, stream)
 
     def set_counter(self, replay: int) -> None:

@@ -15,7 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UsageError, check_choice
+from ..kernels import kernel_table
+from ..kernels.bench.bench import task_bench_kernel
 from ..kernels.convolution import algorithms
+from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
 from .grids import (
@@ -60,25 +63,26 @@ SOURCE_FILES = (
 )
 # Denormals are flushed, as the CPU models do; expf, logf and division stay accurate.
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
+ARGUMENTS = "kernels/interface/arguments.cuh"  # stands for what `_arguments` writes
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
 
-# As in kernels/interface/block_kernel.cuh.
-MAX_OPERANDS, MAX_INTEGERS, MAX_REALS = 16, 32, 4
+MAX_OPERANDS, MAX_REALS, MAX_INTEGERS = 16, 4, 32
+# As in kernels/interface/block_kernel.cuh, and what a kernel's spec names.
 ARGS_DTYPE = np.dtype(
     [
-        ("operand", "<u8", MAX_OPERANDS),
         ("bounds", "<u8"),
         ("counter", "<u8"),
         ("failure", "<u8"),
         ("replay", "<i8"),
-        ("reals", "<f8", MAX_REALS),
-        ("integers", "<i4", MAX_INTEGERS),
         ("bounds_width", "<i4"),
         ("first_block", "<i4"),
         ("first_task", "<i4"),
         ("iteration_stride", "<i4"),
         ("iteration_offset", "<i4"),
         ("reserved", "<i4"),
+        ("operand", "<u8", MAX_OPERANDS),
+        ("reals", "<f8", MAX_REALS),
+        ("integers", "<i4", MAX_INTEGERS),
     ]
 )
 MAX_GRID_ROWS = 65535  # blocks of one launch
@@ -89,6 +93,16 @@ GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "channel
 WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
 GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "channels"
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
+
+
+def _arguments() -> list[str]:
+    """Return declarations of the kernels' arguments, `<kernel>_args`."""
+    limits = MAX_OPERANDS, MAX_REALS, MAX_INTEGERS
+    shared = arguments.STRUCTS | arguments.BOXES
+    structs = [f"struct {name} {{ int {', '.join(fields)}; }};" for name, fields in shared.items()]
+    return structs + [
+        arguments.cuda_struct(kernel_table.get(name), limits) for name in (*names(), task_bench_kernel(1))
+    ]
 
 
 @cache
@@ -102,8 +116,11 @@ def source(*files: str) -> str:
             return
         done.add(file)
         for line in (SOURCE_FOLDER / file).read_text().splitlines():
-            if included := re.fullmatch(r'#include "cython_src/(.+)"', line):
-                add(included[1])
+            if included := re.match(r'#include "cython_src/(.+?)"', line):
+                if included[1] == ARGUMENTS:
+                    lines.extend(_arguments())
+                else:
+                    add(included[1])
             else:
                 lines.append(line)
 
@@ -505,11 +522,11 @@ def symbols() -> dict[str, str]:
     result = {}
     for file in SOURCE_FILES:
         text = (SOURCE_FOLDER / file).read_text()
-        result |= dict.fromkeys(re.findall(r"^KERNEL\((\w+)\)", text, re.M), file)
+        result |= dict.fromkeys(re.findall(r"^KERNEL(?:_OF)?\((\w+)[,)]", text, re.M), file)
         # Forms by the size of a tile: a macro that is used with sizes.
         for macro, parameters, body in re.findall(r"^#define (\w+)\(([\w, ]+)\) *\\\n((?:.*\\\n)*.*)", text, re.M):
             for sizes in re.findall(rf"^{macro}\(([\d, ]+)\)$", text, re.M):
                 values = dict(zip(parameters.split(", "), sizes.split(", "), strict=True))
-                for name in re.findall(r"KERNEL\(([\w#]+)\)", body):
+                for name in re.findall(r"KERNEL_OF\(([\w#]+),", body):
                     result["".join(values.get(part, part) for part in name.split("##"))] = file
     return result

@@ -38,6 +38,7 @@ from ..plan.model import (
 )
 from ..reading import Count, Number
 from ..shown import Shown
+from .joined_loops import join_tasks
 
 MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
@@ -465,7 +466,8 @@ class TaskRecorder(Shown):
     def plan(self) -> Plan:
         """Return the plan of the recorded tasks.
 
-        Consecutive independent tasks of one kernel on the same arrays are one loop.
+        Independent tasks of one kernel on the same arrays are one loop, also where others that do not conflict with them
+        were recorded in between (`join_tasks`).
 
         Raises
         ------
@@ -500,15 +502,15 @@ class TaskRecorder(Shown):
         blocks = [self._block(number, task, waits) for number, task in enumerate(self._items)]
         specs: dict[tuple, KernelSpec] = {}
         num_loops: dict[str, int] = {}
-        for first, stop in self._groups(builder, blocks):
-            task = self._items[first]
+        for tasks in self._groups(builder, blocks):
+            task = self._items[tasks[0]]
             stem = TASKWAIT if task is None else task.name
             number = num_loops[stem] = num_loops.get(stem, -1) + 1
             spec, attributes = _wait_kernel() if task is None else self._spec(specs, task, waits)
             builder.attributes["kernels"][spec.name] = spec
             buffers = [region.array.name for _, region in task.regions] if task else []
             operands = dict(zip(spec.operands, [*buffers, *([TASKWAIT] if waits else [])], strict=True))
-            builder.loop(f"{stem}.{number}", spec.name, operands, blocks[first:stop], attributes=attributes)
+            builder.loop(f"{stem}.{number}", spec.name, operands, [blocks[t] for t in tasks], attributes=attributes)
         return builder.build()
 
     def _block(self, number: int, task: _Task | None, waits: bool) -> Block:
@@ -527,26 +529,13 @@ class TaskRecorder(Shown):
                     bounds.extend(region.box[d] if d < len(region.box) else (0, extent))
         return Block(tuple(bounds or [number]), tuple(accesses), task.flops, task.num_bytes, affinity=task.affinity)
 
-    def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> Iterator[tuple[int, int]]:
-        """(first, stop) of the longest runs of tasks that may form one loop, found in one pass over their cells."""
-        everything = BlockLoop("tasks", "", {}, {}, blocks)
-        table, _, _ = build_access_table(builder._buffers, [everything])
-        cells_of = np.split(table.list_cells, table.list_offsets[1:-1])
-        first, key = 0, None
-        touched: dict[int, int] = {}
-        for number, task in enumerate(self._items):
-            cells: dict[int, int] = {}
-            for a in range(table.task_offsets[number], table.task_offsets[number + 1]):
-                kind = int(table.access_kind[a])
-                for cell in cells_of[table.access_list[a]].tolist():
-                    cells[cell] = max(cells.get(cell, 0), kind)
-            mine = _loop_key(task)
-            if number and (mine != key or _conflict(cells, touched)):
-                yield first, number
-                first, touched = number, {}
-            key = mine
-            touched.update(cells)
-        yield first, len(blocks)
+    def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> list[list[int]]:
+        """Numbers of the tasks of each loop. The bits of a reduction depend on how loops share its private copies, so
+        whatever touches such an array stays in the loops of the recorded order."""
+        table, _, _ = build_access_table(builder._buffers, [BlockLoop("tasks", "", {}, {}, blocks)])
+        reduced = {access.buffer for block in blocks for access in block.accesses if access.kind == REDUCTION}
+        keep = [any(access.buffer in reduced for access in block.accesses) for block in blocks]
+        return join_tasks(table, [_loop_key(task) for task in self._items], keep)
 
     def _spec(self, specs: dict[tuple, KernelSpec], task: _Task, waits: bool) -> tuple[KernelSpec, dict]:
         """The kernel's entry for tasks of this form, and the loop's attributes."""
@@ -597,16 +586,6 @@ def _loop_key(task: _Task | None) -> tuple | None:
     arrays = tuple(region.array.name for _, region in task.regions)
     args = () if task.kernel.function else tuple((isinstance(value, numbers.Integral), value) for value in task.args)
     return task.kernel, arrays, task.name, args, task.operation
-
-
-def _conflict(cells: dict[int, int], touched: dict[int, int]) -> bool:
-    """Return whether tasks must be ordered: they share a cell, and do not both read it or both touch it in any
-    order."""
-    smaller, larger = sorted((cells, touched), key=len)
-    return any(
-        cell in larger and not (kind == larger[cell] and kind in (READ, CONCURRENT, COMMUTATIVE, REDUCTION))
-        for cell, kind in smaller.items()
-    )
 
 
 def _wait_kernel() -> tuple[KernelSpec, dict[str, int]]:

@@ -78,9 +78,10 @@ def lower(
         options = options.with_changes(**changes)
     if graph is not None:
         if options != PlanOptions(batch=1):
+            others = describe(options, leave_out=("batch",))
             raise UsageError(
-                f"a plan that is no network has no options but batch 1, got {describe(options)} for "
-                f"{network!r}; leave them out"
+                f"a plan that is no network has no options but batch 1, got batch {options.batch}"
+                f"{f', {others}' if others else ''} for {network!r}; leave them out"
             )
         return graph
     data = DataShape(

@@ -166,7 +166,7 @@ def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
         block_bounds(o=low.layout.update_blocks(low, outputs, inputs + 1)),
         layer,
         "update",
-        partials=count,
+        num_partials=count,
         outputs=outputs,
         inputs=inputs,
         num_rates=low.data.num_learning_rates,

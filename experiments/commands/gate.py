@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_models, add_plan_options, given, models, thread_count, threads
+from .arguments import add_fields, add_models, add_plan_options, given, given_options, models, thread_count, threads
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
@@ -34,8 +34,8 @@ def call(arguments: Namespace) -> int:
 
     if arguments.function:
         plan = describe_importable(arguments.function)
-    else:  # Only the options that were given: the other commit may not know the others.
-        options = given(arguments, PlanOptions)
+    else:  # Only the batch and the options that were given: the other commit may not know the others.
+        options = given_options(arguments)
         PlanOptions(**options)  # raises
         plan = {"network": arguments.network, **options}
     settings = GateSettings(**given(arguments, GateSettings))

@@ -66,7 +66,7 @@ def _status(arguments: Namespace) -> None:
     from ..results.folder import read_results
     from ..sweep.status import describe_status, status_text
 
-    results = read_results(arguments.folder)
+    results = read_results(arguments.folder, "samples")
     if not results.rows:
         print("no row has been written completely; give the command that began it again")
         return

@@ -17,7 +17,7 @@ from .arguments import (
     thread_count,
     threads,
 )
-from .sweeping import measure
+from .sweeping import command_line
 
 CHECKED = 4  # iterations after which all models must hold the same weights
 
@@ -62,6 +62,7 @@ def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     from ..machine.topology import core_counts
     from ..report.files import write_report
+    from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
 
     count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
@@ -78,9 +79,10 @@ def call(arguments: Namespace) -> int:
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    code, said = measure(configuration, folder, True, iterations=arguments.iterations, shown=arguments.show)
-    if code is None:
+    length = {"iterations": arguments.iterations, "shown": arguments.show}
+    compared = measure_comparison(configuration, folder, command_line(folder), trace=True, **length)
+    if not compared.usable:
         return 1
     write_report(folder)
-    print("\n".join([*said, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]))
-    return code
+    print("\n".join([*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]))
+    return 0 if compared.complete else 1

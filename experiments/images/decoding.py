@@ -34,7 +34,11 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class BrokenImage(UsageError):
-    """A file that is no image, or a damaged one."""
+    """A file that is no image, or a damaged one: what is wrong, and what to do."""
+
+    def __init__(self, fact: str, remedy: str):
+        super().__init__(f"{fact}; {remedy}")
+        self.fact = fact
 
 
 def decoder_name(decoder: str = "pillow") -> str:
@@ -55,7 +59,7 @@ def decoder_name(decoder: str = "pillow") -> str:
             ) from None
         return f"simplejpeg {version}"
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
-    return f"Pillow {__version__}" + f", libjpeg-turbo {turbo}" * bool(turbo)
+    return f"Pillow {__version__}{f', libjpeg-turbo {turbo}' if turbo else ''}"
 
 
 def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -> np.ndarray:
@@ -84,7 +88,7 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
         pixels, (upside_down, mirrored, turned) = found or _decode_any(path, height, width)
     except Exception as error:  # there is no end to what libraries raise for damaged files
         reason = getattr(error, "strerror", None) or str(error).replace(f" {str(path)!r}", "") or type(error).__name__
-        raise BrokenImage(f"{path} cannot be decoded ({reason}); repair or remove it") from None
+        raise BrokenImage(f"{path} cannot be decoded ({reason})", "repair it") from None
     if turned:
         height, width = width, height
     size = pixels.shape[:2]

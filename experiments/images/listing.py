@@ -17,9 +17,10 @@ from ...cython_src.reading import open_regular
 ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SPLITS = ("train", "valid", "test")
 # Other names of the splits' folders, and of their values in a table.
-SPLIT_NAMES = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"} | {
-    "test": "test",
-    "testing": "test",
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "validation", "val"), "valid"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 

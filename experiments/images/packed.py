@@ -100,8 +100,8 @@ class PackedImages:
         pixels = os.pread(self._file.fileno(), np.prod(self.shape), self._places[number] * self.record.itemsize)
         if zlib.crc32(pixels) != self.entries["pixels"][number]:
             raise BrokenImage(
-                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r} are not those that were "
-                f"written; delete it to pack the images again"
+                f"{self.path} is damaged: the pixels of {self.listing.files[number]!r} are not those that were written",
+                "delete it to pack the images again",
             )
         return np.frombuffer(pixels, np.uint8).reshape(self.shape)
 
@@ -177,7 +177,7 @@ def _decode_absent(packed, stamps, decoder, threads, skip_broken, progress) -> N
         try:
             pixels = decode(packed.listing.root / packed.listing.files[number], *packed.shape[1:], decoder)
         except BrokenImage as error:
-            packed.failures[number] = str(error)  # not stored: the next run tries again
+            packed.failures[number] = error.fact  # not stored: the next run tries again
         else:
             packed.put(number, int(stamps[number]), pixels)
 
@@ -192,10 +192,10 @@ def _decode_absent(packed, stamps, decoder, threads, skip_broken, progress) -> N
 
 
 def _refusal(packed: PackedImages, done: int) -> BrokenImage:
-    reason = packed.failures[min(packed.failures)].removesuffix("; repair or remove it")
+    fact = packed.failures[min(packed.failures)]
     others = len(packed.failures) - 1
     more = f", nor can {others} more of the {done} images that were tried" if others else ""
-    return BrokenImage(f"{reason}{more}; repair or remove it, or leave such files out with --broken skip")
+    return BrokenImage(f"{fact}{more}", "repair or remove it, or leave such files out with --broken skip")
 
 
 def _stamps(listing: Listing, how: str) -> np.ndarray:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from ...cython_src.errors import MachineError
 from . import machine_peaks
 from .disturbance import Disturbance
 from .environment import collect
@@ -25,9 +28,9 @@ def measure_memory(threads, *, environment: dict, cpus=None, seconds: float = 0.
     """
     cpus = available_cpus() if cpus is None else cpus
     size = _working_set(environment)
-    return {
-        str(n): machine_peaks.measure_memory(n, seconds, size, cpu_order(n, cpus, oversubscribe=True)) for n in threads
-    }
+    return _by_threads(
+        threads, lambda n: machine_peaks.measure_memory(n, seconds, size, cpu_order(n, cpus, oversubscribe=True))
+    )
 
 
 def measure_capacity(threads, *, cpus=None, seconds: float = 0.1) -> dict[str, float]:
@@ -35,12 +38,20 @@ def measure_capacity(threads, *, cpus=None, seconds: float = 0.1) -> dict[str, f
 
     Virtual machines and clocks move, so a sweep measures it before the first repetition and in each one.
     """
-    return {
-        str(n): 1.0
-        if n == 1
-        else machine_peaks.measure_capacity(n, seconds, cpu_order(n, cpus or available_cpus(), oversubscribe=True))
-        for n in threads
-    }
+    cpus = cpus or available_cpus()
+    return _by_threads(
+        threads,
+        lambda n: 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, cpu_order(n, cpus, oversubscribe=True)),
+    )
+
+
+def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict[str, float]:
+    """Return what is measured by number of threads, without those of which this process cannot have so many."""
+    found = {}
+    for n in threads:
+        with suppress(MachineError):  # the samples of so many threads fail too, and say why
+            found[str(n)] = measure(n)
+    return found
 
 
 def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
+from ..tables.numbers import plural
 from .proc import read_int, read_text
 
 
@@ -149,7 +150,7 @@ def core_kinds(topology: dict, cpus) -> list[dict]:
         {
             "capacity": kind,
             "cpus": group,
-            "text": f"{len(group)} CPU{'s' * (len(group) > 1)} of capacity {kind} ({format_cpu_list(group)})",
+            "text": f"{plural(len(group), 'CPU')} of capacity {kind} ({format_cpu_list(group)})",
         }
         for kind, group in runs
     ]

@@ -341,6 +341,13 @@ class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
         list[list[Amount]],
         says("time of a fixed calibration kernel right before each turn, on the CPUs of the contestant, in that order"),
     ]
+    handover_s: Annotated[
+        list[Amount | None],
+        says(
+            "least time of a hand-over through a cache line between two CPUs, in each round: virtual CPUs move, and "
+            "[models suffer from that by different factors](../notes/near_and_far_cpus.md); null with one CPU"
+        ),
+    ]
     wall_s: Annotated[list[Amount], says("duration of each round")]
     steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
     pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
@@ -405,7 +412,10 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     """A sample or profile that failed."""
 
     measuring: Annotated[Literal["sample", "profile"], says("which of both")]
-    reason: Annotated[Literal["crash", "memory", "timeout", "mismatch"], says("why")]
+    reason: Annotated[
+        Literal["crash", "memory", "timeout", "mismatch", "machine"],
+        says("why; `machine`: this machine or its settings cannot run it"),
+    ]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
@@ -450,7 +460,7 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
 class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):
     """A model that could not be measured on a graph."""
 
-    reason: Annotated[Name, says("crash, memory or timeout")]
+    reason: Annotated[Name, says("crash, memory, timeout or machine")]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from statistics import median
 
 from .rows import RoundsRow, SampleRow
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
-STOLEN_SHARE = 0.02  # of a round's time that the hypervisor gave to others
+STOLEN_SHARE = 0.05  # of a round's time that the hypervisor gave to others
 WAITED_SHARE = 0.05  # of a round's time in which a runnable thread waited for a CPU
+USUAL_TIMES = 2.0  # of the usual share
 TICK_S = 0.01
 LEAST_SHARE = 0.5  # of a contestant's rounds that must be undisturbed for the others to be left out
 
@@ -25,26 +26,30 @@ def disturbed_rounds(rounds: RoundsRow) -> set[int]:
     """Return the numbers of the rounds that were disturbed, judged by what is the same for all contestants.
 
     A calibration kernel that took longer than usual before some turn, time stolen by the hypervisor, or runnable
-    threads that waited; never a contestant's own time.
+    threads that waited, each more than is usual in this generation; never a contestant's own time. On a machine that is
+    always disturbed nothing would be left otherwise.
     """
-    usual = median(spin for spins in rounds.spin_s for spin in spins) if rounds.spin_s else 0.0
-    found = set()
-    for number, (spins, wall_s) in enumerate(zip(rounds.spin_s, rounds.wall_s, strict=True)):
-        stolen = rounds.steal_ticks[number] * TICK_S > STOLEN_SHARE * wall_s + TICK_S
-        waited = rounds.pressure_us[number] * 1e-6 > WAITED_SHARE * wall_s
-        if max(spins) > SLOW_SPIN * usual or stolen or waited:
-            found.add(number)
-    return found
+
+    def standing_out(values: Iterable[float], least: float, times: float) -> set[int]:
+        values = list(values)
+        usual = median(values) if values else 0.0
+        return {number for number, value in enumerate(values) if value > max(least, times * usual)}
+
+    stolen = (ticks * TICK_S / wall_s for ticks, wall_s in zip(rounds.steal_ticks, rounds.wall_s, strict=True))
+    waited = (waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True))
+    found = standing_out(map(max, rounds.spin_s), 0.0, SLOW_SPIN)
+    return found | standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
 
 
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:
     """Return the median over a sample's turns of the step time and of what a run costs besides its steps, in seconds.
 
-    Disturbed rounds are left out where enough others are left.
+    Disturbed rounds are left out where enough others are left, from which noise does not hide the step.
     """
     times = step_times(sample)
-    quiet = [number for number in times if number not in disturbed]
-    chosen = quiet if len(quiet) >= LEAST_SHARE * len(times) else list(times)
+    chosen = [number for number in times if number not in disturbed]
+    if len(chosen) < LEAST_SHARE * len(times) or median(times[number] for number in chosen) <= 0:
+        chosen = list(times)
     step_s = median(times[number] for number in chosen)
     shorts = dict(zip(sample.rounds, sample.short_times_s, strict=True))
     return step_s, median(shorts[number] for number in chosen) - sample.short_steps * step_s

@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
 from .progress import format_seconds
@@ -276,7 +276,8 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
     except MemoryError as error:
         say({"failure": "memory", "message": str(error) or "not enough memory; lower the batch"})
     except UsageError as error:
-        say({"failure": usage_failure, "message": str(error)})
+        machine = isinstance(error, MachineError) and usage_failure == "crash"
+        say({"failure": "machine" if machine else usage_failure, "message": str(error)})
     except Exception as error:
         traceback.print_exc()
         say({"failure": "crash", "message": f"{type(error).__name__}: {error}"})

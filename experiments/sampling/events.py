@@ -21,7 +21,6 @@ from ...cython_src.reading import Count, Name, Number, Real, Text, checked, deco
 from ..results.files import write_atomically
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
-EVENTS_VERSION = 1
 THREAD, HOST, STREAM, COPIES = ("thread", "host", "stream", "copies")
 DISTURBED = 0.2  # range of what logging cost in pairs of runs from which on they say nothing
 EVENTS_FOLDER = "events"  # of a results folder
@@ -32,7 +31,6 @@ _Moment = Annotated[int, Meta(ge=0, lt=2**62)]  # in nanoseconds
 class About(msgspec.Struct, kw_only=True):
     """Fields of `EventLog.about` that are read; the log of a run holds more."""
 
-    version: Literal[1]
     model: Name
     threads: Number
     plan: dict[str, Any]
@@ -209,7 +207,7 @@ def write_events(path: str | os.PathLike, log: EventLog) -> Path:
     content = io.BytesIO()
     np.savez_compressed(
         content,
-        about=json.dumps({**log.about, "version": EVENTS_VERSION}),
+        about=json.dumps(dict(log.about)),
         events=log.events,
         edges=log.edges,
         copies=log.copies,
@@ -227,14 +225,12 @@ def read_events(path: str | os.PathLike) -> EventLog:
     Raises
     ------
     UsageError
-        No such file, a damaged one, or no event log of this version.
+        No such file, a damaged one, or no event log.
     """
     title, remedy = "event log of forktask trace", "measure again"
     arrays = read_arrays(path, title, remedy)
     with decoding(path, title, remedy):
         about = decode_json(str(arrays["about"]).encode(), dict)
-        if about.get("version") != EVENTS_VERSION:
-            raise ValueError(f"version {about.get('version')}, not {EVENTS_VERSION}")
         checked(about, About)
         loops = {name: arrays[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
         log = EventLog(about, arrays["events"], loops, arrays["edges"], arrays["copies"])

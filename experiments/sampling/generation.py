@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
+from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
 from ..machine.topology import available_cpus
 from ..results.turns import disturbed_rounds, typical_step
@@ -33,6 +34,7 @@ TURN_S = 0.03  # duration of the timed runs of a turn, for steps that are shorte
 LEAST_ROUNDS = 3
 MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
+HANDOVERS, HANDOVER_WINDOWS = 500, 4  # some 0.1 ms each; other programs disturb some windows
 SPUN_CPUS = 4  # at most so many of a contestant's CPUs
 ROOM = 0.8  # part of the free memory that the processes of a group may plan for together
 SPARE = 1.3  # times the planned bytes that a process may take
@@ -127,6 +129,16 @@ class Bench:
         finally:
             os.sched_setaffinity(0, own)
         return sum(taken) / len(taken)
+
+    def handover(self, cpus: Sequence[int] | None) -> float | None:
+        """Return the least seconds of a hand-over through a cache line between the first two of some CPUs.
+
+        Virtual CPUs move: where the host has taken two apart, a line takes three times as long, and models suffer from
+        that by very different factors.
+        """
+        if cpus is None or len(set(cpus)) < 2:
+            return None
+        return measure_latency(cpus[0], cpus[1], rounds=HANDOVERS, windows=HANDOVER_WINDOWS)
 
     def disturbance(self) -> tuple[int, int]:
         """Return steal in ticks and pressure in microseconds so far; 0 where the machine hides one."""
@@ -267,23 +279,20 @@ def _measure_group(
 
 def _take_rounds(members: Sequence[_Member], generator: random.Random, bench: Bench) -> dict[str, list]:
     """Give turns until each contestant has had as many as its steps allow."""
-    kept: dict[str, list] = {name: [] for name in ("order", "spin_s", "wall_s", "steal_ticks", "pressure_us")}
+    kept: dict[str, list] = {
+        name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
+    }
+    most = max((member.cpus or () for member in members), key=len)
     for number in count():
         order = [k for k, member in enumerate(members) if member.wants(number)]
         if not order:
             break
         generator.shuffle(order)
-        begun, before, spins = bench.now(), bench.disturbance(), []
+        begun, before, spins, handover_s = bench.now(), bench.disturbance(), [], bench.handover(most)
         for k in order:
             spins.append(bench.spin(members[k].cpus))
             members[k].take_turn(number, generator.random() < 0.5)
         steal, pressure = (now - then for now, then in zip(bench.disturbance(), before, strict=True))
-        for name, value in zip(kept, (order, spins, bench.now() - begun, steal, pressure), strict=True):
+        for name, value in zip(kept, (order, spins, handover_s, bench.now() - begun, steal, pressure), strict=True):
             kept[name].append(value)
     return kept
-
-
-def measure_alone(contestant: Contestant, target_s: float, bench: Bench | None = None) -> dict[str, Any]:
-    """Measure one contestant; return the fields of its sample, or {"failure", "message"}."""
-    (group,) = measure_generation(Generation([contestant], "", target_s), bench)
-    return group["answers"][contestant.name]

@@ -66,8 +66,8 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
     seconds, share, extra, creation : float64, shape (num_tasks,)
     locks : tuple (number, offsets, locks)
         As `commutative_locks` returns them.
-    data : tuple (AccessTable, cell_bytes of its accesses, seconds_per_byte, cache_bytes) or None
-        None: data move from core to core at no cost.
+    data : tuple (AccessTable, cell_bytes of its accesses, seconds_per_byte, cache_bytes)
+        0 seconds: data move from core to core at no cost.
     policy : dict
         "kind", "schedule", "chunk_size", "window", "claims": int; "roots", "root_workers", "program",
         "program_first": int32 arrays, empty where the kind has none.
@@ -122,21 +122,16 @@ def run(graph, loop_end, wait_after, seconds, share, extra, creation, locks, dat
     cdef int32_t[:, ::1] worker_view = worker
 
     cdef const int32_t[::1] lock_offsets = int32(locks[1]), lock_ids = int32(locks[2])
-    table = data[0] if data is not None else None
-    cdef const int32_t[::1] task_offsets = int32(table.task_offsets if data is not None else ())
-    cdef const int32_t[::1] access_list = int32(table.access_list if data is not None else ())
-    cdef const int32_t[::1] list_offsets = int32(table.list_offsets if data is not None else ())
-    cdef const int32_t[::1] list_cells = int32(table.list_cells if data is not None else ())
-    cdef const uint8_t[::1] kinds = np.append(np.asarray(table.access_kind if data is not None else (), np.uint8),
-                                              np.uint8(0))
-    cdef const double[::1] cell_bytes = float64(data[1] if data is not None else ())
+    table, of_cells, d.seconds_per_byte, d.cache_bytes = data
+    cdef const int32_t[::1] task_offsets = int32(table.task_offsets), access_list = int32(table.access_list)
+    cdef const int32_t[::1] list_offsets = int32(table.list_offsets), list_cells = int32(table.list_cells)
+    cdef const uint8_t[::1] kinds = np.append(np.asarray(table.access_kind, np.uint8), np.uint8(0))
+    cdef const double[::1] cell_bytes = float64(of_cells)
 
     memset(&r, 0, sizeof(r))
-    memset(&d, 0, sizeof(d))
-    if data is not None:
-        d.num_cells, d.seconds_per_byte, d.cache_bytes = table.num_cells, data[2], data[3]
-        d.task_offsets, d.access_list, d.access_kind = &task_offsets[0], &access_list[0], &kinds[0]
-        d.list_offsets, d.list_cells, d.cell_bytes = &list_offsets[0], &list_cells[0], &cell_bytes[0]
+    d.num_cells = table.num_cells if d.seconds_per_byte else 0
+    d.task_offsets, d.access_list, d.access_kind = &task_offsets[0], &access_list[0], &kinds[0]
+    d.list_offsets, d.list_cells, d.cell_bytes = &list_offsets[0], &list_cells[0], &cell_bytes[0]
     g.num_tasks, g.num_nodes, g.num_loops = graph.num_tasks, graph.num_nodes, len(loop_end)
     g.offsets, g.split, g.successors = &offsets[0], &split[0], &successors[0]
     g.num_intra, g.num_cross, g.loop_end, g.wait_after = &intra[0], &cross[0], &ends[0], &waits[0]

@@ -170,10 +170,9 @@ def simulate(
         "patience": PATIENCE_S if machine.line_s else 0.0,
     }
     loop_end = np.cumsum([loop.num_blocks for loop in subject.plan.loops])
-    data = None
-    if threads > 1 and machine.transfer_bytes_per_s:
-        per_byte = 1 / machine.transfer_bytes_per_s
-        data = (subject.plan.accesses, subject.cell_bytes, per_byte, machine.last_level_cache_bytes)
+    moves = threads > 1 and machine.transfer_bytes_per_s > 0
+    per_byte = 1 / machine.transfer_bytes_per_s if moves else 0.0
+    data = (subject.plan.accesses, subject.cell_bytes if moves else (), per_byte, machine.last_level_cache_bytes)
     tasks = (graph, loop_end, waits, seconds, share, extra, creation, subject.locks, data)
     machine_costs = (policy, costs, machine.sharing(threads), threads)
     first = event_loop.run(*tasks, *machine_costs, short, seed, False)

@@ -158,7 +158,7 @@ def _reached_sentences(results: StudyResults, runs: list[dict[str, Any]]) -> lis
         took = " to ".join(
             f"{time(row[name])} ({row['label']})" for row in ([reached[0], reached[-1]] if reached[1:] else reached)
         )
-        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" * (len(reached) < len(runs))
+        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" if len(reached) < len(runs) else ""
         return [f"To be right for {100 * accuracy:g} % of the validation examples took {took} of training{never}."]
     return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 

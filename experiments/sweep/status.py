@@ -23,7 +23,7 @@ def failure_report(results: Results) -> tuple[list[str], bool]:
     finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
     lines, trusted = [], True
     for row in results.of(FailureRow):
-        if row.reason == "crash" and row.config_id in finished:
+        if row.reason not in LASTING_FAILURES and row.config_id in finished:
             continue
         message = (row.message.splitlines() or [""])[0]
         lines.append(f"{row.model} on {plural(row.threads, 'thread')}: {row.reason}: {message}")

@@ -20,11 +20,7 @@ from typing import Any, TextIO
 import msgspec
 
 from ...cython_src.errors import UsageError
-from ...cython_src.lowering.lower import lower
-from ...cython_src.lowering.options import describe, plan_options
 from ...cython_src.networks.own import is_own
-from ...cython_src.plan.dependences import record_graph
-from ..machine.disturbance import read_memory
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
@@ -33,7 +29,6 @@ from ..results.rows import (
     CapacityRow,
     FailureRow,
     GpuProfileRow,
-    Loop,
     MachineRow,
     Measured,
     PlanRow,
@@ -46,54 +41,13 @@ from ..results.rows import (
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import Contestant, Generation, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
-from ..sampling.memory import format_bytes, parse_bytes
 from ..sampling.models import parse_model, process_environment
 from ..sampling.plan_check import check_plans
 from ..sampling.progress import format_seconds
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
 from .configuration import Configuration, Part, Point
-
-STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
-GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
-
-
-def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
-    """Return the row of a plan: options, loops with their costs, and the size of the closed task graph.
-
-    Raises
-    ------
-    UsageError
-        Options that cannot be lowered.
-    """
-    lowered = lower(**plan)
-    graph = record_graph(lowered.accesses, closed=True)
-    return PlanRow(
-        plan_id=plan_id,
-        options=dict(plan),
-        loops=[
-            Loop(
-                name=loop.name,
-                layer=loop.layer,
-                phase=loop.phase,
-                kernel=loop.kernel,
-                num_blocks=loop.num_blocks,
-                flops=loop.flops,
-                bytes=loop.bytes,
-                least_bytes=lowered.least_bytes(loop),
-            )
-            for loop in lowered.loops
-        ],
-        flops=lowered.flops,
-        bytes=lowered.bytes,
-        num_tasks=lowered.num_tasks,
-        num_edges=graph.num_edges,
-        num_joins=graph.num_joins,
-        memory_bytes=lowered.memory_bytes(),
-        iteration_stride=lowered.iteration_stride,
-        deterministic=lowered.deterministic,
-        num_parameters=len(lowered.attributes.get("parameters", ())),
-    )
+from .expected import plan_row
 
 
 @dataclass
@@ -437,97 +391,3 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
         f"must be bit for bit",
         sample=msgspec.to_builtins(sample),
     )
-
-
-def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, PlanRow]) -> float:
-    """Estimate the duration of a sweep before anything was measured, from FLOPs at a typical rate.
-
-    Plans that do not fit into memory take no time. With a budget, repetitions after the first end with it.
-    """
-    measure, first, later = configuration.measure, 3.0, 0.0
-    allowed = min(
-        parse_bytes(measure.memory_limit) if measure.memory_limit else math.inf,
-        read_memory()["available_bytes"] or math.inf,
-    )
-    for point in configuration.points():
-        plan = plan_rows[point.plan_id]
-        fits = sum(plan.memory_bytes.values()) <= allowed
-        step_s = fits * plan.flops / (GUESSED_FLOPS_PER_S * point.threads)
-        sample_s = STARTUP_S + step_s * measure.check_iterations + max(min(measure.warmup_s, 0.3), 2 * step_s)
-        sample_s = min(sample_s + max(measure.target_s, 4 * measure.least_rounds * step_s), measure.time_limit_s)
-        profile_s = min(STARTUP_S + max(measure.target_s, 6 * step_s), measure.time_limit_s)
-        first += sample_s + (profile_s if measure.profiles else 0.0)
-        later += (measure.repeats - 1) * sample_s + max(measure.profiles - 1, 0) * profile_s
-    return first + (min(later, max(measure.budget_s - first, 0.0)) if measure.budget_s else later)
-
-
-def expected(configuration: Configuration) -> dict[str, Any]:
-    """Return the grid of a sweep and about how long it would take, without measuring anything.
-
-    Returns
-    -------
-    dict
-        title, how_to_read, obstacles (what this machine lacks for it), configurations (config_id, model, threads,
-        interference, plan_id and the plan's options), plans (the "plan" rows by id), repeats, measurements,
-        expected_duration_s, environment, environment_id.
-
-    Raises
-    ------
-    UsageError
-        A plan that cannot be lowered.
-    """
-    points = configuration.points()
-    plans = {point.plan_id: point.plan for point in points}
-    rows = {plan_id: plan_row(plan_id, plan) for plan_id, plan in plans.items()}
-    environment = collect()
-    return {
-        "title": configuration.title,
-        "how_to_read": configuration.how_to_read,
-        "obstacles": configuration.obstacles(),
-        "configurations": [
-            {
-                "config_id": p.config_id,
-                "model": p.model,
-                "threads": p.threads,
-                "interference": p.interference,
-                "plan_id": p.plan_id,
-                **p.plan,
-            }
-            for p in points
-        ],
-        "plans": rows,
-        "repeats": configuration.measure.repeats,
-        "measurements": len(points) * (configuration.measure.repeats + configuration.measure.profiles),
-        "expected_duration_s": expected_duration_s(configuration, rows),
-        "environment": environment,
-        "environment_id": environment_id(environment),
-    }
-
-
-def expected_text(found: Mapping[str, Any]) -> str:
-    """Format the result of `expected` for a terminal."""
-    lines = [found["title"], *(["", found["how_to_read"]] if found["how_to_read"] else [])]
-    for plan_id, row in found["plans"].items():
-        others = describe(plan_options(row.options), leave_out=("batch",))
-        lines.append(
-            f"\nplan {plan_id}: {row.network}, batch {row.batch}{', ' + others if others else ''}; "
-            f"{row.num_tasks} tasks, {row.num_edges} edges, {row.flops / 1e9:.2f} GFLOP, "
-            f"{format_bytes(sum(row.memory_bytes.values()))}"
-        )
-        for c in found["configurations"]:
-            if c["plan_id"] == plan_id:
-                hogs = f", {c['interference']} hogs" if c["interference"] else ""
-                lines.append(f"  {c['config_id']}  {c['model']} on {plural(c['threads'], 'thread')}{hogs}")
-    environment = found["environment"]
-    lines += ["", *(f"cannot run: {text}" for text in found["obstacles"])] if found["obstacles"] else []
-    count, repeats = len(found["configurations"]), found["repeats"]
-    lines.append(
-        f"\n{environment['cpu']['model']}, {environment['topology']['cores']} cores, CPUs {environment['affinity']}, "
-        f"Python {environment['python']['version']}, environment {found['environment_id']}"
-    )
-    lines.append(
-        f"{count} configurations x {repeats} repeats"
-        f"{' and a profile each' if found['measurements'] > count * repeats else ''}: {found['measurements']} "
-        f"measurements, about {format_seconds(found['expected_duration_s'])}"
-    )
-    return "\n".join(lines)

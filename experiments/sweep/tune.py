@@ -179,7 +179,8 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
         seed = f"{settings.seed}/{contestant}/{done}"
         groups = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
         answers = {name: answer for group in groups for name, answer in group["answers"].items()}
-        return {name: answer["step_time_s"] for name, answer in answers.items() if "failure" not in answer}
+        times = {name: answer["step_time_s"] for name, answer in answers.items() if "failure" not in answer}
+        return {name: step_time_s for name, step_time_s in times.items() if step_time_s > 0}
 
     total = len(contestants) * (len(found) + FINAL_REPEATS * (FINALISTS + 1))
     with ProgressBar(total, "tuning", sys.stderr) as bar:

@@ -17,6 +17,7 @@ from ...cython_src.errors import UsageError, check_choice, did_you_mean
 from ...cython_src.plan.barriers import BARRIERS, barrier_after, record_with_barriers
 from ...cython_src.plan.model import PHASES, BlockLoop, Plan
 from ..bounds.bounds import span
+from ..tables.numbers import plural
 
 MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text
 
@@ -83,9 +84,7 @@ class GraphView:
         )
 
 
-def view_of(
-    plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = (), most_tasks: int = MOST_TASKS
-) -> GraphView:
+def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = ()) -> GraphView:
     """Return the view of a plan's tasks of some layers and phases.
 
     Parameters
@@ -96,7 +95,6 @@ def view_of(
         Names of layers, each with all below it ("h.0" has "h.0.mlp.c_fc"); empty: all.
     phases : sequence of str
         Empty: all.
-    most_tasks : int
 
     Raises
     ------
@@ -105,7 +103,7 @@ def view_of(
     """
     check_choice("barrier", barrier, BARRIERS)
     shown = [_is_shown(loop, layers, phases) for loop in plan.loops]
-    _check(plan, shown, layers, phases, most_tasks)
+    _check(plan, shown, layers, phases)
     ends = barrier_after(plan, barrier)
     graph = record_with_barriers(plan, barrier)
     rows: list[Row] = []
@@ -126,7 +124,7 @@ def view_of(
         if shown[numbers[0]]:
             add("loop", first.name, first.layer, first.phase, tasks)
         else:
-            text = f"{tasks} task{'s' * (tasks > 1)} of {len(loops)} loop{'s' * (len(loops) > 1)}"
+            text = f"{plural(tasks, 'task')} of {plural(len(loops), 'loop')}"
             add("folded", text, first.layer, first.phase, 1)
         nodes = rows[-1].nodes
         node_of[first.first_task : first.first_task + tasks] = nodes if len(nodes) == tasks else nodes[0]
@@ -154,7 +152,7 @@ def _is_shown(loop: BlockLoop, layers: Sequence[str], phases: Sequence[str]) -> 
     return below and (not phases or loop.phase in phases)
 
 
-def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str], most_tasks: int) -> None:
+def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Sequence[str]) -> None:
     for phase in phases:
         if phase not in PHASES:
             raise UsageError(f"phases must be some of {', '.join(PHASES)}; got {phase!r}{did_you_mean(phase, PHASES)}")
@@ -166,9 +164,9 @@ def _check(plan: Plan, shown: Sequence[bool], layers: Sequence[str], phases: Seq
     tasks = sum(loop.num_blocks for loop, is_shown in zip(plan.loops, shown, strict=True) if is_shown)
     if not tasks:
         raise UsageError(f"layers {', '.join(layers)} must have loops of phase {', '.join(phases)}, got none")
-    if tasks > most_tasks:
+    if tasks > MOST_TASKS:
         raise UsageError(
-            f"a picture holds at most {most_tasks} tasks, got {tasks}; name fewer --layers or --phases, lower the "
+            f"a picture holds at most {MOST_TASKS} tasks, got {tasks}; name fewer --layers or --phases, lower the "
             "batch or enlarge the blocks (--granularity)"
         )
 

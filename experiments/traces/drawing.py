@@ -1,6 +1,12 @@
-"""Colours of states and number of dependence arrows in all formats of traces."""
+"""Colours of states, and links between blocks, in all formats of traces."""
 
-MAX_ARROWS = 100_000  # of a model
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..analysis.windows import Window
+
+MAX_LINKS = 100_000  # of a model
 # Red, green and blue of each of STATES.
 STATE_COLORS = (
     (0, 0, 255),
@@ -15,3 +21,32 @@ STATE_COLORS = (
     (210, 210, 210),
     (0, 160, 80),
 )
+
+
+class Link(NamedTuple):
+    """A dependence of a block on one that ran before it: task and worker of that one, worker of the block, and the end
+    of the one and the start of the other, in ns from the window's start."""
+
+    task: int
+    sender: int
+    receiver: int
+    sent: int
+    received: int
+
+
+def links_of(window: Window) -> tuple[list[Link], list[str]]:
+    """Return the links of a window, and a sentence where some are left out."""
+    arrows, complete = window.arrows(MAX_LINKS)
+    workers, origin = window.worker, window.start_ns
+    links = [
+        Link(
+            task,
+            int(workers[k, task]),
+            int(workers[later, successor]),
+            int(window.stop[k, task]) - origin,
+            int(window.start[later, successor]) - origin,
+        )
+        for k, task, later, successor in arrows.tolist()
+    ]
+    said = f"links of {window.log.about['model']}: from each block's last predecessor only"
+    return links, [] if complete else [said]

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..analysis.windows import Window, layer_of_loops
 from ..results.files import write_atomically
 from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
-from .drawing import MAX_ARROWS, STATE_COLORS
+from .drawing import STATE_COLORS, Link, links_of
 
 # Event -> its number and the fields of its lines, in their order.
 DEFINITIONS = {
@@ -39,10 +39,9 @@ def write_paje(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     events: list[tuple[float, int, str]] = []
     said = []
     for number, window in enumerate(windows):
-        arrows, complete = window.arrows(MAX_ARROWS)
-        if not complete:
-            said.append(f"links of {window.log.about['model']}: from each block's last predecessor only")
-        events += _events(number, window, arrows)
+        links, left_out = links_of(window)
+        said += left_out
+        events += _events(number, window, links)
     events.sort(key=lambda event: event[:2])
     end = _time(max(window.stop_ns - window.start_ns for window in windows))
     lines = [*_header(windows), *(line for _, _, line in events)]
@@ -95,15 +94,16 @@ def _block_names(window: Window) -> list[str]:
     return [f"{layer} {phase}".strip() for layer, phase in zip(layer_of_loops(log), log.loops["phase"], strict=True)]
 
 
-def _events(number: int, window: Window, arrows) -> Iterator[tuple[float, int, str]]:
+def _events(number: int, window: Window, links: Sequence[Link]) -> Iterator[tuple[float, int, str]]:
     names, log, origin = _block_names(window), window.log, window.start_ns
     for start, _stop, _iteration, task, worker, state, cause in window.events.tolist():
         inside = state == RUNNING and cause != IN_BLOCK
         value = f"b{names[log.task_loop[task]]}" if inside else f"s{state}"
         yield start - origin, 0, _line("PajeSetState", _time(start - origin), "S", f"m{number}t{worker}", value)
-    for key, (k, task, later, successor) in enumerate(arrows.tolist()):
-        sent, received = int(window.stop[k, task]) - origin, int(window.start[later, successor]) - origin
-        link = ("D", f"m{number}")
-        ends = f"m{number}t{window.worker[k, task]}", f"m{number}t{window.worker[later, successor]}"
-        yield sent, 1, _line("PajeStartLink", _time(sent), *link, ends[0], "dep", f"m{number}k{key}")
-        yield received, 2, _line("PajeEndLink", _time(received), *link, ends[1], "dep", f"m{number}k{key}")
+    for key, link in enumerate(links):
+        for order, event, time, worker in (
+            (1, "PajeStartLink", link.sent, link.sender),
+            (2, "PajeEndLink", link.received, link.receiver),
+        ):
+            place = (f"m{number}", f"m{number}t{worker}")
+            yield time, order, _line(event, _time(time), "D", *place, "dep", f"m{number}k{key}")

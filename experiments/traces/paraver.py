@@ -19,7 +19,7 @@ from pathlib import Path
 from ..analysis.windows import Window, layer_of_loops
 from ..results.files import write_atomically
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
-from .drawing import MAX_ARROWS, STATE_COLORS
+from .drawing import STATE_COLORS, Link, links_of
 
 NO_STATE_COLOR = (255, 255, 255)
 BLOCK_TYPE, LAYER_TYPE, ITERATION_TYPE, CAUSE_TYPE, BYTES_TYPE = (84000001 + kind for kind in range(5))
@@ -34,10 +34,9 @@ def write_paraver(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     said = []
     for application, window in enumerate(windows, 1):
         records += _records(application, window, layers, first_cpu)
-        arrows, complete = window.arrows(MAX_ARROWS)
-        if not complete:
-            said.append(f"lines of {window.log.about['model']}: from each block's last predecessor only")
-        records += _communications(application, window, arrows, first_cpu)
+        links, left_out = links_of(window)
+        said += left_out
+        records += _communications(application, links, first_cpu)
         first_cpu += len(window.log.lanes)
     records.sort(key=lambda record: record[:2])
     threads = [len(window.log.lanes) for window in windows]
@@ -69,12 +68,9 @@ def _records(application: int, window: Window, layers: Sequence[str], first_cpu:
         yield start - origin, 1, f"2:{where}:{start - origin}:{values}"
 
 
-def _communications(application: int, window: Window, arrows, first_cpu: int):
+def _communications(application: int, links: Sequence[Link], first_cpu: int):
     """A record for each dependence: from the end of the predecessor to the start of the block."""
-    origin = window.start_ns
-    for k, task, later, successor in arrows.tolist():
-        sent, received = int(window.stop[k, task]) - origin, int(window.start[later, successor]) - origin
-        a, b = int(window.worker[k, task]), int(window.worker[later, successor])
+    for task, a, b, sent, received in links:
         line = (
             f"3:{first_cpu + a}:{application}:1:{a + 1}:{sent}:{sent}:"
             f"{first_cpu + b}:{application}:1:{b + 1}:{received}:{received}:1:{task + 1}"
@@ -83,16 +79,8 @@ def _communications(application: int, window: Window, arrows, first_cpu: int):
 
 
 def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
-    lines = [
-        "DEFAULT_OPTIONS",
-        "",
-        "LEVEL THREAD",
-        "UNITS NANOSEC",
-        "",
-        "DEFAULT_SEMANTIC",
-        "",
-        "THREAD_FUNC State As Is",
-    ]
+    lines = ["DEFAULT_OPTIONS", "", "LEVEL THREAD", "UNITS NANOSEC"]
+    lines += ["", "DEFAULT_SEMANTIC", "", "THREAD_FUNC State As Is"]
     lines += ["", "STATES", *(f"{i} {name}" for i, name in enumerate(("idle", *STATES)))]  # 1 is running in all traces
     lines += ["", "STATES_COLOR"]
     lines += [f"{i} {{{r},{g},{b}}}" for i, (r, g, b) in enumerate((NO_STATE_COLOR, *STATE_COLORS))]

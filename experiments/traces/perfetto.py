@@ -17,13 +17,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
 from ..results.files import write_atomically
 from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
-from .drawing import MAX_ARROWS
+from .drawing import Link, links_of
 
 ITERATION_TRACKS = 1000  # number of the first track of iterations
 
@@ -36,10 +34,9 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     with gzip.open(content, "wt", encoding="utf-8", compresslevel=6) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         for number, window in enumerate(windows, 1):
-            arrows, complete = window.arrows(MAX_ARROWS)
-            if not complete:
-                said.append(f"arrows of {window.log.about['model']}: from each block's last predecessor only")
-            for event in _events(number, window, arrows):
+            links, left_out = links_of(window)
+            said += left_out
+            for event in _events(number, window, links):
                 file.write(",\n" * (num_events > 0) + json.dumps(event, separators=(",", ":")))
                 num_events += 1
         file.write("\n]}\n")
@@ -47,7 +44,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
     return "; ".join([f"{path}: {num_events} events of {len(windows)} models", *said])
 
 
-def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
+def _events(process: int, window: Window, links: Sequence[Link]) -> Iterator[dict]:
     log = window.log
     step_ms = log.wall_ns * 1e-6 / log.about["iterations"]
     yield _metadata("process_name", process, 0, f"{log.about['model']} ({rounded(step_ms)} ms an iteration)")
@@ -79,12 +76,10 @@ def _events(process: int, window: Window, arrows: np.ndarray) -> Iterator[dict]:
             "cat": "idle",
             "args": {} if inside else {"bytes": size} if size else {"cause": cause},
         }
-    for number, (k, task, later, successor) in enumerate(arrows.tolist()):
+    for number, link in enumerate(links):
         flow = {"cat": "dependence", "name": "dependence", "id": process * 10_000_000 + number, "pid": process}
-        end = int(window.stop[k, task]) - 1 - origin  # within the block
-        yield {**flow, "ph": "s", "ts": end / 1e3, "tid": int(window.worker[k, task])}
-        begin = int(window.start[later, successor]) - origin
-        yield {**flow, "ph": "f", "bp": "e", "ts": begin / 1e3, "tid": int(window.worker[later, successor])}
+        yield {**flow, "ph": "s", "ts": (link.sent - 1) / 1e3, "tid": link.sender}  # within the block
+        yield {**flow, "ph": "f", "bp": "e", "ts": link.received / 1e3, "tid": link.receiver}
 
 
 def _iterations(process: int, window: Window) -> Iterator[dict]:

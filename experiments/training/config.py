@@ -84,13 +84,7 @@ class TrainingConfig(PlanOptions, frozen=True):
             "eighth of their size), with commas between"
         ),
     ] = "none"
-    tokenizer: Annotated[
-        str,
-        about(
-            "of data text: tokenizer.json, vocab.json,merges.txt (byte-pair encoding) or vocab.txt (WordPiece); "
-            "default: a token for each byte"
-        ),
-    ] = ""
+    tokenizer: Annotated[str, about("tokenizer.json that encodes data text; default: a token for each byte")] = ""
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
     threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8

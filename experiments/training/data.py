@@ -23,13 +23,12 @@ from ...cython_src.reading import open_regular
 from ..images.source import table_of_counts
 from ..machine.disturbance import read_memory
 from .config import TrainingConfig
-from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split
+from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split, synthetic_count
 from .folders import KINDS, load_folder
 
 SIDE = 32
 CHANNELS = 3
 SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
-MAX_SYNTHETIC = 1_000_000
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
@@ -161,15 +160,7 @@ def _with_split(name, title, pixels, labels, num_test, class_names, grey, check)
 
 
 def _make_synthetic(argument: str, network: Network | None) -> Dataset:
-    try:
-        count = int(argument)
-    except ValueError:
-        count = 0
-    if not 10 <= count <= MAX_SYNTHETIC:
-        raise UsageError(
-            f"the number of images in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
-            f"use synthetic:1024"
-        )
+    count = synthetic_count(argument)
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
     shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)

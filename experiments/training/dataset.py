@@ -15,6 +15,7 @@ from ..images.source import ImageSource
 
 VALID_FRACTION = 0.1
 SPLIT_SEED = 20260
+MOST_SYNTHETIC = 1_000_000
 
 
 def check_spec(spec: str, forms: str) -> tuple[str, str]:
@@ -40,6 +41,17 @@ def check_there(spec: str) -> None:
     kind, _, argument = spec.partition(":")
     if argument and kind not in ("synthetic", "thumbnails") and not Path(argument).expanduser().exists():
         raise UsageError(f"--data {kind}:NAME must name a folder or file that is there, got {argument!r}; name another")
+
+
+def synthetic_count(argument: str) -> int:
+    """Return the number of training samples in "synthetic:N"."""
+    count = int(argument) if re.fullmatch("[0-9]{1,12}", argument) else 0
+    if not 10 <= count <= MOST_SYNTHETIC:
+        raise UsageError(
+            f"the number of samples in --data synthetic:N must be in [10, {MOST_SYNTHETIC}], got {argument!r}; use "
+            f"synthetic:1024"
+        )
+    return count
 
 
 @dataclass(frozen=True, repr=False)

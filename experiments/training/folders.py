@@ -19,6 +19,7 @@ from ..images.source import ImageSource, standardising_table, table_of_counts
 from ..images.thumbnails import write_thumbnails
 from ..machine.disturbance import read_memory
 from ..sampling.memory import format_bytes, parse_bytes
+from ..tables.numbers import plural
 from .config import TrainingConfig
 from .dataset import VALID_FRACTION, Dataset, stratified_split
 
@@ -122,7 +123,7 @@ def _not_there(number: int) -> np.ndarray:
 
 
 def _dataset(kind, listing, splits, images, source, broken: Sequence[str] = ()) -> Dataset:
-    left_out = {"image{} that cannot be decoded": broken, "file{} with another ending": listing.passed_over}
+    left_out = {("image", "that cannot be decoded"): broken, ("file", "with another ending"): listing.passed_over}
     train, valid, test = splits
     height, width = images.shape[2:]
     title = os.fsencode(listing.root.resolve().name).decode(errors="backslashreplace")  # for reports
@@ -138,8 +139,8 @@ def _dataset(kind, listing, splits, images, source, broken: Sequence[str] = ()) 
         class_names=listing.class_names,
         source=source,
         note="; ".join(
-            f"left out: {len(names)} {what.format('s' * (len(names) > 1))}, {names[0]!r} first"
-            for what, names in left_out.items()
+            f"left out: {plural(len(names), noun)} {what}, {names[0]!r} first"
+            for (noun, what), names in left_out.items()
             if names
         ),
     )

@@ -25,7 +25,7 @@ class GpuSampler:
         Reason why there are no samples; empty if there are.
     """
 
-    def __init__(self, number: int = 0, period_s: float = PERIOD_S, library=None):
+    def __init__(self, period_s: float = PERIOD_S, library=None):
         self.samples: list[tuple[float, int, float]] = []
         self.problem = ""
         self._period_s, self._library = period_s, library
@@ -38,7 +38,7 @@ class GpuSampler:
 
                 self._library = pynvml
             self._library.nvmlInit()
-            self._handle = self._library.nvmlDeviceGetHandleByIndex(number)
+            self._handle = self._library.nvmlDeviceGetHandleByIndex(0)
         except ImportError:
             self.problem = "GPU memory and utilisation are not sampled: pip install nvidia-ml-py"
         except Exception as error:  # The library's NVMLError cannot be named before it is imported.

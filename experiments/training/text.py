@@ -4,7 +4,6 @@ it for networks that learn those."""
 from __future__ import annotations
 
 import platform
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.reading import read_regular
-from .data import MAX_SYNTHETIC
-from .dataset import SPLIT_SEED, check_spec
+from .dataset import SPLIT_SEED, check_spec, synthetic_count
 from .tokenizer import mask_of, tokenizer_of
 
 MOST_BYTES = 4 << 30  # of a text
@@ -167,7 +165,7 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     sequence : int
         Tokens of a sample.
     tokenizer : str
-        Files, see `tokenizer.FORMS`.
+        File that encodes "text".
 
     Raises
     ------
@@ -267,12 +265,7 @@ def _texts_of_python() -> tuple[bytes, str]:
 
 
 def _random_tokens(argument: str, network: Network, sequence: int) -> Text:
-    count = int(argument) if re.fullmatch("[0-9]{1,12}", argument) else 0
-    if not 10 <= count <= MAX_SYNTHETIC:
-        raise UsageError(
-            f"the number of samples in --data synthetic:N must be in [10, {MAX_SYNTHETIC}], got {argument!r}; "
-            f"use synthetic:1024"
-        )
+    count = synthetic_count(argument)
     held_back = max(count // 10, 1)
     tokens = aligned_empty(((count + 2 * held_back) * sequence + 1,), np.int32)
     tokens[:] = np.random.default_rng(SPLIT_SEED).integers(network.token_input.vocabulary, size=len(tokens))

@@ -256,10 +256,11 @@ def _check_folder(config: TrainingConfig, resume: bool) -> None:
         if not out.is_dir():
             raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
         if {*list_folder(out)} - {out / SAMPLES, *unfinished(out)}:
+            if not (out / SAMPLES).exists():
+                raise UsageError(f"--out must be a new or empty folder, got {out}; choose another")
+            read_results(out, "training")  # raises where it holds another thing
             raise UsageError(
                 f"{out} holds a training run already; add --resume to go on with it, or choose another --out"
-                if (out / SAMPLES).exists()
-                else f"--out must be a new or empty folder, got {out}; choose another"
             )
     check_writable_folder(out)
 
@@ -270,9 +271,8 @@ def _unreadable_images_named(out: Path) -> Iterator[None]:
     try:
         yield
     except BrokenImage as error:
-        remedy = str(error).replace("repair or remove it", "repair it")
         raise UsageError(
-            f"{remedy}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
+            f"{error}; whole epochs are kept, so then go on with forktask train --resume --out {out}"
         ) from None
 
 

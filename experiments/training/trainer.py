@@ -124,9 +124,10 @@ class Trainer:
         fitting = [n for n in names if n not in last or (n in arrays and arrays[n].shape == self.bound.arrays[n].shape)]
         set_arrays(self.bound.arrays, arrays, fitting, path)
         fresh, unused = [n for n in names if n not in fitting], sorted({*arrays} - {*fitting})
-        self.started = f"loaded {len(fitting)} of {len(names)} arrays from {path}"
-        self.started += f"; begin at random: {', '.join(fresh)}" * bool(fresh)
-        self.started += f"; not used: {_some(unused)}" * bool(unused)
+        said = [f"loaded {len(fitting)} of {len(names)} arrays from {path}"]
+        said += [f"begin at random: {', '.join(fresh)}"] if fresh else []
+        said += [f"not used: {_some(unused)}"] if unused else []
+        self.started = "; ".join(said)
 
     @property
     def needed_bytes(self) -> int:

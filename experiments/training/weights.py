@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,32 @@ from .safetensors import read_safetensors, write_safetensors
 TORCH_ENDINGS = (".pt", ".pth")
 # Parts of names of torchvision's residual networks -> ours.
 TORCHVISION = ((".downsample.", ".shortcut."), ("fc.", "linear."))
-PREFIX = "transformer."
-BERT_PREFIX = "mobilebert."  # of the encoder
-BERT_HEAD = "cls.predictions"
-# What files of MobileBERT have besides: the pooler and the head of another task, positions that are counted anyway.
-_OF_NO_LAYER = re.compile(r"pooler\.|cls\.seq_relationship\.|embeddings\.position_ids$")
-HEAD = "lm_head.weight"
-_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias$")
-_LAYER = re.compile(r"h\.(\d+)\.")
+
+
+class _Form(NamedTuple):
+    """How Hugging Face writes a network: what names begin with, what a file has besides, copies of tied parameters, and
+    names of which a network must know all."""
+
+    prefix: str
+    besides: re.Pattern
+    tied: tuple[tuple[str, str], ...]
+    layers: re.Pattern
+
+
+GPT2 = _Form(
+    "transformer.",
+    re.compile(r"h\.\d+\.attn\.(masked_)?bias$"),  # masks
+    (("lm_head.weight", "wte.weight"),),
+    re.compile(r"h\.\d+\."),
+)
+_HEAD = "cls.predictions"
+MOBILEBERT = _Form(
+    "mobilebert.",  # of the encoder
+    # The pooler and the head of another task, positions that are counted anyway.
+    re.compile(r"pooler\.|cls\.seq_relationship\.|embeddings\.position_ids$"),
+    ((f"{_HEAD}.decoder.weight", "embeddings.word_embeddings.weight"), (f"{_HEAD}.decoder.bias", f"{_HEAD}.bias")),
+    re.compile(r"encoder\."),
+)
 
 
 def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
@@ -47,9 +66,7 @@ def read_weights(path: Path | str, network: Network) -> dict[str, np.ndarray]:
     arrays = read_torch(path) if path.suffix in TORCH_ENDINGS else read_safetensors(path)[0]
     if not network.tokens:
         return _from_torchvision(arrays, network)
-    if _is_mobilebert(network):
-        return _mobilebert_from_hugging_face(arrays, network, path)
-    return _from_hugging_face(arrays, network, path)
+    return _from_hugging_face(arrays, network, MOBILEBERT if _is_mobilebert(network) else GPT2, path)
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -100,18 +117,17 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
         A network that is neither a GPT-2 nor a MobileBERT, or parameters of another.
     """
     check_export(network)
+    form = MOBILEBERT if _is_mobilebert(network) else GPT2
     shapes = network.parameter_shapes()
     if {name: array.shape for name, array in parameters.items()} != shapes:
         raise UsageError(
             f"parameters must be those of {network.name!r}, and others were given; is it of another network?"
         )
-    if _is_mobilebert(network):
-        arrays = {
-            name if name.startswith(("cls.", "classifier.")) else f"{BERT_PREFIX}{name}": array
-            for name, array in _with_head_exchanged(parameters).items()
-        }
-    else:
-        arrays = {f"{PREFIX}{name}": array for name, array in _transposed(parameters, network).items()}
+    exchanged = _exchanged(network)
+    arrays = {
+        name if name.startswith(("cls.", "classifier.")) else f"{form.prefix}{name}": a.T if name in exchanged else a
+        for name, a in parameters.items()
+    }
     write_safetensors(path, arrays, {"format": "pt"})
 
 
@@ -125,76 +141,38 @@ def _is_mobilebert(network: Network) -> bool:
     return any(isinstance(layer, Trigram) for layer in network.layers)
 
 
-def _with_head_exchanged(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Exchange the axes of the further weights of MobileBERT's head."""
-    return {name: array.T if name == f"{BERT_HEAD}.dense.weight" else array for name, array in arrays.items()}
+def _exchanged(network: Network) -> set[str]:
+    """Names of the matrices whose axes are exchanged: of linear layers, or further weights of MobileBERT's head."""
+    if _is_mobilebert(network):
+        return {f"{_HEAD}.dense.weight"}
+    return {f"{layer.name}.weight" for layer in network.layers if isinstance(layer, Linear)}
 
 
-def _transposed(parameters: Mapping[str, np.ndarray], network: Network) -> dict[str, np.ndarray]:
-    """Exchange the axes of the weights of linear layers."""
-    linear = {f"{layer.name}.weight" for layer in network.layers if isinstance(layer, Linear)}
-    return {name: array.T if name in linear else array for name, array in parameters.items()}
-
-
-def _mobilebert_from_hugging_face(
-    arrays: Mapping[str, np.ndarray], network: Network, path: Path
+def _from_hugging_face(
+    arrays: Mapping[str, np.ndarray], network: Network, form: _Form, path: Path
 ) -> dict[str, np.ndarray]:
-    """Rename and exchange what a file of Hugging Face has; one of `forktask train` stays as it is. What belongs to
-    heads that the network has not is left out."""
-    found = _without_prefix(arrays, BERT_PREFIX, _OF_NO_LAYER, path)
-    _drop_tied(found, f"{BERT_HEAD}.decoder.weight", "embeddings.word_embeddings.weight", path, network)
-    _drop_tied(found, f"{BERT_HEAD}.decoder.bias", f"{BERT_HEAD}.bias", path, network)
+    """Rename and exchange what a file of Hugging Face has; one of `forktask train` has other shapes and stays."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        short = name.removeprefix(form.prefix)
+        if short in found:
+            raise UsageError(f"{path} must have {short!r} once, got it with and without {form.prefix!r}; leave one out")
+        if not form.besides.match(short):
+            found[short] = array
+    for copy, tied in form.tied:
+        array = found.pop(copy, None)
+        if array is not None and (tied not in found or not np.array_equal(array, found[tied])):
+            raise UsageError(
+                f"{copy!r} in {path} must be equal to {tied!r}, with which {network.name!r} ties its head, and is not; "
+                f"use a model with a tied head"
+            )
     shapes = network.parameter_shapes()
-    further = sorted(name for name in found if name.startswith("encoder.") and name not in shapes)
+    further = sorted(name for name in found if form.layers.match(name) and name not in shapes)
     if further:
         raise UsageError(
             f"{path} must have the parameters of {network.name!r}, got {further[0]!r} too; use another network or file"
         )
-    name = f"{BERT_HEAD}.dense.weight"
-    if name in found and name in shapes and found[name].shape == shapes[name][::-1] != shapes[name]:
-        found = _with_head_exchanged(found)
-    return {name: array for name, array in found.items() if name in shapes}
-
-
-def _from_hugging_face(arrays: Mapping[str, np.ndarray], network: Network, path: Path) -> dict[str, np.ndarray]:
-    """Rename and transpose what a file of Hugging Face has; one of `forktask train` stays as it is.
-
-    The shape of the first weight of attention, (in, 3 in) or (3 in, in), tells the two apart.
-    """
-    found = _without_prefix(arrays, PREFIX, _MASK, path)
-    _drop_tied(found, HEAD, "wte.weight", path, network)
-    layers = {int(match[1]) for name in network.parameter_shapes() if (match := _LAYER.match(name))}
-    further = sorted({int(match[1]) for name in found if (match := _LAYER.match(name))} - layers)
-    if further:
-        raise UsageError(
-            f"{path} must have the {len(layers)} layers of {network.name!r}, got a layer h.{further[0]} too; use "
-            f"another network or file"
-        )
-    first = found.get("h.0.attn.c_attn.weight")
-    if first is None or first.ndim != 2 or first.shape[1] != 3 * first.shape[0]:
-        return found
-    return _transposed(found, network)
-
-
-def _without_prefix(
-    arrays: Mapping[str, np.ndarray], prefix: str, dropped: re.Pattern, path: Path
-) -> dict[str, np.ndarray]:
-    """Take a prefix from names that have it, and drop some of them."""
-    found: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        short = name.removeprefix(prefix)
-        if short in found:
-            raise UsageError(f"{path} must have {short!r} once, got it with and without {prefix!r}; leave one out")
-        if not dropped.match(short):
-            found[short] = array
+    exchanged = _exchanged(network) & found.keys() & shapes.keys()
+    if any(found[name].shape == shapes[name][::-1] != shapes[name] for name in exchanged):
+        found |= {name: found[name].T for name in exchanged}
     return found
-
-
-def _drop_tied(found: dict[str, np.ndarray], copy: str, tied: str, path: Path, network: Network) -> None:
-    """Drop the copy of a parameter with which the head is tied."""
-    array = found.pop(copy, None)
-    if array is not None and (tied not in found or not np.array_equal(array, found[tied])):
-        raise UsageError(
-            f"{copy!r} in {path} must be equal to {tied!r}, with which {network.name!r} ties its head, and is not; use "
-            f"a model with a tied head"
-        )

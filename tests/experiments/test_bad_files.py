@@ -283,7 +283,7 @@ def test_changed_arguments_are_refused(data):
 
 
 ABOUT = {
-    **dict.fromkeys(("version", "threads", "iterations", "stride", "first_iteration"), 1),
+    **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
     **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
     **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
     "plan": {"batch": 4},

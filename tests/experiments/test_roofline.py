@@ -16,7 +16,7 @@ from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
-from forktask.experiments.sweep.sweep import plan_row
+from forktask.experiments.sweep.expected import plan_row
 
 BANDWIDTH = 18e9  # of the synthetic machine's single thread
 

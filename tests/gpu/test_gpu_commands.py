@@ -2,10 +2,7 @@
 
 import csv
 import gc
-import json
-import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -39,6 +36,7 @@ from forktask.experiments.report.columns import SPEED
 from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import write_report
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
+from forktask.experiments.sampling.generation import Contestant, Generation, measure_generation
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
 from forktask.experiments.sampling.subject import build as build_subject
@@ -256,11 +254,10 @@ def job(model, **options):
 
 def measured(job):
     """The row of a job, from a process of its own on the fake device."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = measuring_command("forktask.experiments.sampling.measure")
-    result = subprocess.run(command, input=json.dumps(job), text=True, capture_output=True, env=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads(result.stdout)
+    variables = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    (group,) = measure_generation(Generation([Contestant("it", job, variables, 0, 300.0, command)], "", 1e-6))
+    return group["answers"]["it"]
 
 
 @pytest.mark.cxx

@@ -109,6 +109,17 @@ def run(drawn, model, threads, iterations):
     return arrays
 
 
+def run_as_recorded(drawn, iterations):
+    """Return the arrays after plain calls of the tasks in the order of recording: no plan, loop or model."""
+    arrays = {name: np.zeros((drawn.num_cells, width), np.uint64) for name, width in COLUMNS.items()}
+    for iteration in range(iterations):
+        for task in filter(None, drawn.tasks):
+            views = [arrays[a][_slices(box)] for boxes in task.regions.values() for a, box in boxes]
+            kinds = tuple(kind for kind, boxes in task.regions.items() for _ in boxes)
+            mix(*views, kinds, task.number, iteration)
+    return arrays
+
+
 def as_code(drawn):
     """Return a program that records the graph."""
     lines = [
@@ -135,9 +146,9 @@ def as_code(drawn):
 
 def check(drawn, models, iterations=6):
     """Run a graph under models on numbers of threads, and raise with its program where one leaves other bits than
-    `serial`."""
-    expected = run(drawn, "serial", 1, iterations)
-    for model, threads in models:
+    plain calls in the order of recording."""
+    expected = run_as_recorded(drawn, iterations)
+    for model, threads in (("serial", 1), *models):
         found = run(drawn, model, threads, iterations)
         wrong = [name for name in expected if not np.array_equal(found[name], expected[name])]
         assert not wrong, f"{model} on {threads} threads leaves other bits in {', '.join(wrong)}:\n{as_code(drawn)}"

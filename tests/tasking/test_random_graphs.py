@@ -1,4 +1,4 @@
-"""Random graphs of users under every model: the bits of `serial`."""
+"""Random graphs of users under every model: the bits of plain calls in the order of recording."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from kinds import LONG
 from tasking.random_graphs import as_code, check, draw, record
 
 from forktask.cython_src.binding.checks import check_orders
+from forktask.cython_src.graphs.joined_loops import join_tasks
 from forktask.experiments.sampling.models import MODELS, built_models
 
 GRAPHS = 400 if LONG else 24
@@ -31,9 +32,24 @@ def test_all_kinds_of_accesses_are_drawn():
     assert widths == {1, 2, 3}
 
 
+def test_tasks_of_some_graphs_move_to_earlier_loops(monkeypatch):
+    """Check that some graphs are not run in the order of recording, so that the tests below test that too."""
+    moved = []
+
+    def join(table, keys, keep):
+        loops = join_tasks(table, keys, keep)
+        moved.append([task for loop in loops for task in loop] != sorted(task for loop in loops for task in loop))
+        return loops
+
+    monkeypatch.setattr("forktask.cython_src.graphs.user_graph.join_tasks", join)
+    for seed in range(GRAPHS):
+        record(draw(seed))[0].plan()
+    assert moved.count(True) >= GRAPHS // 8
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.timeout(1200 if LONG else 120)
-def test_every_model_leaves_the_bits_of_serial(part):
+def test_every_model_leaves_the_bits_of_the_recorded_order(part):
     """Check graphs of random accesses, each under all models on a random number of threads from 1 to 4."""
     for seed in range(part, GRAPHS, PARTS):
         rng = np.random.default_rng(seed)
@@ -76,8 +92,9 @@ def test_a_failure_prints_the_graph_as_code():
 def test_a_wrong_result_names_model_and_graph(monkeypatch):
     """Check the message: model, threads, array, program."""
     drawn = draw(1)
-    runs = iter([{"cells": np.zeros(1)}, {"cells": np.ones(1)}])
-    monkeypatch.setattr("tasking.random_graphs.run", lambda *_: next(runs))
+    found = {"serial": {"cells": np.zeros(1)}, "taskiter": {"cells": np.ones(1)}}
+    monkeypatch.setattr("tasking.random_graphs.run_as_recorded", lambda *_: found["serial"])
+    monkeypatch.setattr("tasking.random_graphs.run", lambda drawn, model, *_: found[model])
     with pytest.raises(AssertionError) as caught:
         check(drawn, [("taskiter", 3)])
     assert "taskiter on 3 threads" in str(caught.value) and "cells" in str(caught.value)

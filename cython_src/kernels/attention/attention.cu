@@ -34,40 +34,43 @@ struct Part {
 };
 
 /* Tiles of a block's tokens; backward those of its keys, then those of the queries that see them. */
-__device__ inline Part part_of(const GpuArgs &a, bool backward)
+template <typename Args>
+__device__ inline Part part_of(const Args &a, bool backward)
 {
-    const int *b = block_bounds(a), features = a.integers[2];
+    const auto &b = block_bounds(a);
+    const int features = a.features;
     Part p;
-    p.sequence = a.integers[0];
-    p.causal = a.integers[3];
-    p.size = features / a.integers[1];
-    const int tiles = divide_up(b[5] - b[4], ATTENTION_TILE), pieces = divide_up(p.size, ATTENTION_TILE),
-              heads = b[3] - b[2], first = p.causal ? b[4] : 0,
+    p.sequence = a.sequence;
+    p.causal = a.causal;
+    p.size = features / a.heads;
+    const int tiles = divide_up(b.t1 - b.t0, ATTENTION_TILE), pieces = divide_up(p.size, ATTENTION_TILE),
+              heads = b.h1 - b.h0, first = p.causal ? b.t0 : 0,
               further = backward ? divide_up(p.sequence - first, ATTENTION_TILE) : 0;
     int i = (int)blockIdx.x;
     const int tile = i % (tiles + further);
     p.by_query = backward && tile >= tiles; /* forward the compiler knows that there is none, and saves registers */
-    p.start = p.by_query ? first + (tile - tiles) * ATTENTION_TILE : b[4] + tile * ATTENTION_TILE;
-    p.stop = min(p.start + ATTENTION_TILE, p.by_query ? p.sequence : b[5]);
+    p.start = p.by_query ? first + (tile - tiles) * ATTENTION_TILE : b.t0 + tile * ATTENTION_TILE;
+    p.stop = min(p.start + ATTENTION_TILE, p.by_query ? p.sequence : b.t1);
     i /= tiles + further;
     p.feature = i % pieces * ATTENTION_TILE;
     i /= pieces;
-    p.h = b[2] + i % heads;
-    p.n = b[0] + i / heads;
-    p.exists = p.n < b[1];
+    p.h = b.h0 + i % heads;
+    p.n = b.n0 + i / heads;
+    p.exists = p.n < b.n1;
     p.row = features;
     p.qkv_row = 3 * features;
     p.at = (long long)p.n * p.sequence * features + p.h * p.size;
     p.qkv_at = 3 * (long long)p.n * p.sequence * features + p.h * p.size;
-    p.token = (long long)p.h * a.integers[4] + (long long)p.n * p.sequence;
+    p.token = (long long)p.h * a.rows + (long long)p.n * p.sequence;
     p.scale = 1 / sqrtf((float)p.size);
     return p;
 }
 
 /* Queries (0), keys (1) or values (2) of tokens [start, stop). */
-__device__ inline Factor third(const GpuArgs &a, const Part &p, int which, int start, int stop)
+template <typename Args>
+__device__ inline Factor third(const Args &a, const Part &p, int which, int start, int stop)
 {
-    const Factor f = {(const float *)a.operand[0] + p.qkv_at + which * p.row, p.qkv_row, start, stop, p.size};
+    const Factor f = {a.qkv + p.qkv_at + which * p.row, p.qkv_row, start, stop, p.size};
     return f;
 }
 
@@ -149,21 +152,22 @@ KERNEL(attention_forward)
         add_powers(powers, v, j, p.feature, steps, o);
     }
     for_numbers(o, [&](int row, int column, float &sum) { sum /= total[row]; });
-    write_tile((float *)a.operand[1] + p.at, p.row, p, 1, o);
+    write_tile(a.output + p.at, p.row, p, 1, o);
     if (p.feature == 0 && threadIdx.x < p.stop - p.start)
-        ((float *)a.operand[2])[p.token + p.start + threadIdx.x] = largest[threadIdx.x] + logf(total[threadIdx.x]);
+        a.logsumexp[p.token + p.start + threadIdx.x] = largest[threadIdx.x] + logf(total[threadIdx.x]);
 }
 
 /* delta[i] = gradient[i] . o[i] of the queries [start, stop) of a tile, two threads each; all threads may read them
  * after the next barrier. */
-__device__ inline void find_deltas(const GpuArgs &a, const Part &p, int start, int stop, float *delta, float *halves)
+template <typename Args>
+__device__ inline void find_deltas(const Args &a, const Part &p, int start, int stop, float *delta, float *halves)
 {
     const int row = threadIdx.x % ATTENTION_TILE, from = (int)threadIdx.x / ATTENTION_TILE * divide_up(p.size, 2);
     const long long at = p.at + (long long)(start + row) * p.row;
     float sum = 0;
     if (start + row < stop)
         for (int f = from; f < min(from + divide_up(p.size, 2), p.size); f++)
-            sum += ((const float *)a.operand[1])[at + f] * ((const float *)a.operand[2])[at + f];
+            sum += a.output[at + f] * a.gradient[at + f];
     halves[threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.x < ATTENTION_TILE)
@@ -171,20 +175,22 @@ __device__ inline void find_deltas(const GpuArgs &a, const Part &p, int start, i
 }
 
 /* logsumexp[i] of the same queries. */
-__device__ inline void copy_logsumexp(const GpuArgs &a, const Part &p, int start, int stop, float *logsumexp)
+template <typename Args>
+__device__ inline void copy_logsumexp(const Args &a, const Part &p, int start, int stop, float *logsumexp)
 {
     const int query = start + (int)threadIdx.x;
     if (threadIdx.x < ATTENTION_TILE)
-        logsumexp[threadIdx.x] = query < stop ? ((const float *)a.operand[3])[p.token + query] : 0;
+        logsumexp[threadIdx.x] = query < stop ? a.logsumexp[p.token + query] : 0;
 }
 
 /* The part of the gradient of a tile's queries that comes from the keys [first, last). */
-__device__ inline void backward_queries(const GpuArgs &a, const Part &p, int first, int last, float *steps,
-                                        float *powers, float *logsumexp, float *delta, float *halves)
+template <typename Args>
+__device__ inline void backward_queries(const Args &a, const Part &p, int first, int last, float *steps, float *powers,
+                                        float *logsumexp, float *delta, float *halves)
 {
-    const int end = p.causal ? min(p.stop, last) : last, part = block_bounds(a)[6];
+    const int end = p.causal ? min(p.stop, last) : last, part = block_bounds(a).part;
     const Factor q = third(a, p, 0, p.start, p.stop), k = third(a, p, 1, first, end), v = third(a, p, 2, first, end);
-    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, p.start, p.stop, p.size};
+    const Factor gradient = {a.gradient + p.at, p.row, p.start, p.stop, p.size};
     copy_logsumexp(a, p, p.start, p.stop, logsumexp);
     find_deltas(a, p, p.start, p.stop, delta, halves);
     Numbers dq;
@@ -204,19 +210,20 @@ __device__ inline void backward_queries(const GpuArgs &a, const Part &p, int fir
         add_powers(powers, k, j, p.feature, steps, dq);
     }
     if (part == 0)
-        write_tile((float *)a.operand[4] + p.qkv_at, p.qkv_row, p, p.scale, dq);
+        write_tile(a.dqkv + p.qkv_at, p.qkv_row, p, p.scale, dq);
     else
-        write_tile((float *)a.operand[5] + (long long)(part - 1) * a.integers[4] * p.row + p.at, p.row, p, p.scale, dq);
+        write_tile(a.parts + (long long)(part - 1) * a.rows * p.row + p.at, p.row, p, p.scale, dq);
 }
 
 /* Gradients of a tile's keys and values; rows of a tile are keys here, columns queries. */
-__device__ inline void backward_keys(const GpuArgs &a, const Part &p, int first, float *steps, float *powers,
+template <typename Args>
+__device__ inline void backward_keys(const Args &a, const Part &p, int first, float *steps, float *powers,
                                      float *logsumexp, float *delta, float *halves)
 {
     const int end = p.sequence;
     const Factor q = third(a, p, 0, first, end);
     const Factor k = third(a, p, 1, p.start, p.stop), v = third(a, p, 2, p.start, p.stop);
-    const Factor gradient = {(const float *)a.operand[2] + p.at, p.row, first, end, p.size};
+    const Factor gradient = {a.gradient + p.at, p.row, first, end, p.size};
     Numbers dk, dv;
     clear(dk);
     clear(dv);
@@ -238,8 +245,8 @@ __device__ inline void backward_keys(const GpuArgs &a, const Part &p, int first,
             s, [&](int row, int column, float dp) { powers[column * ATTENTION_PITCH + row] *= dp - delta[column]; });
         add_powers(powers, q, i, p.feature, steps, dk);
     }
-    write_tile((float *)a.operand[4] + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);
-    write_tile((float *)a.operand[4] + p.qkv_at + 2 * p.row, p.qkv_row, p, 1, dv);
+    write_tile(a.dqkv + p.qkv_at + p.row, p.qkv_row, p, p.scale, dk);
+    write_tile(a.dqkv + p.qkv_at + 2 * p.row, p.qkv_row, p, 1, dv);
 }
 
 /* Bounds: samples, heads, keys, and the number of the slice of keys. */
@@ -249,26 +256,27 @@ KERNEL(attention_backward)
     float *logsumexp = powers + ATTENTION_TILE * ATTENTION_PITCH, *delta = logsumexp + ATTENTION_TILE,
           *halves = delta + ATTENTION_TILE;
     const Part p = part_of(a, true);
-    const int *b = block_bounds(a);
+    const auto &b = block_bounds(a);
     if (!p.exists) /* the whole CUDA block: no barrier is missed */
         return;
     if (p.by_query)
-        backward_queries(a, p, b[4], b[5], steps, powers, logsumexp, delta, halves);
+        backward_queries(a, p, b.t0, b.t1, steps, powers, logsumexp, delta, halves);
     else
-        backward_keys(a, p, p.causal ? b[4] : 0, steps, powers, logsumexp, delta, halves);
+        backward_keys(a, p, p.causal ? b.t0 : 0, steps, powers, logsumexp, delta, halves);
 }
 
 /* Parts of gradients of queries, in order; a thread for each number. Bounds: samples, heads, queries, and how many. */
 KERNEL(attention_add_parts)
 {
-    const int *b = block_bounds(a), sequence = a.integers[0], features = a.integers[2], size = features / a.integers[1],
-              width = (b[3] - b[2]) * size, tokens = b[5] - b[4];
-    for (int i = thread_of_row(); i < (b[1] - b[0]) * tokens * width; i += threads_of_row()) {
-        const long long row = (long long)(b[0] + i / width / tokens) * sequence + b[4] + i / width % tokens;
-        const int column = b[2] * size + i % width;
-        float sum = ((const float *)a.operand[1])[row * 3 * features + column];
-        for (int part = 0; part < b[6]; part++)
-            sum += ((const float *)a.operand[0])[((long long)part * a.integers[4] + row) * features + column];
-        ((float *)a.operand[1])[row * 3 * features + column] = sum;
+    const auto &b = block_bounds(a);
+    const int sequence = a.sequence, features = a.features, size = features / a.heads, width = (b.h1 - b.h0) * size,
+              tokens = b.t1 - b.t0;
+    for (int i = thread_of_row(); i < (b.n1 - b.n0) * tokens * width; i += threads_of_row()) {
+        const long long row = (long long)(b.n0 + i / width / tokens) * sequence + b.t0 + i / width % tokens;
+        const int column = b.h0 * size + i % width;
+        float sum = a.dqkv[row * 3 * features + column];
+        for (int part = 0; part < b.part; part++)
+            sum += a.parts[((long long)part * a.rows + row) * features + column];
+        a.dqkv[row * 3 * features + column] = sum;
     }
 }

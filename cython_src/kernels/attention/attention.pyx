@@ -11,81 +11,46 @@ Bounds: samples, heads, tokens of a sample (queries forward, else keys), and bac
 queries, and no others; cuts of samples and heads change none.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
+from attention_c cimport *
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
 
 
-cdef extern from "cython_src/kernels/attention/attention_loops.h" nogil:
-    Py_ssize_t ATTENTION_FLOATS(Py_ssize_t size)
-
-    ctypedef struct AttentionTask:
-        const float *q
-        const float *k
-        const float *v
-        const float *gradient
-        float *o
-        float *logsumexp
-        float *dq
-        float *dk
-        float *dv
-        Py_ssize_t row, qkv_row, dq_row
-        int size, sequence, causal, start, stop
-        float *scratch
-
-    ctypedef struct AttentionLoops:
-        void (*forward)(const AttentionTask *) noexcept nogil
-        void (*backward)(const AttentionTask *) noexcept nogil
-        void (*add_part)(const float *, Py_ssize_t, int, int, float *, Py_ssize_t) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const AttentionLoops *attention
-
-
 ctypedef void (*Pass)(const AttentionTask *) noexcept nogil
 
 
-cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskContext *context, const float *gradient,
-                   float *output, float *logsumexp, float *dqkv, float *part) noexcept nogil:
-    """Run a pass for each sample and head of a block; operands that it does not take are NULL. part: where gradients of
-    queries go in place of dqkv, or NULL."""
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], heads = a.integers[1], features = a.integers[2]
-    cdef Py_ssize_t rows = a.integers[4]
-    cdef Py_ssize_t size = features // heads, n, h, at, token
-    cdef const float *qkv = <const float *> a.operand[0]
+cdef int run_heads(Pass run, const attention_backward_args *a, const TaskContext *context) noexcept nogil:
+    """Run a pass for each sample and head of a block; operands that it does not take are NULL."""
+    cdef Py_ssize_t size = a.features // a.heads, n, h, at
+    cdef float *part = a.parts + (a.part - 1) * a.rows * a.features if a.part > 0 else NULL
     cdef AttentionTask task
     memset(&task, 0, sizeof(AttentionTask))
-    task.row = features
-    task.qkv_row = 3 * features
-    task.dq_row = features if part != NULL else 3 * features
-    task.size = <int> size
-    task.sequence = <int> sequence
-    task.causal = <int> a.integers[3]
-    task.start = b[4]
-    task.stop = b[5]
+    task.row = a.features
+    task.qkv_row = 3 * a.features
+    task.dq_row = a.features if part != NULL else 3 * a.features
+    task.size = size
+    task.sequence = a.sequence
+    task.causal = a.causal
+    task.start = a.t0
+    task.stop = a.t1
     task.scratch = <float *> context.scratch
-    for n in range(b[0], b[1]):
-        for h in range(b[2], b[3]):
-            at = n * sequence * features + h * size
-            token = h * rows + n * sequence
-            task.q = qkv + 3 * n * sequence * features + h * size
-            task.k = task.q + features
-            task.v = task.k + features
-            task.logsumexp = logsumexp + token
-            task.o = output + at
-            if gradient != NULL:
-                task.gradient = gradient + at
-                task.dq = dqkv + 3 * n * sequence * features + h * size
-                task.dk = task.dq + features
-                task.dv = task.dk + features
+    for n in range(a.n0, a.n1):
+        for h in range(a.h0, a.h1):
+            at = n * a.sequence * a.features + h * size
+            task.q = a.qkv + 3 * n * a.sequence * a.features + h * size
+            task.k = task.q + a.features
+            task.v = task.k + a.features
+            task.logsumexp = a.logsumexp + h * a.rows + n * a.sequence
+            task.o = a.output + at
+            if a.gradient != NULL:
+                task.gradient = a.gradient + at
+                task.dq = a.dqkv + 3 * n * a.sequence * a.features + h * size
+                task.dk = task.dq + a.features
+                task.dv = task.dk + a.features
                 if part != NULL:
                     task.dq = part + at
             run(&task)
@@ -93,34 +58,30 @@ cdef int run_heads(Pass run, const KernelArgs *a, Py_ssize_t block, const TaskCo
 
 
 cdef int attention_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    return run_heads((<const Micro *> a.micro).attention.forward, a, block, context, NULL, <float *> a.operand[1],
-                     <float *> a.operand[2], NULL, NULL)
+    cdef attention_forward_args a = read_attention_forward(args, block)
+    cdef attention_backward_args given
+    memset(&given, 0, sizeof(given))
+    given.qkv, given.output, given.logsumexp = a.qkv, a.output, a.logsumexp
+    given.sequence, given.heads, given.features, given.causal, given.rows = (
+        a.sequence, a.heads, a.features, a.causal, a.rows)
+    given.n0, given.n1, given.h0, given.h1, given.t0, given.t1 = a.n0, a.n1, a.h0, a.h1, a.t0, a.t1
+    return run_heads(attention_loops(a.micro).forward, &given, context)
 
 
 cdef int attention_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef int32_t part = a.bounds[block * a.bounds_width + 6]
-    cdef float *parts = NULL
-    if part > 0:
-        parts = <float *> a.operand[5] + (part - 1) * a.integers[4] * a.integers[2]
-    return run_heads((<const Micro *> a.micro).attention.backward, a, block, context, <const float *> a.operand[2],
-                     <float *> a.operand[1], <float *> a.operand[3], <float *> a.operand[4], parts)
+    cdef attention_backward_args a = read_attention_backward(args, block)
+    return run_heads(attention_loops(a.micro).backward, &a, context)
 
 
 cdef int attention_add_parts(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[2], n, part, row
-    cdef int size = <int> (features // a.integers[1])
-    cdef const float *parts = <const float *> a.operand[0]
-    cdef float *dqkv = <float *> a.operand[1]
-    for n in range(b[0], b[1]):
-        row = n * sequence + b[4]
-        for part in range(b[6]):
-            (<const Micro *> a.micro).attention.add_part(
-                parts + (part * a.integers[4] + row) * features + b[2] * size, features, b[5] - b[4],
-                (b[3] - b[2]) * size, dqkv + 3 * row * features + b[2] * size, 3 * features)
+    cdef attention_add_parts_args a = read_attention_add_parts(args, block)
+    cdef Py_ssize_t size = a.features // a.heads, n, part, row
+    for n in range(a.n0, a.n1):
+        row = n * a.sequence + a.t0
+        for part in range(a.part):
+            attention_loops(a.micro).add_part(
+                a.parts + (part * a.rows + row) * a.features + a.h0 * size, a.features, a.t1 - a.t0,
+                (a.h1 - a.h0) * size, a.dqkv + 3 * row * a.features + a.h0 * size, 3 * a.features)
     return 0
 
 

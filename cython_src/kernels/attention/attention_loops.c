@@ -8,14 +8,9 @@
 #include "cython_src/kernels/elementwise/functions.h"
 #include "cython_src/kernels/linear/tiles.h"
 
-#define TILE  ATTENTION_TILE
-#define CHUNK ATTENTION_CHUNK
-#define LEAST -1.0e38f /* stands for minus infinity: differences of it are no NaN, and so are their multiples */
-
-INLINE int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
+#define TILE   ATTENTION_TILE
+#define TOKENS ATTENTION_CHUNK
+#define LEAST  -1.0e38f /* stands for minus infinity: differences of it are no NaN, and so are their multiples */
 
 INLINE int larger(int a, int b)
 {
@@ -28,7 +23,7 @@ typedef struct Mask {
     int low, high; /* row r begins at low + r and ends at high + r */
 } Mask;
 
-#define FREE (2 * (ATTENTION_TILE + 1))
+#define FREE (2 * (TILE + 1))
 
 INLINE int begin_of(const Mask *m, int row)
 {
@@ -48,7 +43,7 @@ INLINE int is_full(const Mask *m, int rows)
 
 /* c (rows, TILE) = a b, for the panels in which some row has elements. */
 static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const float *b, const Mask *m, float *c,
-                   Ahead *ahead)
+                   Fetch *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
         height = tile_height(rows - r);
@@ -69,7 +64,7 @@ static void scores(const float *a, ptrdiff_t a_row, int rows, int terms, const f
 /* c (rows, size), rows `width` apart, += a b for a tile a of scores; terms outside the mask are zero and left out where a group of rows has
  * none. b: panels of `terms` rows. */
 static void add_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c,
-                        Ahead *ahead)
+                        Fetch *ahead)
 {
     for (int r = 0, height; r < rows; r += height) {
         height = tile_height(rows - r);
@@ -91,7 +86,7 @@ static void add_product(const float *a, int rows, const Mask *m, const float *b,
 /* c (keys, size), rows `width` apart, += the transpose of a tile a of scores times b, panels of `rows` rows; queries
  * that see no key of a group are left out. Masks begin at the first key. */
 static void add_turned_product(const float *a, int rows, const Mask *m, const float *b, int size, int width, float *c,
-                               Ahead *ahead)
+                               Fetch *ahead)
 {
     for (int r = 0, height; r < m->columns; r += height) {
         height = tile_height(m->columns - r);
@@ -198,7 +193,7 @@ static void softmax_tile(float *s, int rows, const Mask *m, float scale, int wid
 }
 
 /* Up to a tile of tokens from `token` on, which come from memory while the tile before them is used. */
-INLINE Ahead fetch_tokens(const float *p, ptrdiff_t row, int token, int end, int size)
+INLINE Fetch fetch_tokens(const float *p, ptrdiff_t row, int token, int end, int size)
 {
     return fetch_ahead(p + token * row, row, larger(smaller(end - token, TILE), 0), size);
 }
@@ -215,14 +210,14 @@ INLINE int keys_end(const AttentionTask *t, int stop)
     return t->causal ? smaller(stop, t->sequence) : t->sequence;
 }
 
-static void forward(const AttentionTask *t)
+static void attention_forward(const AttentionTask *t)
 {
     const int size = t->size, width = ATTENTION_WIDTH(size);
     const float scale = 1 / sqrtf((float)size);
     float *keys = t->scratch, *values = keys + TILE * width, *s = values + TILE * width, *o = s + TILE * TILE;
-    float *most = o + CHUNK * width, *sums = most + CHUNK;
-    for (int first = t->start; first < t->stop; first += CHUNK) {
-        const int count = smaller(t->stop - first, CHUNK), end = keys_end(t, first + count);
+    float *most = o + TOKENS * width, *sums = most + TOKENS;
+    for (int first = t->start; first < t->stop; first += TOKENS) {
+        const int count = smaller(t->stop - first, TOKENS), end = keys_end(t, first + count);
         clear(o, (ptrdiff_t)count * width);
         clear(sums, count * VL);
         for (int i = 0; i < count; i++)
@@ -231,8 +226,8 @@ static void forward(const AttentionTask *t)
             const int columns = smaller(end - j, TILE);
             pack_columns(t->k + j * t->qkv_row, t->qkv_row, size, columns, keys);
             pack_rows(t->v + j * t->qkv_row, t->qkv_row, columns, size, values);
-            Ahead next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
-            Ahead next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
+            Fetch next_keys = fetch_tokens(t->k, t->qkv_row, j + TILE, end, size);
+            Fetch next_values = fetch_tokens(t->v, t->qkv_row, j + TILE, end, size);
             for (int i = 0; i < count; i += TILE) {
                 const int rows = smaller(count - i, TILE);
                 const Mask mask = queries_mask(t, first + i, j, columns);
@@ -305,17 +300,17 @@ static void write_rows(const float *in, int width, int rows, int size, int add, 
         });
 }
 
-static void backward(const AttentionTask *t)
+static void attention_backward(const AttentionTask *t)
 {
     const int size = t->size, width = ATTENTION_WIDTH(size);
     const float scale = 1 / sqrtf((float)size);
-    float *turned_keys = t->scratch, *turned_values = turned_keys + CHUNK * width,
-          *keys = turned_values + CHUNK * width;
-    float *dk = keys + CHUNK * width, *dv = dk + CHUNK * width;
-    float *queries = dv + CHUNK * width, *gradients = queries + TILE * width, *dq = gradients + TILE * width;
+    float *turned_keys = t->scratch, *turned_values = turned_keys + TOKENS * width,
+          *keys = turned_values + TOKENS * width;
+    float *dk = keys + TOKENS * width, *dv = dk + TOKENS * width;
+    float *queries = dv + TOKENS * width, *gradients = queries + TILE * width, *dq = gradients + TILE * width;
     float *s = dq + TILE * width, *dp = s + TILE * TILE, *delta = dp + TILE * TILE;
-    for (int first = t->start; first < t->stop; first += CHUNK) {
-        const int count = smaller(t->stop - first, CHUNK);
+    for (int first = t->start; first < t->stop; first += TOKENS) {
+        const int count = smaller(t->stop - first, TOKENS);
         for (int j = 0; j < count; j += TILE) {
             const int columns = smaller(count - j, TILE);
             const float *k = t->k + (first + j) * t->qkv_row, *v = t->v + (first + j) * t->qkv_row;
@@ -333,9 +328,9 @@ static void backward(const AttentionTask *t)
             pack_rows(gradient, t->row, rows, size, gradients);
             find_deltas(t->o + i * t->row, gradient, t->row, rows, size, scale, delta);
             clear(dq, (ptrdiff_t)rows * width);
-            Ahead next_queries = fetch_tokens(t->q, t->qkv_row, next, t->sequence, size);
-            Ahead next_gradients = fetch_tokens(t->gradient, t->row, next, t->sequence, size);
-            Ahead next_outputs = fetch_tokens(t->o, t->row, next, t->sequence, size);
+            Fetch next_queries = fetch_tokens(t->q, t->qkv_row, next, t->sequence, size);
+            Fetch next_gradients = fetch_tokens(t->gradient, t->row, next, t->sequence, size);
+            Fetch next_outputs = fetch_tokens(t->o, t->row, next, t->sequence, size);
             for (int j = 0; j < count; j += TILE) {
                 const int columns = smaller(count - j, TILE);
                 const ptrdiff_t at = (ptrdiff_t)j * width;
@@ -367,7 +362,7 @@ static void add_part(const float *in, ptrdiff_t in_row, int rows, int columns, f
 }
 
 const AttentionLoops ISA_SYMBOL(forktask_attention) = {
-    .forward = forward,
-    .backward = backward,
+    .forward = attention_forward,
+    .backward = attention_backward,
     .add_part = add_part,
 };

@@ -11,21 +11,21 @@ __device__ inline unsigned long long mix(unsigned long long value)
 
 KERNEL(hash_chain)
 {
-    const int *b = block_bounds(a);
-    unsigned long long *out = (unsigned long long *)a.operand[0];
-    const unsigned long long *in = (const unsigned long long *)a.operand[1];
+    const auto &b = block_bounds(a);
+    unsigned long long *out = (unsigned long long *)a.out;
+    const unsigned long long *in = (const unsigned long long *)a.in_;
     if (thread_of_row() != 0)
         return;
-    if (iteration_of(a) == a.integers[1] && b[0] == a.integers[2]) {
+    if (iteration_of(a) == a.fail_iteration && b.i == a.fail_index) {
         fail(a, 7);
         return;
     }
-    unsigned long long value = mix(out[b[0]] + (unsigned long long)iteration_of(a));
-    for (int k = b[1]; k < b[2]; k++)
+    unsigned long long value = mix(out[b.i] + (unsigned long long)iteration_of(a));
+    for (int k = b.start; k < b.stop; k++)
         value = mix(value + in[k]);
-    for (int k = 0; k < a.integers[0]; k++)
+    for (int k = 0; k < a.work; k++)
         value = mix(value + 1);
-    out[b[0]] = value;
+    out[b.i] = value;
 }
 
 #define WORK_COMPUTE        1
@@ -52,20 +52,20 @@ __device__ inline void bench_work(int kernel, int units, int imbalance_percent, 
     }
 }
 
-/* Integers: kernel, work, step, steps, width, imbalance_percent, check. Bounds: point, ranges of predecessor points. */
-KERNEL(task_bench)
+/* Of any number of ranges of predecessor points. */
+KERNEL_OF(task_bench, task_bench_1)
 {
-    const int *b = block_bounds(a);
-    const int step = a.integers[2], steps = a.integers[3], width = a.integers[4];
-    const int task = step * width + b[0];
+    const auto &b = block_bounds(a);
+    const int *ranges = &b.start0;
+    const int step = a.step, width = a.width, task = step * width + b.point;
     const long long iteration = iteration_of(a);
-    long long *cells = (long long *)a.operand[0], *own = cells + (long long)task * CELL;
-    if (a.integers[6] && threadIdx.x == 0) {
-        const long long *from = cells + (long long)(step ? step - 1 : steps - 1) * width * CELL;
+    long long *cells = (long long *)a.cells, *own = cells + (long long)task * CELL;
+    if (a.check && threadIdx.x == 0) {
+        const long long *from = cells + (long long)(step ? step - 1 : a.steps - 1) * width * CELL;
         const long long runs = own[0] + (step != 0);
         long long wrong = 0;
-        for (int k = 1; k < a.bounds_width; k += 2)
-            for (int q = b[k]; q < b[k + 1]; q++) {
+        for (int k = 0; k + 1 < a.bounds_width; k += 2)
+            for (int q = ranges[k]; q < ranges[k + 1]; q++) {
                 wrong |= from[q * CELL] ^ runs;
                 wrong |= step ? from[q * CELL + 1] ^ iteration : 0;
             }
@@ -76,10 +76,10 @@ KERNEL(task_bench)
             own[1] = iteration;
         }
     }
-    bench_work(a.integers[0], a.integers[1], a.integers[5], (unsigned long long)(iteration * width * steps + task));
+    bench_work(a.kernel, a.work, a.imbalance_percent, (unsigned long long)(iteration * width * a.steps + task));
 }
 
 KERNEL(replica)
 {
-    bench_work(a.integers[0], block_bounds(a)[0], 0, 0);
+    bench_work(a.kernel, block_bounds(a).work, 0, 0);
 }

@@ -1,14 +1,8 @@
 """Kernels without numerical meaning, for tests and for measuring what a runtime costs."""
 
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from bench_c cimport *
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext, forktask_now_ns
-
-cdef extern from "cython_src/kernels/bench/task_bench.h" nogil:
-    const int TASK_BENCH_FLOPS, TASK_BENCH_COPY_BYTES, TASK_BENCH_CELL
-    size_t task_bench_scratch(int64_t kernel)
-    int task_bench_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept
-    void task_bench_work(int64_t kernel, int64_t units, int64_t imbalance_percent, uint64_t seed, char *scratch)
+from ..interface.block_kernel cimport forktask_now_ns
 
 import numpy as np
 
@@ -22,21 +16,19 @@ cdef inline uint64_t mix(uint64_t value) noexcept nogil:
     return value ^ (value >> 31)
 
 
-cdef int hash_chain_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *args = <const KernelArgs *> record
-    cdef uint64_t *out = <uint64_t *> args.operand[0]
-    cdef const uint64_t *inputs = <const uint64_t *> args.operand[1]
-    cdef const int32_t *bounds = args.bounds + block * args.bounds_width
-    cdef int64_t work = args.integers[0]
+cdef int hash_chain_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef hash_chain_args a = read_hash_chain(args, block)
+    cdef uint64_t *out = <uint64_t *> a.out + a.i
+    cdef const uint64_t *inputs = <const uint64_t *> a.in_
     cdef int64_t k, _k
-    cdef uint64_t value = mix(out[bounds[0]] + <uint64_t> context.iteration)
-    if context.iteration == args.integers[1] and bounds[0] == args.integers[2]:
+    cdef uint64_t value = mix(out[0] + <uint64_t> context.iteration)
+    if context.iteration == a.fail_iteration and a.i == a.fail_index:
         return 7
-    for k in range(bounds[1], bounds[2]):
+    for k in range(a.start, a.stop):
         value = mix(value + inputs[k])
-    for _k in range(work):
+    for _k in range(a.work):
         value = mix(value + 1)
-    out[bounds[0]] = value
+    out[0] = value
     return 0
 
 
@@ -126,9 +118,9 @@ def task_bench_kernel(int num_ranges):
     )).name
 
 
-cdef int replica_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *args = <const KernelArgs *> record
-    task_bench_work(args.integers[0], args.bounds[block], 0, 0, NULL)
+cdef int replica_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef replica_args a = read_replica(args, block)
+    task_bench_work(a.kernel, a.work, 0, 0, NULL)
     return 0
 
 
@@ -148,13 +140,13 @@ LINE_NUMBERS = 8  # int64 of a cache line
 PAGE_NUMBERS = 4096 // 8 + LINE_NUMBERS  # a page, and the line by which the next one is shifted against it
 
 
-cdef int walk_block(const void *record, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *args = <const KernelArgs *> record
-    cdef int64_t pages = args.integers[0], page_numbers = args.integers[1], page = 0, _k
-    cdef int64_t *memory = <int64_t *> args.operand[0] + args.bounds[block] * pages * page_numbers
-    for _k in range(pages):
-        page = (5 * page + 1 + memory[page * page_numbers]) & (pages - 1)
-        memory[page * page_numbers + 1] += 1
+cdef int walk_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef walk_args a = read_walk(args, block)
+    cdef int64_t page = 0, _k
+    cdef int64_t *memory = <int64_t *> a.memory + a.part * a.pages * a.page_numbers
+    for _k in range(a.pages):
+        page = (5 * page + 1 + memory[page * a.page_numbers]) & (a.pages - 1)
+        memory[page * a.page_numbers + 1] += 1
     return 0
 
 

@@ -37,7 +37,6 @@ COMPARED = ("im2col", "if", "if_blocked", "pad", "pad_blocked")
 CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
 # Integer attributes of the kernels, after their maps'.
-GEOMETRY = ("kernel", "stride", "padding", "dilation", "groups", "algorithm")
 
 # Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
 # and their negatives have half the rounding error of the customary 0, 1, 2.

@@ -11,68 +11,63 @@
 /* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
 KERNEL(channels_conv_pack)
 {
-    const int *b = block_bounds(a);
-    const int outs = a.integers[0], ins = a.integers[1], taps = a.integers[2] * a.integers[2], groups = a.integers[3];
-    const bool data = a.integers[4] == 1;
-    const int written = data ? ins : outs, read = data ? outs : ins, part = ins / groups;
-    const float *weight = (const float *)a.operand[0];
-    float *packed = (float *)a.operand[1];
+    const auto &b = block_bounds(a);
+    const int ins = a.in_channels, taps = a.kernel * a.kernel, groups = a.groups;
+    const bool data = a.direction == 1;
+    const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
     const int depth = panel_depth(written, read, groups);
-    const unsigned size = taps * depth * LANES, total = (b[1] - b[0]) * size;
+    const unsigned size = taps * depth * LANES, total = (b.o1 - b.o0) * size;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int panel = b[0] + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
+        const int panel = b.o0 + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
         const int to = panel * LANES + lane;
         const int from = panel_start(panel, depth, written, read, groups) + at / LANES % depth;
         float value = 0;
         if (to < written && from < read && to / (written / groups) == from / (read / groups))
-            value = data ? weight[((long long)from * part + to % part) * taps + taps - 1 - tap]
-                         : weight[((long long)to * part + from % part) * taps + tap];
-        packed[(long long)panel * size + at] = value;
+            value = data ? a.weight[((long long)from * part + to % part) * taps + taps - 1 - tap]
+                         : a.weight[((long long)to * part + from % part) * taps + tap];
+        a.packed[(long long)panel * size + at] = value;
     }
 }
 
-/* Forward pass, and data gradient (DATA), whose outputs fall into stride x stride phases that meet taps of their own:
+/* Forward pass, whose `option` is the activation (with a shortcut that comes later), and data gradient (DATA), whose `option` is to accumulate, whose outputs fall into stride x stride phases that meet taps of their own:
  * a tile lies within one. Bounds: images, rows, channels of the map that is written. */
-template <int TM, int TN, bool DATA>
-__device__ void channels_convolve(const GpuArgs &a)
+template <int TM, int TN, bool DATA, typename Args>
+__device__ void channels_convolve(const Args &a, const float *input, const float *bias, int option)
 {
     constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
     float *left = shared, *right = left + STEP * PITCH;      /* [STEP][PITCH]: inputs, [STEP][COLUMNS]: weights */
     long long *from = (long long *)(right + STEP * COLUMNS); /* [ROWS]: a pixel's first input, -1 past the last */
     long long *to = from + ROWS;                             /* [ROWS]: its output */
-    const Geometry g = geometry_at(a.integers);
-    const int *b = block_bounds(a);
-    const float *input = (const float *)a.operand[0], *packed = (const float *)a.operand[1];
-    const float *bias = DATA ? 0 : (const float *)a.operand[2];
-    float *out = (float *)a.operand[DATA ? 2 : 3];
-    const int end = channel_end(g.target, b[5]), step = DATA ? g.stride : 1;
+    const Geometry &g = a.geometry;
+    const ChannelsMap &source = a.in_map, &target = a.out_map;
+    const auto &b = block_bounds(a);
+    const int end = channel_end(target, b.c1), step = DATA ? g.stride : 1;
     const int padding = DATA ? (g.kernel - 1) * g.dilation - g.padding : g.padding;
-    const bool accumulate = DATA && g.option;
+    const bool accumulate = DATA && option;
     if (!accumulate)
-        clear_channel_halo(g.target, out, b[0], b[1], b[2], b[3], b[4], end);
-    const int channel_tiles = divide_up(end - b[4], COLUMNS), width = divide_up(g.target.width, step);
-    const int pixel_tiles = divide_up((b[1] - b[0]) * divide_up(b[3] - b[2], step) * width, ROWS);
+        clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    const int channel_tiles = divide_up(end - b.c0, COLUMNS), width = divide_up(target.width, step);
+    const int pixel_tiles = divide_up((b.n1 - b.n0) * divide_up(b.y1 - b.y0, step) * width, ROWS);
     const int phase = (int)blockIdx.x / channel_tiles / pixel_tiles;
     if (phase >= step * step) /* the whole CUDA block: no barrier is missed */
         return;
-    const int c0 = b[4] + (int)blockIdx.x % channel_tiles * COLUMNS;
+    const int c0 = b.c0 + (int)blockIdx.x % channel_tiles * COLUMNS;
     const int tile = (int)blockIdx.x / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
-    const int first = divide_up(max(b[2] - ry, 0), step), rows = divide_up(max(b[3] - ry, 0), step) - first;
-    const int columns = divide_up(max(g.target.width - rx, 0), step);
-    const int items = (b[1] - b[0]) * rows * columns;
+    const int first = divide_up(max(b.y0 - ry, 0), step), rows = divide_up(max(b.y1 - ry, 0), step) - first;
+    const int columns = divide_up(max(target.width - rx, 0), step);
+    const int items = (b.n1 - b.n0) * rows * columns;
     for (int m = threadIdx.x; m < ROWS; m += THREADS) {
         const int item = tile * ROWS + m;
         from[m] = -1;
         if (item < items) {
-            const int x = item % columns, y = first + item / columns % rows, n = b[0] + item / columns / rows;
-            from[m] =
-                DATA ? pixel(g.source, n, y, x) : pixel(g.source, n, y * g.stride - padding, x * g.stride - padding);
-            to[m] = pixel(g.target, n, y * step + ry, x * step + rx);
+            const int x = item % columns, y = first + item / columns % rows, n = b.n0 + item / columns / rows;
+            from[m] = DATA ? pixel(source, n, y, x) : pixel(source, n, y * g.stride - padding, x * g.stride - padding);
+            to[m] = pixel(target, n, y * step + ry, x * step + rx);
         }
     }
     __syncthreads(); /* a phase may meet no tap, and no barrier below */
-    const int depth = panel_depth(g.target.channels, g.source.channels, g.groups);
-    const int start = panel_start(c0 / LANES, depth, g.target.channels, g.source.channels, g.groups);
+    const int depth = panel_depth(target.channels, source.channels, g.groups);
+    const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
     float sum[TM][TN];
 #pragma unroll
     for (int i = 0; i < TM; i++)
@@ -89,7 +84,7 @@ __device__ void channels_convolve(const GpuArgs &a)
             y /= step;
             x /= step;
         }
-        const long long offset = y * row_size(g.source) + (long long)x * g.source.pitch + start;
+        const long long offset = y * row_size(source) + (long long)x * source.pitch + start;
         for (int k0 = 0; k0 < depth; k0 += STEP) {
             const int count = min(STEP, depth - k0);
             __syncthreads();
@@ -104,7 +99,8 @@ __device__ void channels_convolve(const GpuArgs &a)
                 const int lane = i % LANES, k = i / LANES % STEP, panel = i / LANES / STEP, c = c0 + panel * LANES;
                 right[k * COLUMNS + panel * LANES + lane] =
                     c < end && k < count
-                        ? packed[(((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k) * LANES + lane]
+                        ? a.packed[(((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k) * LANES +
+                                   lane]
                         : 0;
             }
             __syncthreads();
@@ -122,11 +118,11 @@ __device__ void channels_convolve(const GpuArgs &a)
             const int c = c0 + spread<TN>(column, COLUMNS_8, j);
             if (c >= end)
                 continue;
-            float *p = out + to[m] + c;
+            float *p = a.output + to[m] + c;
             if (DATA)
                 *p = accumulate ? *p + sum[i][j] : sum[i][j];
             else
-                *p = activate(sum[i][j] + (bias && c < b[5] ? bias[c] : 0), a.operand[5] ? 0 : g.option);
+                *p = activate(sum[i][j] + (bias && c < b.c1 ? bias[c] : 0), option);
         }
     }
 }
@@ -134,29 +130,28 @@ __device__ void channels_convolve(const GpuArgs &a)
 /* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
  * partial of its own. Rows of a tile are output channels of one group, its columns taps and their input channels. Bounds:
  * images, output channels, input channels (all of a group where there are several), partial. */
-template <int TM, int TN>
-__device__ void channels_weight_gradient(const GpuArgs &a)
+template <int TM, int TN, typename Args>
+__device__ void channels_weight_gradient(const Args &a)
 {
     constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
     float *left = shared, *right = left + STEP * PITCH;        /* [STEP][PITCH]: dY, [STEP][COLUMNS]: X */
     long long *places = (long long *)(right + STEP * COLUMNS); /* [2][2][STEP]: pixels of this step and the next */
     long long *offsets = places + 4 * STEP;                    /* [COLUMNS]: of a tap's channel, -1 past the last */
-    const Geometry g = geometry_at(a.integers);
-    const ChannelsMap &dy = g.source, &in = g.target;
-    const int *b = block_bounds(a);
-    const float *gradient = (const float *)a.operand[0], *input = (const float *)a.operand[1];
+    const Geometry &g = a.geometry;
+    const ChannelsMap &dy = a.dy_map, &in = a.in_map;
+    const auto &b = block_bounds(a);
     const int taps = g.kernel * g.kernel, outs = dy.channels / g.groups, part = in.channels / g.groups;
-    const int i0 = g.groups == 1 ? b[4] : 0, inputs = (g.groups == 1 ? b[5] : part) - i0;
+    const int i0 = g.groups == 1 ? b.i0 : 0, inputs = (g.groups == 1 ? b.i1 : part) - i0;
     const int column_tiles = divide_up(taps * inputs, COLUMNS);
-    int tile = (int)blockIdx.x / column_tiles, group = 0, o0 = b[2] + tile * ROWS, o1 = b[3];
+    int tile = (int)blockIdx.x / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
     if (g.groups > 1) {
         const int of_group = divide_up(outs, ROWS);
-        group = b[2] / outs + tile / of_group;
+        group = b.o0 / outs + tile / of_group;
         o0 = group * outs + tile % of_group * ROWS;
         o1 = min(o1, group * outs + outs);
     }
     o1 = min(o1, o0 + ROWS);
-    if (o0 >= b[3] || o1 <= b[2]) /* the whole CUDA block: no barrier is missed */
+    if (o0 >= b.o1 || o1 <= b.o0) /* the whole CUDA block: no barrier is missed */
         return;
     const int j0 = (int)blockIdx.x % column_tiles * COLUMNS;
     for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
@@ -165,7 +160,7 @@ __device__ void channels_weight_gradient(const GpuArgs &a)
                                  : tap / g.kernel * g.dilation * row_size(in) +
                                        (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
     }
-    const unsigned pixels = (b[1] - b[0]) * dy.height * dy.width;
+    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
     float sum[TM][TN];
 #pragma unroll
     for (int i = 0; i < TM; i++)
@@ -177,7 +172,7 @@ __device__ void channels_weight_gradient(const GpuArgs &a)
         if (threadIdx.x < STEP && p0 < pixels) {
             const unsigned p = p0 + threadIdx.x;
             const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
-                      n = b[0] + (int)(p / dy.width / dy.height);
+                      n = b.n0 + (int)(p / dy.width / dy.height);
             places[(2 * half) * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
             places[(2 * half + 1) * STEP + threadIdx.x] =
                 pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
@@ -191,22 +186,22 @@ __device__ void channels_weight_gradient(const GpuArgs &a)
         for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
             const int o = o0 + i % ROWS;
             const long long at = places[2 * half * STEP + i / ROWS];
-            left[i / ROWS * PITCH + i % ROWS] = at >= 0 && o >= b[2] && o < o1 ? gradient[at + o] : 0;
+            left[i / ROWS * PITCH + i % ROWS] = at >= 0 && o >= b.o0 && o < o1 ? a.gradient[at + o] : 0;
         }
 #pragma unroll
         for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
             const long long at = offsets[i % COLUMNS];
             const bool there = at >= 0 && places[2 * half * STEP + i / COLUMNS] >= 0;
-            right[i] = there ? input[places[(2 * half + 1) * STEP + i / COLUMNS] + at] : 0;
+            right[i] = there ? a.input[places[(2 * half + 1) * STEP + i / COLUMNS] + at] : 0;
         }
         __syncthreads();
     }
-    float *out = (float *)a.operand[2] + (long long)b[6] * dy.channels * part * taps;
+    float *out = a.output + (long long)b.partial * dy.channels * part * taps;
     const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
 #pragma unroll
     for (int i = 0; i < TM; i++) {
         const int o = o0 + spread<TM>(row, ROWS_16, i);
-        if (o < b[2] || o >= o1)
+        if (o < b.o0 || o >= o1)
             continue;
 #pragma unroll
         for (int j = 0; j < TN; j++) {
@@ -214,78 +209,75 @@ __device__ void channels_weight_gradient(const GpuArgs &a)
             if (tap >= taps)
                 continue;
             float *p = out + ((long long)o * part + i0 + at % inputs) * taps + tap;
-            *p = g.option ? *p + sum[i][j] : sum[i][j];
+            *p = a.accumulate ? *p + sum[i][j] : sum[i][j];
         }
     }
 }
 
 /* db[o] = sum of dY over images and pixels; bounds of the weight gradient, for blocks that begin at input channel 0. */
-KERNEL(channels_conv_bias_gradient)
+KERNEL_OF(channels_conv_bias_gradient, channels_conv_backward_weights)
 {
-    const ChannelsMap dy = channel_map_at(a.integers);
-    const int *b = block_bounds(a), o = b[2] + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
-    if (b[4] != 0 || b[2] + (int)blockIdx.x * STRIP_CHANNELS >= b[3])
+    const ChannelsMap dy = a.dy_map;
+    const auto &b = block_bounds(a);
+    const int o = b.o0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    if (b.i0 != 0 || b.o0 + (int)blockIdx.x * STRIP_CHANNELS >= b.o1)
         return;
-    const float *gradient = (const float *)a.operand[0];
-    const unsigned pixels = (b[1] - b[0]) * dy.height * dy.width;
+    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
     float sum = 0;
-    if (o < b[3])
+    if (o < b.o1)
         for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
-            sum += gradient[pixel(dy, b[0] + (int)(p / dy.width / dy.height), (int)(p / dy.width % dy.height),
-                                  (int)(p % dy.width)) +
-                            o];
+            sum += a.gradient[pixel(dy, b.n0 + (int)(p / dy.width / dy.height), (int)(p / dy.width % dy.height),
+                                    (int)(p % dy.width)) +
+                              o];
     sum = sum_strips(shared, sum);
-    if (threadIdx.x < STRIP_CHANNELS && o < b[3]) {
-        float *p = (float *)a.operand[3] + (long long)b[6] * dy.channels + o;
-        *p = a.integers[16] ? *p + sum : sum;
+    if (threadIdx.x < STRIP_CHANNELS && o < b.o1) {
+        float *p = a.bias_output + (long long)b.partial * dy.channels + o;
+        *p = a.accumulate ? *p + sum : sum;
     }
 }
 
 /* What cuBLAS leaves of a forward pass: bias and activation, by channels of the map. Bounds: images, rows, channels. */
-KERNEL(channels_conv_bias)
+KERNEL_OF(channels_conv_bias, channels_conv_forward)
 {
-    const ChannelsMap m = channel_map_at(a.integers + 5);
-    const int *b = block_bounds(a), activation = a.operand[5] ? 0 : a.integers[16];
-    const float *bias = (const float *)a.operand[2];
-    float *out = (float *)a.operand[3];
-    for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
-        float *p = out + pixel(m, n, y, x) + c;
-        *p = activate(*p + (bias && c < b[5] ? bias[c] : 0), activation);
+    const ChannelsMap m = a.out_map;
+    const auto &b = block_bounds(a);
+    const int activation = a.residual ? 0 : a.activation;
+    for_channels(m, b, b.c0, channel_end(m, b.c1), 1, [&](int n, int y, int x, int c) {
+        float *p = a.output + pixel(m, n, y, x) + c;
+        *p = activate(*p + (a.bias && c < b.c1 ? a.bias[c] : 0), activation);
     });
 }
 
 /* After a forward pass: the shortcut of a residual block, a map of the result's geometry, and the activation that the
  * convolution left to it. Bounds: images, rows, channels. */
-KERNEL(channels_conv_residual)
+KERNEL_OF(channels_conv_residual, channels_conv_forward)
 {
-    const ChannelsMap m = channel_map_at(a.integers + 5);
-    const int *b = block_bounds(a), activation = a.integers[16];
-    const float *residual = (const float *)a.operand[5];
-    float *out = (float *)a.operand[3];
-    for_channels(m, b, b[4], channel_end(m, b[5]), 1, [&](int n, int y, int x, int c) {
+    const ChannelsMap m = a.out_map;
+    const auto &b = block_bounds(a);
+    for_channels(m, b, b.c0, channel_end(m, b.c1), 1, [&](int n, int y, int x, int c) {
         const long long at = pixel(m, n, y, x) + c;
-        out[at] = activate(out[at] + residual[at], activation);
+        a.output[at] = activate(a.output[at] + a.residual[at], a.activation);
     });
 }
 
-#define NHWC_CONVOLUTIONS(tm, tn)                   \
-    KERNEL(channels_conv_forward_##tm##x##tn)       \
-    {                                               \
-        channels_convolve<tm, tn, false>(a);        \
-    }                                               \
-    KERNEL(channels_conv_backward_data_##tm##x##tn) \
-    {                                               \
-        channels_convolve<tm, tn, true>(a);         \
+#define NHWC_CONVOLUTIONS(tm, tn)                                                            \
+    KERNEL_OF(channels_conv_forward_##tm##x##tn, channels_conv_forward)                      \
+    {                                                                                        \
+        channels_convolve<tm, tn, false>(a, a.input, a.bias, a.residual ? 0 : a.activation); \
+    }                                                                                        \
+    KERNEL_OF(channels_conv_backward_data_##tm##x##tn, channels_conv_backward_data)          \
+    {                                                                                        \
+        channels_convolve<tm, tn, true>(a, a.gradient, 0, a.accumulate);                     \
     }
 NHWC_CONVOLUTIONS(8, 8)
 NHWC_CONVOLUTIONS(4, 4)
 NHWC_CONVOLUTIONS(4, 2)
 
-KERNEL(channels_conv_backward_weights_8x8)
+KERNEL_OF(channels_conv_backward_weights_8x8, channels_conv_backward_weights)
 {
     channels_weight_gradient<8, 8>(a);
 }
-KERNEL(channels_conv_backward_weights_4x4)
+KERNEL_OF(channels_conv_backward_weights_4x4, channels_conv_backward_weights)
 {
     channels_weight_gradient<4, 4>(a);
 }

@@ -5,27 +5,6 @@
 #include "cython_src/kernels/linear/tiles.cuh"
 #include "cython_src/kernels/maps/channels.cuh"
 
-/* A convolution's attributes; kernels/convolution/algorithms.py. */
-struct Geometry {
-    ChannelsMap source, target;
-    int kernel, stride, padding, dilation, groups, algorithm, option;
-};
-
-__device__ inline Geometry geometry_at(const int *integers)
-{
-    Geometry g;
-    g.source = channel_map_at(integers);
-    g.target = channel_map_at(integers + 5);
-    g.kernel = integers[10];
-    g.stride = integers[11];
-    g.padding = integers[12];
-    g.dilation = integers[13];
-    g.groups = integers[14];
-    g.algorithm = integers[15];
-    g.option = integers[16];
-    return g;
-}
-
 /* How many channels a panel of sixteen written channels sums over, the same for all panels, and the first of them; as
  * algorithms.panel_inputs(). */
 __device__ inline int panel_depth(int written, int read, int groups)

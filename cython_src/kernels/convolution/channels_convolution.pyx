@@ -9,37 +9,24 @@ of their own; in each, one output to the next moves by one pixel of the gradient
 The algorithms (direct, Winograd) stand in one file: convolve() chooses between them, and both work on the same task.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memmove, memset
 
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport channel_end, clear_channel_halo, image_size, pixel, row_size
-from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
-from ..norm.channels_loops cimport ChannelsNormLoops
-from ..simd.lanes cimport LANES
+from convolution_c cimport *
+from elementwise_c cimport *
+from norm_c cimport *
+
+from ..maps.channels cimport clear_channel_halo, image_size, pixel, row_size, set_block, set_plane
 from .channels_geometry cimport (
-    Convolution, convolution_of, divide, panel_inputs, read_convolution, read_tile, winograd_side)
-from .channels_loops cimport ChannelsConvolutionLoops as Loops, PixelGroup, ProductTask, Tap, request_writes
+    Convolution, Loops, WinogradLoops, convolution_of, divide, panel_inputs, read_tile, winograd_side)
 from .channels_sizes cimport (
     COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, CopiedScratch, Method, WinogradScratch, convolution_scratch,
     copied_channels, copied_scratch, flat_groups, list_groups, method_of, pack_index, pack_scratch, winograd_scratch)
-from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
 from functools import partial
 
+from ..interface.arguments import BOX, GEOMETRY, channels_attributes, struct_of
 from ..interface.kernel_spec import KernelSpec, lengths, register
-from ..maps.channels import channels_attributes
-from .algorithms import GEOMETRY
 from .channels_reference import backward_data, forward, pack
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const Loops *channels_convolution
-        const ChannelsElementwiseLoops *channels_elementwise
-        const ChannelsNormLoops *channels_norm
-        const WinogradLoops *channels_winograd
 
 
 cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int *length) noexcept nogil:
@@ -200,27 +187,27 @@ cdef void direct_flat(const Convolution *c, ProductTask *t, const Loops *loops, 
         done += t.num_groups
 
 
-cdef inline void request_outputs(const Convolution *c, float *out, const int32_t *b, int tiles_y, int tiles_x,
+cdef inline void request_outputs(const Convolution *c, float *out, const Box *b, int tiles_y, int tiles_x,
                                  int first, int stop, int width) noexcept nogil:
     """Ask memory for rows [first, stop) of the outputs of tiles, c.side of each: they will be written."""
     cdef int i, j, tile
     cdef float *p
     for i in range(first, stop):
         tile = i // c.side
-        p = out + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y),
-                        b[2] + tile // tiles_x % tiles_y * c.side + i % c.side, tile % tiles_x * c.side)
+        p = out + pixel(&c.target, b.n0 + tile // (tiles_x * tiles_y),
+                        b.y0 + tile // tiles_x % tiles_y * c.side + i % c.side, tile % tiles_x * c.side)
         for j in range(c.side):
             request_writes(p + j * c.target.pitch, width)
 
 
 cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *loops, const WinogradLoops *winograd,
-                           const float *x, float *out, const int32_t *b, float *scratch) noexcept nogil:
+                           const float *x, float *out, const Box *b, float *scratch) noexcept nogil:
     """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
     outputs, two panels at a time. What is read or written next is asked for from memory in time."""
-    cdef WinogradScratch place = winograd_scratch(c, t.k, b[1] - b[0], b[3] - b[2])
+    cdef WinogradScratch place = winograd_scratch(c, t.k, b.n1 - b.n0, b.y1 - b.y0)
     cdef int m = c.side, n = m + 2, points = place.points, which = m // 2 - 1, channels = place.channels
-    cdef int tiles_y = (b[3] - b[2] + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
-    cdef int total = (b[1] - b[0]) * tiles_y * tiles_x
+    cdef int tiles_y = (b.y1 - b.y0 + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
+    cdef int total = (b.n1 - b.n0) * tiles_y * tiles_x
     cdef PixelGroup *groups = <PixelGroup *> scratch
     cdef float *patch = scratch + place.patch
     cdef float *v = scratch + place.inputs
@@ -264,14 +251,14 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                 tile = done + i
                 rows = tile // tiles_x % tiles_y * m
                 columns = tile % tiles_x * m
-                read_tile(&c.source, x, b[0] + tile // (tiles_x * tiles_y), b[2] + rows - c.padding,
-                          columns - c.padding, b[3] - b[2] - rows + 2, c.target.width - columns + 2, n, channels, patch,
+                read_tile(&c.source, x, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows - c.padding,
+                          columns - c.padding, b.y1 - b.y0 - rows + 2, c.target.width - columns + 2, n, channels, patch,
                           &at, &row, &step)
                 next = NULL
                 if tile + 1 < total and row == row_size(&c.source):
                     tile += 1
-                    next = x + pixel(&c.source, b[0] + tile // (tiles_x * tiles_y),
-                                     b[2] + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
+                    next = x + pixel(&c.source, b.n0 + tile // (tiles_x * tiles_y),
+                                     b.y0 + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
                 winograd.input[which](at, row, step, channels, next, v + <Py_ssize_t> i * channels,
                                       place.inputs_point)
             t.num_groups = (count + 3) // 4
@@ -304,8 +291,8 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                     winograd.output[which](
                         sums + i * width, place.sums_point, width, NULL if all_bias == NULL else bias, activation,
                         accumulate, out + panel * LANES
-                        + pixel(&c.target, b[0] + tile // (tiles_x * tiles_y), b[2] + rows, columns),
-                        row_size(&c.target), c.target.pitch, min(m, b[3] - b[2] - rows),
+                        + pixel(&c.target, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows, columns),
+                        row_size(&c.target), c.target.pitch, min(m, b.y1 - b.y0 - rows),
                         min(m, c.target.width - columns))
                 panel += t.num_panels
             done += count
@@ -314,140 +301,134 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
         run = run_stop
 
 
-cdef void add_residual(const Convolution *c, void *residual, float *out, const int32_t *b,
-                       const Micro *micro) noexcept nogil:
+cdef void add_residual(const Convolution *c, float *residual, float *out, const Box *b,
+                       const MicroKernels *micro) noexcept nogil:
     """out = activation(out + residual), a map of the same geometry, in a block that was just written."""
     cdef ChannelsTask task
-    set_block(&task, &c.target, b, b[4], b[5])
-    set_plane(&task, 0, out, &c.target, b, b[4])
-    set_plane(&task, 1, out, &c.target, b, b[4])
-    set_plane(&task, 2, residual, &c.target, b, b[4])
+    set_block(&task, &c.target, b)
+    set_plane(&task, 0, out, &c.target, b)
+    set_plane(&task, 1, out, &c.target, b)
+    set_plane(&task, 2, residual, &c.target, b)
     task.activation = c.option
     task.residual = RESIDUAL_PLAIN
-    micro.channels_elementwise.activate(&task)
+    channels_elementwise_loops(micro).activate(&task)
 
 
-cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint transposed) noexcept nogil:
-    """Forward pass and data gradient. bounds: images, rows, channels of the map that is written; partial."""
-    cdef Convolution c
+cdef void convolve(const Convolution *c, const channels_conv_forward_args *a, bint activate,
+                   const TaskContext *context) noexcept nogil:
+    """Forward pass and data gradient, whose gradient is the input here; `activate`: at once, nothing else follows."""
     cdef ProductTask t
-    cdef ChannelsTask done
     cdef Tap taps[MAX_TAPS]
     cdef int32_t starts[MAX_PANELS]
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
-    cdef const float *x = <const float *> a.operand[0]
-    cdef float *out = <float *> a.operand[2 if transposed else 3]
-    cdef float *statistics_out = NULL if transposed else <float *> a.operand[4]
-    cdef void *residual = NULL if transposed else a.operand[5]
-    cdef int k, step, points, ry, rx, first, rows, columns, n, accumulate, panel0 = b[4] // LANES
+    cdef const Box *b = &a.box
+    cdef const Loops *loops = channels_convolution_loops(a.micro)
+    cdef float *out = a.output + b.c0
+    cdef float *scratch = <float *> context.scratch
+    cdef int k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
+    cdef int points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
+    cdef int step = c.stride if c.transposed else 1, panel0 = b.c0 // LANES, ry, rx, first, rows, columns
     cdef Method method
-    read_convolution(&c, a.integers, transposed)
-    accumulate = c.option if transposed else 0
-    k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
-    points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
-    t.b = <const float *> a.operand[1] + <Py_ssize_t> panel0 * points * k * LANES
-    t.bias = NULL if transposed or a.operand[2] == NULL else <const float *> a.operand[2] + b[4]
+    t.b = a.packed + <Py_ssize_t> panel0 * points * k * LANES
+    t.bias = a.bias + b.c0 if a.bias != NULL else NULL
     t.taps = taps
     t.panel_input = NULL if c.groups == 1 else starts + panel0
     t.panel = <Py_ssize_t> c.kernel * c.kernel * k * LANES
     t.k = k
-    t.num_panels = (b[5] + LANES - 1) // LANES - panel0
-    t.last_columns = b[5] - (panel0 + t.num_panels - 1) * LANES
+    t.num_panels = (b.c1 + LANES - 1) // LANES - panel0
+    t.last_columns = b.c1 - (panel0 + t.num_panels - 1) * LANES
     t.store_columns = min(LANES, c.target.pitch - (panel0 + t.num_panels - 1) * LANES)
-    t.activation = 0 if transposed or residual != NULL else c.option
-    t.accumulate = accumulate
+    t.activation = c.option if activate else 0
+    t.accumulate = c.option if c.transposed else 0
     t.more_groups = 0
-    step = c.stride if transposed else 1
     if c.side:
-        winograd_product(&c, &t, loops, (<const Micro *> a.micro).channels_winograd, x, out + b[4], b,
-                         <float *> context.scratch)
+        winograd_product(c, &t, loops, channels_winograd_loops(a.micro), a.input, out, b, scratch)
     for ry in range(0 if c.side else step):
         for rx in range(step):
-            t.num_taps = phase_taps(&c, ry, rx, k, taps, &t.k)
-            first = (b[2] - ry + step - 1) // step if b[2] > ry else 0
-            rows = (b[3] - ry + step - 1) // step - first if b[3] > ry else 0
+            t.num_taps = phase_taps(c, ry, rx, k, taps, &t.k)
+            first = (b.y0 - ry + step - 1) // step if b.y0 > ry else 0
+            rows = (b.y1 - ry + step - 1) // step - first if b.y1 > ry else 0
             columns = (c.target.width - rx + step - 1) // step
             if rows <= 0 or columns <= 0:
                 continue
-            method = method_of(&c, b[1] - b[0], rows, columns, b[3] - b[2] == c.target.height)
+            method = method_of(c, b.n1 - b.n0, rows, columns, b.y1 - b.y0 == c.target.height)
             if method == FLAT:
-                direct_flat(&c, &t, loops, x, out + b[4], b[0], (b[1] - b[0]) * rows * columns,
-                            <float *> context.scratch)
+                direct_flat(c, &t, loops, a.input, out, b.n0, (b.n1 - b.n0) * rows * columns, scratch)
             elif method == COPIED:
-                copied_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows,
-                               columns, step, ry, rx, <float *> context.scratch)
+                copied_product(c, &t, loops, a.input, out, b.n0, b.n1, first, rows, columns, step, ry, rx, scratch)
             else:
-                direct_product(&c, &t, loops, x, out + b[4], b[0], b[1], first, rows, columns, step, ry, rx,
-                               <float *> context.scratch)
-    if residual != NULL:
-        add_residual(&c, residual, out, b, <const Micro *> a.micro)
-    if not accumulate:
-        for n in range(b[0], b[1]):
-            clear_channel_halo(&c.target, out, n, b[2], b[3], b[4], channel_end(&c.target, b[5]))
-    if statistics_out != NULL:
-        if c.option:
-            return 1  # they are of the sums before the activation
-        set_block(&done, &c.target, b, b[4], b[5])
-        set_plane(&done, 0, out, &c.target, b, b[4])
-        (<const Micro *> a.micro).channels_norm.statistics(
-            &done, statistics_out + <Py_ssize_t> b[6] * 3 * c.target.pitch + b[4], c.target.pitch)
-    return 0
+                direct_product(c, &t, loops, a.input, out, b.n0, b.n1, first, rows, columns, step, ry, rx, scratch)
 
 
 cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False)
+    cdef channels_conv_forward_args a = read_channels_conv_forward(args, block)
+    cdef Convolution c = convolution_of(a.in_map, a.out_map, a.geometry, a.activation, False)
+    cdef ChannelsTask done
+    convolve(&c, &a, a.residual == NULL, context)
+    if a.residual != NULL:
+        add_residual(&c, a.residual, a.output, &a.box, a.micro)
+    clear_channel_halo(&a.out_map, a.output, &a.box)
+    if a.statistics != NULL:
+        if a.activation:
+            return 1  # they are of the sums before the activation
+        set_block(&done, &a.out_map, &a.box)
+        set_plane(&done, 0, a.output, &a.out_map, &a.box)
+        channels_norm_loops(a.micro).statistics(
+            &done, a.statistics + a.partial * 3 * a.out_map.pitch + a.box.c0, a.out_map.pitch)
+    return 0
 
 
 cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True)
+    cdef channels_conv_backward_data_args a = read_channels_conv_backward_data(args, block)
+    cdef Convolution c = convolution_of(a.in_map, a.out_map, a.geometry, a.accumulate, True)
+    cdef channels_conv_forward_args given
+    given.input, given.packed, given.output, given.bias = a.gradient, a.packed, a.output, NULL
+    given.box, given.micro = a.box, a.micro
+    convolve(&c, &given, False, context)
+    if not a.accumulate:
+        clear_channel_halo(&a.out_map, a.output, &a.box)
+    return 0
 
 
-def _scratch(names, transposed, attributes, bounds, operands):
-    cdef Convolution c = convolution_of(names, attributes, transposed)
+def _scratch(transposed, attributes, bounds, operands):
+    cdef Convolution c = convolution_of(
+        struct_of("ChannelsMap", attributes, "in_"), struct_of("ChannelsMap", attributes, "out_"),
+        struct_of("Geometry", attributes), 0, transposed)
     cdef int k = panel_inputs(c.target.channels, c.source.channels, c.groups, NULL)
     return sizeof(float) * max(
         convolution_scratch(&c, k, images, rows, channels) for images, rows, channels in lengths(bounds, "n", "y", "c"))
 
 
 MAPS = channels_attributes("in") + channels_attributes("out")
-BOX = ("n0", "n1", "y0", "y1", "c0", "c1")
-
 FORWARD = MAPS + GEOMETRY + ("activation",)
 BACKWARD = MAPS + GEOMETRY + ("accumulate",)
 
 register(KernelSpec(
     "channels_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"), FORWARD, (),
-    BOX + ("partial",), forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, FORWARD, False)))
+    BOX + ("partial",), forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, False)))
 register(KernelSpec(
     "channels_conv_backward_data", ("gradient", "packed", "output"), BACKWARD, (), BOX, backward_data,
-    <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, BACKWARD, True)))
+    <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, True)))
 
 
 cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: panels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
-    cdef const float *weight = <const float *> a.operand[0]
-    cdef float *packed = <float *> a.operand[1]
+    cdef channels_conv_pack_args a = read_channels_conv_pack(args, block)
+    cdef const Loops *loops = channels_convolution_loops(a.micro)
     cdef int32_t starts[MAX_PANELS]
     cdef int32_t *index = <int32_t *> context.scratch
-    cdef int side = winograd_side(<int> a.integers[5])
+    cdef int side = winograd_side(a.algorithm)
     cdef int points = (side + 2) * (side + 2)
-    cdef int out_channels = <int> a.integers[0], in_channels = <int> a.integers[1]
-    cdef int kernel = <int> a.integers[2], groups = <int> a.integers[3]
-    cdef bint transposed = a.integers[4] == 1
-    cdef int taps = kernel * kernel, part = in_channels // groups, outs = out_channels // groups
-    cdef int written = in_channels if transposed else out_channels
-    cdef int k = panel_inputs(written, out_channels if transposed else in_channels, groups, starts)
+    cdef int out_channels = a.out_channels
+    cdef bint transposed = a.direction == 1
+    cdef int taps = a.kernel * a.kernel, part = a.in_channels // a.groups, outs = out_channels // a.groups
+    cdef int written = a.in_channels if transposed else out_channels
+    cdef int k = panel_inputs(written, out_channels if transposed else a.in_channels, a.groups, starts)
     cdef Py_ssize_t size = <Py_ssize_t> taps * k * LANES
     cdef Py_ssize_t at, all_weights = <Py_ssize_t> out_channels * part * taps
     cdef int p, o, i, c, t, lane, lanes, count, first, whole
     cdef float *plain = <float *> context.scratch + pack_index(taps)
     cdef float *panel
-    for p in range(b[0], b[1]):
-        panel = plain if side else packed + p * size
+    for p in range(a.o0, a.o1):
+        panel = plain if side else a.packed + p * size
         lanes = min(LANES, written - p * LANES)
         first = p * LANES
         # All lanes' channels in one group, whose channels are all that the panel reads.
@@ -468,7 +449,7 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                         count = o // outs * part + c - starts[p]
                     for t in range(taps):
                         panel[(<Py_ssize_t> (taps - 1 - t if transposed else t) * k + count) * LANES + lane] = \
-                            weight[(<Py_ssize_t> o * part + i) * taps + t]
+                            a.weight[(<Py_ssize_t> o * part + i) * taps + t]
         elif transposed:
             for t in range(taps):
                 index[t] = (taps - 1 - t) * k * LANES
@@ -476,10 +457,10 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
             i = first % part
             for c in range(k):
                 if taps == 1 and lanes == LANES:
-                    memcpy(panel + c * LANES, weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
+                    memcpy(panel + c * LANES, a.weight + <Py_ssize_t> (o + c) * part + i, LANES * sizeof(float))
                 else:
                     at = (<Py_ssize_t> (o + c) * part + i) * taps
-                    loops.spread_rows(weight + at, taps, lanes, taps, index, at + LANES * taps + LANES <= all_weights,
+                    loops.spread_rows(a.weight + at, taps, lanes, taps, index, at + LANES * taps + LANES <= all_weights,
                                       panel + c * LANES)
         else:
             c = 0
@@ -488,13 +469,13 @@ cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *contex
                 for i in range(count):
                     for t in range(taps):
                         index[i * taps + t] = (t * k + i) * LANES
-                loops.spread_rows(weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
+                loops.spread_rows(a.weight + (<Py_ssize_t> first * part + c) * taps, <Py_ssize_t> part * taps, lanes,
                                   count * taps, index, False, panel + c * LANES)
                 c += count
         if side:
             # The panel's points, an output channel's input by input.
-            (<const Micro *> a.micro).channels_winograd.filter[side // 2 - 1](
-                plain, <Py_ssize_t> k * LANES, k * LANES, packed + <Py_ssize_t> p * points * k * LANES,
+            channels_winograd_loops(a.micro).filter[side // 2 - 1](
+                plain, <Py_ssize_t> k * LANES, k * LANES, a.packed + <Py_ssize_t> p * points * k * LANES,
                 <Py_ssize_t> k * LANES)
     return 0
 

@@ -3,11 +3,14 @@
 Shared by the kernels that pack weights, convolve forward and backward, and sum weight gradients.
 """
 
-from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy, memset
 
-from ..maps.channels cimport ChannelsMap, pixel, read_channels_map, row_size
-from ..simd.lanes cimport LANES
+from convolution_c cimport *
+
+from ..maps.channels cimport pixel, row_size
+
+ctypedef ChannelsConvolutionLoops Loops
+ctypedef ChannelsWinogradLoops WinogradLoops
 
 cdef enum Algorithm:
     DIRECT
@@ -27,30 +30,12 @@ cdef inline int winograd_side(int algorithm) noexcept nogil:
     return 2 if algorithm == WINOGRAD2 else 4 if algorithm == WINOGRAD4 else 0
 
 
-cdef inline void read_convolution(Convolution *c, const int64_t *integers, bint transposed) noexcept nogil:
-    read_channels_map(&c.source, integers)
-    read_channels_map(&c.target, integers + 5)
-    c.kernel = <int> integers[10]
-    c.stride = <int> integers[11]
-    c.padding = <int> integers[12]
-    c.dilation = <int> integers[13]
-    c.groups = <int> integers[14]
-    c.algorithm = <int> integers[15]
-    c.option = <int> integers[16]
-    c.side = winograd_side(c.algorithm)
-    c.transposed = transposed
+cdef inline Convolution convolution_of(ChannelsMap source, ChannelsMap target, Geometry g, int option,
+                                       bint transposed) noexcept nogil:
+    cdef Convolution c = Convolution(source, target, g.kernel, g.stride, g.padding, g.dilation, g.groups, g.algorithm,
+                                     option, winograd_side(g.algorithm), transposed)
     if transposed:  # of the equivalent convolution with reversed taps
         c.padding = (c.kernel - 1) * c.dilation - c.padding
-
-
-cdef inline Convolution convolution_of(tuple names, attributes, bint transposed):
-    """Read the geometry from a loop's attributes; `names`: the kernel's integers."""
-    cdef Convolution c
-    cdef int64_t integers[17]
-    cdef int i
-    for i in range(17):
-        integers[i] = attributes[names[i]]
-    read_convolution(&c, integers, transposed)
     return c
 
 

@@ -8,13 +8,13 @@
 
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
 #if MICRO_ISA == AVX512
-#define WIDE          2 /* vectors of columns at a time: two panels */
+#define PANEL_VECTORS 2 /* vectors of columns at a time: two panels */
 #define WIDE_GROUPS   3 /* groups at a time with them */
 #define NARROW        1
 #define NARROW_GROUPS 6
 #define OUTER_ROWS    8
 #else
-#define WIDE          2
+#define PANEL_VECTORS 2
 #define WIDE_GROUPS   1
 #define NARROW        2
 #define NARROW_GROUPS 1
@@ -113,16 +113,16 @@ static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int colum
 {
     int g = 0;
     for (; g + WIDE_GROUPS <= t->num_groups; g += WIDE_GROUPS)
-        product_tile(t, t->groups + g, WIDE_GROUPS, column, WIDE, input, NEXT(WIDE_GROUPS));
+        product_tile(t, t->groups + g, WIDE_GROUPS, column, PANEL_VECTORS, input, NEXT(WIDE_GROUPS));
 #if WIDE_GROUPS > 1
     if (t->num_groups - g == 2)
-        product_tile(t, t->groups + g, 2, column, WIDE, input, NULL);
+        product_tile(t, t->groups + g, 2, column, PANEL_VECTORS, input, NULL);
     else if (t->num_groups - g == 1)
-        product_tile(t, t->groups + g, 1, column, WIDE, input, NULL);
+        product_tile(t, t->groups + g, 1, column, PANEL_VECTORS, input, NULL);
 #endif
 }
 
-#if NARROW != WIDE
+#if NARROW != PANEL_VECTORS
 static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int column, ptrdiff_t input)
 {
     int g = 0;
@@ -139,7 +139,7 @@ static void product(const ProductTask *t)
 {
     for (int p = 0; p < t->num_panels;) {
         const ptrdiff_t input = t->panel_input ? t->panel_input[p] : 0;
-#if NARROW != WIDE
+#if NARROW != PANEL_VECTORS
         if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
             wide_tiles(t, p * LANES, input);
             p += 2;
@@ -148,7 +148,7 @@ static void product(const ProductTask *t)
             p++;
         }
 #else
-        for (int column = 0; column < LANES; column += WIDE * VL)
+        for (int column = 0; column < LANES; column += PANEL_VECTORS * VL)
             wide_tiles(t, p * LANES + column, input);
         p++;
 #endif
@@ -273,7 +273,7 @@ INLINE void gather_vectors(const float *in, ptrdiff_t pixel, int n, const int ve
         UNROLL for (int v = 0; v < vectors; v++) store(out + v * VL, load(in + v * VL));
 }
 
-static void gather(const float *in, ptrdiff_t pixel, int n, int width, float *out)
+static void gather_pixels(const float *in, ptrdiff_t pixel, int n, int width, float *out)
 {
     typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
     if (width == 2 * LANES)
@@ -314,6 +314,6 @@ const ChannelsConvolutionLoops ISA_SYMBOL(forktask_channels_convolution) = {
     .outer = outer,
     .transpose_rows = transpose_rows,
     .spread_rows = spread_rows,
-    .gather = gather,
+    .gather = gather_pixels,
     .shifted_sums = shifted_sums,
 };

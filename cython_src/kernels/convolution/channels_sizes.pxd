@@ -4,9 +4,9 @@ Kernels divide their scratch memory by these functions, and `KernelSpec.scratch_
 no other copy of a formula or of a limit. Parts begin at cache lines.
 """
 
-from ..simd.lanes cimport LANES
+from convolution_c cimport *
+
 from .channels_geometry cimport Convolution, divide, panel_inputs
-from .channels_loops cimport PixelGroup
 
 cpdef enum:
     MAX_KERNEL = 15  # side of a kernel

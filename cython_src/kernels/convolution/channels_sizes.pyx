@@ -1,7 +1,5 @@
 """Limits of convolutions of the layout "channels", MAX_KERNEL and MAX_CHANNELS, and panels of weights, for Python."""
 
-from libc.stdint cimport int32_t
-
 import numpy as np
 
 

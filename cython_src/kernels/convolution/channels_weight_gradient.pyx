@@ -3,30 +3,19 @@
 The formula and the algorithms are described in kernels/convolution/algorithms.py.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, image_size, pixel, row_size
-from ..simd.lanes cimport LANES
-from .channels_geometry cimport Convolution, convolution_of, panel_inputs, read_convolution, read_tile
-from .channels_loops cimport ChannelsConvolutionLoops as Loops
-from .channels_loops cimport OuterTask, Request
+from convolution_c cimport *
+
+from ..maps.channels cimport image_size, pixel, row_size
+from .channels_geometry cimport Convolution, Loops, WinogradLoops, convolution_of, panel_inputs, read_tile
 from .channels_sizes cimport (
     MAX_PANELS, WeightScratch, WinogradWeightScratch, piece_inputs, piece_outputs, weight_gradient_scratch,
     weight_scratch, winograd_weight_scratch)
-from .channels_winograd_loops cimport ChannelsWinogradLoops as WinogradLoops
 
+from ..interface.arguments import GEOMETRY, channels_attributes, struct_of
 from ..interface.kernel_spec import KernelSpec, lengths, register
-from ..maps.channels import channels_attributes
-from .algorithms import GEOMETRY
 from .channels_reference import backward_weights
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const Loops *channels_convolution
-        const WinogradLoops *channels_winograd
 
 
 cdef void pack_pixels(const ChannelsMap *m, const Loops *loops, const float *x, int n0, int n1, int y0, int rows,
@@ -57,34 +46,23 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
     Strips of pixels are copied, so that they lie close together; a piece of the gradient, 64 x 64 channels, is summed
     in scratch memory over all of them and then brought into PyTorch's order.
     """
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Loops *loops = (<const Micro *> a.micro).channels_convolution
-    cdef Convolution c
-    cdef const float *dy = <const float *> a.operand[0]
-    cdef const float *x = <const float *> a.operand[1]
-    cdef float *out = <float *> a.operand[2]
-    cdef float *bias = <float *> a.operand[3]
+    cdef channels_conv_backward_weights_args a = read_channels_conv_backward_weights(args, block)
+    cdef const Loops *loops = channels_convolution_loops(a.micro)
+    cdef Convolution c = convolution_of(a.dy_map, a.in_map, a.geometry, a.accumulate, False)
+    cdef int taps = c.kernel * c.kernel, part = c.target.channels // c.groups
+    cdef float *out = a.output + a.partial * c.source.channels * part * taps
+    cdef float *bias = a.bias_output + a.partial * c.source.channels
+    cdef float *to
     cdef int32_t starts[MAX_PANELS]
-    cdef int taps, part, o, o_stop, i, i_stop, k, piece_out, piece_in, bound
+    cdef int k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
+    cdef int o = a.o0, o_stop, i, i_stop, bound
     cdef bint first
-    # The weight gradient's attributes name dY's map first.
-    read_convolution(&c, a.integers, False)
-    taps = c.kernel * c.kernel
-    part = c.target.channels // c.groups
-    out += <Py_ssize_t> b[6] * c.source.channels * part * taps
-    if bias != NULL:
-        bias += <Py_ssize_t> b[6] * c.source.channels
-    piece_out = piece_outputs(&c)
-    piece_in = piece_inputs(&c)
-    k = panel_inputs(c.source.channels, c.target.channels, c.groups, starts)
-    o = b[2]
-    while o < b[3]:
-        o_stop = min(b[3], o + piece_out)
-        first = True
+    while o < a.o1:
+        o_stop = min(<int> a.o1, o + piece_outputs(&c))
+        first = a.bias_output != NULL and a.i0 == 0
         if c.groups == 1:
-            i = b[4]
-            bound = b[5]
+            i = a.i0
+            bound = a.i1
         else:
             # Output channels whose panels read the same channels.
             bound = o
@@ -94,14 +72,14 @@ cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskCon
             i = starts[o // LANES]
             bound = min(c.target.channels, i + k)
         while i < bound:
-            i_stop = min(bound, i + piece_in)
+            i_stop = min(bound, i + piece_inputs(&c))
+            to = bias if first else NULL
             if c.side:
-                winograd_weight_piece(&c, loops, (<const Micro *> a.micro).channels_winograd, dy, x, out,
-                                      bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i, i_stop,
-                                      <float *> context.scratch)
+                winograd_weight_piece(&c, loops, channels_winograd_loops(a.micro), a.gradient, a.input, out, to, a.n0,
+                                      a.n1, o, o_stop, i, i_stop, <float *> context.scratch)
             else:
-                weight_piece(&c, loops, dy, x, out, bias if first and b[4] == 0 else NULL, b[0], b[1], o, o_stop, i,
-                             i_stop, <float *> context.scratch)
+                weight_piece(&c, loops, a.gradient, a.input, out, to, a.n0, a.n1, o, o_stop, i, i_stop,
+                             <float *> context.scratch)
             first = False
             i = i_stop
         o = o_stop
@@ -340,7 +318,9 @@ INTEGERS = channels_attributes("dy") + channels_attributes("in") + GEOMETRY + ("
 
 
 def _scratch(attributes, bounds, operands):
-    cdef Convolution c = convolution_of(INTEGERS, attributes, False)
+    cdef Convolution c = convolution_of(
+        struct_of("ChannelsMap", attributes, "dy_"), struct_of("ChannelsMap", attributes, "in_"),
+        struct_of("Geometry", attributes), 0, False)
     # With groups a panel has the inputs of its own channels' groups, whatever the block's bounds.
     cdef int k = panel_inputs(c.source.channels, c.target.channels, c.groups, NULL)
     return sizeof(float) * max(

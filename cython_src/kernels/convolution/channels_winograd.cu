@@ -31,21 +31,20 @@ __device__ inline void winograd_filter(const float (&g)[3], float (&v)[4])
 }
 
 /* Bounds: panels. Operands: weights (O, I / groups, 3, 3), panels (points, K, 16). */
-KERNEL(channels_winograd_pack)
+KERNEL_OF(channels_winograd_pack, channels_conv_pack)
 {
-    const int *b = block_bounds(a);
-    const int outs = a.integers[0], ins = a.integers[1], groups = a.integers[3];
-    const bool data = a.integers[4] == 1;
-    const int written = data ? ins : outs, read = data ? outs : ins, part = ins / groups;
-    const float *weight = (const float *)a.operand[0];
-    float *packed = (float *)a.operand[1];
+    const auto &b = block_bounds(a);
+    const int ins = a.in_channels, groups = a.groups;
+    const bool data = a.direction == 1;
+    const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
     const int depth = panel_depth(written, read, groups);
-    const unsigned size = depth * LANES, total = (b[1] - b[0]) * size;
+    const unsigned size = depth * LANES, total = (b.o1 - b.o0) * size;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int panel = b[0] + (int)(i / size), lane = (int)(i % LANES), k = (int)(i % size) / LANES;
+        const int panel = b.o0 + (int)(i / size), lane = (int)(i % LANES), k = (int)(i % size) / LANES;
         const int to = panel * LANES + lane, from = panel_start(panel, depth, written, read, groups) + k;
         const bool there = to < written && from < read && to / (written / groups) == from / (read / groups);
-        const float *w = weight + (data ? (long long)from * part + to % part : (long long)to * part + from % part) * 9;
+        const float *w =
+            a.weight + (data ? (long long)from * part + to % part : (long long)to * part + from % part) * 9;
         float half[3][4];
 #pragma unroll
         for (int x = 0; x < 3; x++) {
@@ -62,44 +61,41 @@ KERNEL(channels_winograd_pack)
             winograd_filter(row, v);
 #pragma unroll
             for (int x = 0; x < 4; x++)
-                packed[((long long)panel * POINTS + 4 * y + x) * size + k * LANES + lane] = v[x];
+                a.packed[((long long)panel * POINTS + 4 * y + x) * size + k * LANES + lane] = v[x];
         }
     }
 }
 
-/* Forward pass and data gradient. Bounds: images, rows, channels of the map that is written. */
-template <int OUTS, bool DATA>
-__device__ void winograd(const GpuArgs &a)
+/* Forward pass, whose `option` is the activation, and data gradient, whose `option` is to accumulate. Bounds: images, rows, channels of the map that is written. */
+template <int OUTS, bool DATA, typename Args>
+__device__ void winograd(const Args &a, const float *input, const float *bias, int option)
 {
     constexpr int TILES = 512 / OUTS;
     float *inputs = shared;                                /* [POINTS][DEPTH][TILES] */
     float *weights = inputs + POINTS * DEPTH * TILES;      /* [POINTS][DEPTH][OUTS] */
     float *sums = shared;                                  /* at the end: [POINTS][TILES][OUTS] */
     int *places = (int *)(shared + POINTS * TILES * OUTS); /* [TILES][3]: image (-1: none), row, column */
-    const Geometry g = geometry_at(a.integers);
-    const int *b = block_bounds(a);
-    const float *input = (const float *)a.operand[0], *packed = (const float *)a.operand[1];
-    const float *bias = DATA ? 0 : (const float *)a.operand[2];
-    float *out = (float *)a.operand[DATA ? 2 : 3];
-    const int end = channel_end(g.target, b[5]), padding = DATA ? 2 - g.padding : g.padding, width = g.target.width;
-    const bool accumulate = DATA && g.option;
-    const int activation = !DATA && a.operand[5] ? 0 : g.option; /* with a shortcut it comes after that */
+    const Geometry &g = a.geometry;
+    const ChannelsMap &source = a.in_map, &target = a.out_map;
+    const auto &b = block_bounds(a);
+    const int end = channel_end(target, b.c1), padding = DATA ? 2 - g.padding : g.padding, width = target.width;
+    const bool accumulate = DATA && option;
     if (!accumulate)
-        clear_channel_halo(g.target, out, b[0], b[1], b[2], b[3], b[4], end);
-    const int tiles_x = divide_up(width, 2), tiles_y = divide_up(b[3] - b[2], 2),
-              total = (b[1] - b[0]) * tiles_y * tiles_x;
-    const int parts = divide_up(end - b[4], OUTS), c0 = b[4] + (int)blockIdx.x % parts * OUTS;
+        clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    const int tiles_x = divide_up(width, 2), tiles_y = divide_up(b.y1 - b.y0, 2),
+              total = (b.n1 - b.n0) * tiles_y * tiles_x;
+    const int parts = divide_up(end - b.c0, OUTS), c0 = b.c0 + (int)blockIdx.x % parts * OUTS;
     const int first = (int)blockIdx.x / parts * TILES;
     if (first >= total) /* the whole CUDA block: no barrier is missed */
         return;
     for (int i = threadIdx.x; i < TILES; i += THREADS) {
         const int tile = first + i;
-        places[3 * i] = tile < total ? b[0] + tile / tiles_x / tiles_y : -1;
-        places[3 * i + 1] = b[2] + tile / tiles_x % tiles_y * 2;
+        places[3 * i] = tile < total ? b.n0 + tile / tiles_x / tiles_y : -1;
+        places[3 * i + 1] = b.y0 + tile / tiles_x % tiles_y * 2;
         places[3 * i + 2] = tile % tiles_x * 2;
     }
-    const int depth = panel_depth(g.target.channels, g.source.channels, g.groups);
-    const int start = panel_start(c0 / LANES, depth, g.target.channels, g.source.channels, g.groups);
+    const int depth = panel_depth(target.channels, source.channels, g.groups);
+    const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
     const int point = threadIdx.x / 8, tile0 = (int)threadIdx.x % 8 / (OUTS / 8) * 8,
               out0 = (int)threadIdx.x % (OUTS / 8) * 8;
     float sum[8][8];
@@ -115,15 +111,15 @@ __device__ void winograd(const GpuArgs &a)
                       x = places[3 * tile + 2];
             const bool there = n >= 0 && k0 + k < depth;
             /* What only the missing part of a tile at the edge needs lies outside of what may be read. */
-            const int rows = there ? b[3] - y + 2 : 0, columns = width - x + 2;
-            const float *p = input + (there ? pixel(g.source, n, y - padding, x - padding) + start + k0 + k : 0);
+            const int rows = there ? b.y1 - y + 2 : 0, columns = width - x + 2;
+            const float *p = input + (there ? pixel(source, n, y - padding, x - padding) + start + k0 + k : 0);
             float half[4][4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float column[4];
 #pragma unroll
                 for (int r = 0; r < 4; r++)
-                    column[r] = r < rows && j < columns ? p[r * row_size(g.source) + (long long)j * g.source.pitch] : 0;
+                    column[r] = r < rows && j < columns ? p[r * row_size(source) + (long long)j * source.pitch] : 0;
                 winograd_input(column, half[j]);
             }
 #pragma unroll
@@ -139,7 +135,7 @@ __device__ void winograd(const GpuArgs &a)
         for (int i = threadIdx.x; i < POINTS * DEPTH * OUTS; i += THREADS) {
             const int o = i % OUTS, k = i / OUTS % DEPTH, p = i / OUTS / DEPTH, c = c0 + o;
             weights[i] = c < end && k0 + k < depth
-                             ? packed[(((long long)(c / LANES) * POINTS + p) * depth + k0 + k) * LANES + c % LANES]
+                             ? a.packed[(((long long)(c / LANES) * POINTS + p) * depth + k0 + k) * LANES + c % LANES]
                              : 0;
         }
         __syncthreads();
@@ -177,31 +173,31 @@ __device__ void winograd(const GpuArgs &a)
             half[0][j] = p[0] + (p[1] + p[2]);
             half[1][j] = (p[1] - p[2]) + p[3];
         }
-        const float add = bias && c < b[5] ? bias[c] : 0;
+        const float add = bias && c < b.c1 ? bias[c] : 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float v[2] = {half[r][0] + (half[r][1] + half[r][2]), (half[r][1] - half[r][2]) + half[r][3]};
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                if (y + r < b[3] && x + j < width) {
-                    float *p = out + pixel(g.target, n, y + r, x + j) + c;
+                if (y + r < b.y1 && x + j < width) {
+                    float *p = a.output + pixel(target, n, y + r, x + j) + c;
                     if (DATA)
                         *p = accumulate ? *p + v[j] : v[j];
                     else
-                        *p = activate(v[j] + add, activation);
+                        *p = activate(v[j] + add, option);
                 }
         }
     }
 }
 
-#define WINOGRADS(outs)                            \
-    KERNEL(channels_winograd_forward_##outs)       \
-    {                                              \
-        winograd<outs, false>(a);                  \
-    }                                              \
-    KERNEL(channels_winograd_backward_data_##outs) \
-    {                                              \
-        winograd<outs, true>(a);                   \
+#define WINOGRADS(outs)                                                            \
+    KERNEL_OF(channels_winograd_forward_##outs, channels_conv_forward)             \
+    {                                                                              \
+        winograd<outs, false>(a, a.input, a.bias, a.residual ? 0 : a.activation);  \
+    }                                                                              \
+    KERNEL_OF(channels_winograd_backward_data_##outs, channels_conv_backward_data) \
+    {                                                                              \
+        winograd<outs, true>(a, a.gradient, 0, a.accumulate);                      \
     }
 WINOGRADS(32)
 WINOGRADS(16)

@@ -13,53 +13,51 @@
  *
  * Input comes through the L1 cache (consecutive threads take consecutive lanes or pixels), weights from shared memory,
  * where all threads read the same number. FLIP exchanges the channels' roles and reverses the taps: the data gradient. */
-template <int COUNT, bool FLIP, int EPILOGUE>
-__device__ void convolve(const GpuArgs &a)
+template <int COUNT, bool FLIP, int EPILOGUE, typename Args>
+__device__ void convolve(const Args &a)
 {
     float *weights = shared; /* [CHANNELS_AT_ONCE][TAPS][COUNT] */
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
-    const int *b = block_bounds(a);
-    const float *input = (const float *)a.operand[0], *w = (const float *)a.operand[1];
-    const float *bias = FLIP ? 0 : (const float *)a.operand[2];
-    float *out = (float *)a.operand[FLIP ? 2 : 3];
-    unsigned char *index = (unsigned char *)a.operand[FLIP ? 3 : 4];
+    const Map source = a.in_map, target = a.out_map;
+    const auto &b = block_bounds(a);
+    const float *bias = FLIP ? 0 : a.bias;
+    float *out = a.output;
     const int spread = EPILOGUE == UNPOOL ? 2 : 1, scale = EPILOGUE == POOL ? 2 : 1;
-    const int first_row = b[4] * scale, rows = (b[5] - b[4]) * scale;
+    const int first_row = b.y0 * scale, rows = (b.y1 - b.y0) * scale;
     const int height = source.height + 2 * source.halo - 4, width = source.width + 2 * source.halo - 4;
     const int windows_x = EPILOGUE == POOL ? target.width : divide_up(width, 2), windows_y = divide_up(rows, 2);
-    const int items = (b[1] - b[0]) * windows_y * windows_x * source.lanes;
+    const int items = (b.g1 - b.g0) * windows_y * windows_x * source.lanes;
     const int tiles = divide_up(items, THREADS);
-    const int o0 = b[2] + (int)blockIdx.x / tiles * COUNT;
-    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4] * spread, b[5] * spread);
-    if (o0 >= b[3]) /* the whole CUDA block: no barrier is missed */
+    const int o0 = b.c0 + (int)blockIdx.x / tiles * COUNT;
+    clear_halo(target, out, b.g0, b.g1, b.c0, b.c1, b.y0 * spread, b.y1 * spread);
+    if (o0 >= b.c1) /* the whole CUDA block: no barrier is missed */
         return;
     const int item = (int)blockIdx.x % tiles * THREADS + threadIdx.x;
     const int lane = item % source.lanes, px = item / source.lanes % windows_x;
     const int wy = item / source.lanes / windows_x % windows_y;
-    const int g = b[0] + item / source.lanes / windows_x / windows_y;
+    const int g = b.g0 + item / source.lanes / windows_x / windows_y;
     const int y = first_row + 2 * wy, x = 2 * px;
     const bool active = item < items, two_rows = 2 * wy + 1 < rows, two_columns = x + 1 < width;
     float sum[COUNT][4];
     for (int o = 0; o < COUNT; o++)
         for (int k = 0; k < 4; k++)
-            sum[o][k] = FLIP || o0 + o >= b[3] ? 0 : bias[o0 + o];
+            sum[o][k] = FLIP || o0 + o >= b.c1 ? 0 : bias[o0 + o];
     for (int c0 = 0; c0 < source.channels; c0 += CHANNELS_AT_ONCE) {
         const int count = min(CHANNELS_AT_ONCE, source.channels - c0);
         __syncthreads();
         for (int i = threadIdx.x; i < count * TAPS * COUNT; i += THREADS) {
             const int o = o0 + i % COUNT, tap = i / COUNT % TAPS, c = c0 + i / COUNT / TAPS;
-            if (o >= b[3])
+            if (o >= b.c1)
                 weights[i] = 0;
             else if (FLIP)
-                weights[i] = w[((long long)c * target.channels + o) * TAPS + TAPS - 1 - tap];
+                weights[i] = a.weight[((long long)c * target.channels + o) * TAPS + TAPS - 1 - tap];
             else
-                weights[i] = w[((long long)o * source.channels + c) * TAPS + tap];
+                weights[i] = a.weight[((long long)o * source.channels + c) * TAPS + tap];
         }
         __syncthreads();
         if (!active)
             continue;
         for (int c = 0; c < count; c++) {
-            const float *corner = input + pixel(source, g, c0 + c, y - source.halo, x - source.halo) + lane;
+            const float *corner = a.input + pixel(source, g, c0 + c, y - source.halo, x - source.halo) + lane;
             const float *here = weights + c * TAPS * COUNT;
             float v[6][6];
 #pragma unroll
@@ -88,7 +86,7 @@ __device__ void convolve(const GpuArgs &a)
 #pragma unroll
     for (int o = 0; o < COUNT; o++) {
         const int channel = o0 + o;
-        if (channel >= b[3])
+        if (channel >= b.c1)
             break;
         if constexpr (EPILOGUE == POOL) {
             float best = sum[o][0];
@@ -99,11 +97,11 @@ __device__ void convolve(const GpuArgs &a)
                     best = sum[o][k];
                     which = k;
                 }
-            const int row = b[4] + wy;
+            const int row = b.y0 + wy;
             out[pixel(target, g, channel, row, px) + lane] = best <= 0 ? 0 : best;
-            index[((((long long)g * target.channels + channel) * target.height + row) * target.width + px) *
-                      target.lanes +
-                  lane] = best <= 0 ? 4 : which;
+            a.index[((((long long)g * target.channels + channel) * target.height + row) * target.width + px) *
+                        target.lanes +
+                    lane] = best <= 0 ? 4 : which;
         } else {
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -113,9 +111,9 @@ __device__ void convolve(const GpuArgs &a)
                 if constexpr (EPILOGUE == STORE) {
                     out[pixel(target, g, channel, yy, xx) + lane] = sum[o][k];
                 } else {
-                    const int at =
-                        index[((((long long)g * target.channels + channel) * height + yy) * width + xx) * source.lanes +
-                              lane];
+                    const int at = a.index[((((long long)g * target.channels + channel) * height + yy) * width + xx) *
+                                               source.lanes +
+                                           lane];
                     for (int i = 0; i < 4; i++)
                         out[pixel(target, g, channel, 2 * yy + i / 2, 2 * xx + i % 2) + lane] = at == i ? sum[o][k] : 0;
                 }
@@ -124,22 +122,22 @@ __device__ void convolve(const GpuArgs &a)
     }
 }
 
-#define CONVOLUTIONS(count)                   \
-    KERNEL(conv_forward_##count)              \
-    {                                         \
-        convolve<count, false, STORE>(a);     \
-    }                                         \
-    KERNEL(conv_relu_pool_##count)            \
-    {                                         \
-        convolve<count, false, POOL>(a);      \
-    }                                         \
-    KERNEL(conv_backward_data_##count)        \
-    {                                         \
-        convolve<count, true, STORE>(a);      \
-    }                                         \
-    KERNEL(conv_backward_data_unpool_##count) \
-    {                                         \
-        convolve<count, true, UNPOOL>(a);     \
+#define CONVOLUTIONS(count)                                      \
+    KERNEL_OF(conv_forward_##count, conv_relu_pool)              \
+    {                                                            \
+        convolve<count, false, STORE>(a);                        \
+    }                                                            \
+    KERNEL_OF(conv_relu_pool_##count, conv_relu_pool)            \
+    {                                                            \
+        convolve<count, false, POOL>(a);                         \
+    }                                                            \
+    KERNEL_OF(conv_backward_data_##count, conv_relu_pool)        \
+    {                                                            \
+        convolve<count, true, STORE>(a);                         \
+    }                                                            \
+    KERNEL_OF(conv_backward_data_unpool_##count, conv_relu_pool) \
+    {                                                            \
+        convolve<count, true, UNPOOL>(a);                        \
     }
 CONVOLUTIONS(2)
 CONVOLUTIONS(4)
@@ -155,21 +153,20 @@ CONVOLUTIONS(4)
 KERNEL(conv_backward_weights)
 {
     float *sums = shared; /* [SUMS][SUM_PITCH] */
-    const Map dy = map_at(a.integers), in = map_at(a.integers + 7);
-    const int *b = block_bounds(a);
-    const int o = b[3] + (int)blockIdx.x / in.channels, c = (int)blockIdx.x % in.channels;
-    if (o >= b[4])
+    const Map dy = a.dy_map, in = a.in_map;
+    const auto &b = block_bounds(a);
+    const int o = b.c0 + (int)blockIdx.x / in.channels, c = (int)blockIdx.x % in.channels;
+    if (o >= b.c1)
         return;
-    const float *gradient = (const float *)a.operand[0], *input = (const float *)a.operand[1];
     float sum[TAPS], bias = 0, window[5][5];
 #pragma unroll
     for (int k = 0; k < TAPS; k++)
         sum[k] = 0;
-    const int units = (b[2] - b[1]) * dy.height * dy.lanes;
+    const int units = (b.g1 - b.g0) * dy.height * dy.lanes;
     for (int u = threadIdx.x; u < units; u += THREADS) {
-        const int lane = u % dy.lanes, y = u / dy.lanes % dy.height, g = b[1] + u / dy.lanes / dy.height;
-        const float *d = gradient + pixel(dy, g, o, y, 0) + lane;
-        const float *p = input + pixel(in, g, c, y - in.halo, -in.halo) + lane;
+        const int lane = u % dy.lanes, y = u / dy.lanes % dy.height, g = b.g0 + u / dy.lanes / dy.height;
+        const float *d = a.gradient + pixel(dy, g, o, y, 0) + lane;
+        const float *p = a.input + pixel(in, g, c, y - in.halo, -in.halo) + lane;
         const long long row = (long long)in.pitch * in.lanes;
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -211,8 +208,8 @@ KERNEL(conv_backward_weights)
         const float *q = sums + 4 * threadIdx.x;
         const float total = (q[0] + q[1]) + (q[2] + q[3]);
         const long long numbers = (long long)in.channels * TAPS + 1;
-        float *out = (float *)a.operand[2] + ((long long)b[0] * dy.channels + o) * numbers +
+        float *out = a.output + ((long long)b.partial * dy.channels + o) * numbers +
                      (threadIdx.x < TAPS ? c * TAPS + threadIdx.x : numbers - 1);
-        *out = a.integers[14] ? *out + total : total;
+        *out = a.accumulate ? *out + total : total;
     }
 }

@@ -45,8 +45,8 @@ INLINE void start_tile(const ConvTask *t, const int R, const int N, int o, Vec s
         splat(t->bias ? t->bias[o + r] : 0.0f);
 }
 
-INLINE void store_tile(const ConvTask *t, const int R, const int N, int o, int y, int x,
-                       Vec sum[TILE_R][TILE_X * REGISTERS])
+INLINE void store_outputs(const ConvTask *t, const int R, const int N, int o, int y, int x,
+                          Vec sum[TILE_R][TILE_X * REGISTERS])
 {
     float *to = t->out + o * t->out_channel + y * t->out_row + x * LANES;
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < N * REGISTERS; i++)
@@ -76,10 +76,10 @@ INLINE void tested_tile(const ConvTask *t, const Extent *exist, const int R, con
                 }
             }
         }
-    store_tile(t, R, N, o, y, x, sum);
+    store_outputs(t, R, N, o, y, x, sum);
 }
 
-INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
+INLINE void taps_product_tile(const ConvTask *t, const Extent *unused, const int R, const int N, int o, int y, int x)
 {
     Vec sum[TILE_R][TILE_X * REGISTERS];
     start_tile(t, R, N, o, sum);
@@ -96,37 +96,37 @@ INLINE void product_tile(const ConvTask *t, const Extent *unused, const int R, c
                 UNROLL for (int i = 0; i < N * REGISTERS; i++) sum[r][i] += weight * in[i];
             }
         }
-    store_tile(t, R, N, o, y, x, sum);
+    store_outputs(t, R, N, o, y, x, sum);
 }
 
 typedef void (*TileLoop)(const ConvTask *, const Extent *, int, int, int);
-#define TILE(KIND, R, N)                                                                      \
+#define LANES_TILE_OF(KIND, R, N)                                                             \
     static void KIND##_##R##_##N(const ConvTask *t, const Extent *exist, int o, int y, int x) \
     {                                                                                         \
         KIND##_tile(t, exist, R, N, o, y, x);                                                 \
     }
 #if TILE_R == 5
 #define TABLE(KIND, N)      {KIND##_1_##N, KIND##_2_##N, KIND##_3_##N, KIND##_4_##N, KIND##_5_##N}
-#define MORE_TILES(KIND, N) TILE(KIND, 3, N) TILE(KIND, 4, N) TILE(KIND, 5, N)
+#define MORE_TILES(KIND, N) LANES_TILE_OF(KIND, 3, N) LANES_TILE_OF(KIND, 4, N) LANES_TILE_OF(KIND, 5, N)
 #else
 #define TABLE(KIND, N) {KIND##_1_##N, KIND##_2_##N}
 #define MORE_TILES(KIND, N)
 #endif
-#define TILES(KIND, N)  \
-    TILE(KIND, 1, N)    \
-    TILE(KIND, 2, N)    \
-    MORE_TILES(KIND, N) \
+#define LANES_TILES_OF(KIND, N) \
+    LANES_TILE_OF(KIND, 1, N)   \
+    LANES_TILE_OF(KIND, 2, N)   \
+    MORE_TILES(KIND, N)         \
     static const TileLoop KIND##_tiles_##N[TILE_R] = TABLE(KIND, N);
-TILES(tested, 1)
-TILES(product, 1)
+LANES_TILES_OF(tested, 1)
+LANES_TILES_OF(taps_product, 1)
 #if TILE_X == 4
-TILES(tested, 4)
-TILES(product, 4)
-#define WIDE(KIND) KIND##_tiles_4
+LANES_TILES_OF(tested, 4)
+LANES_TILES_OF(taps_product, 4)
+#define WIDE_TILES_OF(KIND) KIND##_tiles_4
 #else
-TILES(tested, 2)
-TILES(product, 2)
-#define WIDE(KIND) KIND##_tiles_2
+LANES_TILES_OF(tested, 2)
+LANES_TILES_OF(taps_product, 2)
+#define WIDE_TILES_OF(KIND) KIND##_tiles_2
 #endif
 
 static void run_tiles(const ConvTask *t, const Extent *exist, const TileLoop *wide, const TileLoop *narrow)
@@ -145,12 +145,12 @@ static void run_tiles(const ConvTask *t, const Extent *exist, const TileLoop *wi
 
 static void tested(const ConvTask *t, const Extent *exist)
 {
-    run_tiles(t, exist, WIDE(tested), tested_tiles_1);
+    run_tiles(t, exist, WIDE_TILES_OF(tested), tested_tiles_1);
 }
 
-static void product(const ConvTask *t)
+static void taps_product(const ConvTask *t)
 {
-    run_tiles(t, NULL, WIDE(product), product_tiles_1);
+    run_tiles(t, NULL, WIDE_TILES_OF(taps_product), taps_product_tiles_1);
 }
 
 static void copy_taps(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
@@ -189,11 +189,11 @@ static void gradient_plain(const WeightGradientTask *t, const Extent *exist)
                 }
 }
 
-#define MAX_SUMS (TILE_R * KERNEL)
+#define TESTED_SUMS (TILE_R * KERNEL)
 
 /* R channels x one kernel row. Taps of copied inputs are `tap` floats apart, else a pixel. */
-INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky,
-                          const float *dy, const float *x, float *out)
+INLINE void tested_gradient_tile(const WeightGradientTask *t, const Extent *exist, const int R, ptrdiff_t tap, int ky,
+                                 const float *dy, const float *x, float *out)
 {
     Vec sum[TILE_R][KERNEL];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int k = 0; k < KERNEL; k++) sum[r][k] = (Vec){0};
@@ -216,7 +216,7 @@ INLINE void gradient_tile(const WeightGradientTask *t, const Extent *exist, cons
                 }
             }
     }
-    float sums[(MAX_SUMS + VL - 1) / VL * VL];
+    float sums[(TESTED_SUMS + VL - 1) / VL * VL];
     Vec *flat = &sum[0][0];
     UNROLL for (int i = 0; i < R * KERNEL; i += VL)
         store(sums + i, lane_sums(flat + i, R * KERNEL - i < VL ? R * KERNEL - i : VL));
@@ -239,20 +239,20 @@ INLINE void run_gradient(const WeightGradientTask *t, const Extent *exist, const
                 float *out = t->out + o * t->out_channel + c * TAPS + ky * KERNEL;
                 switch (r) {
                 case 1:
-                    gradient_tile(t, exist, 1, tap, ky, dy, x, out);
+                    tested_gradient_tile(t, exist, 1, tap, ky, dy, x, out);
                     break;
                 case 2:
-                    gradient_tile(t, exist, 2, tap, ky, dy, x, out);
+                    tested_gradient_tile(t, exist, 2, tap, ky, dy, x, out);
                     break;
 #if TILE_R == 5
                 case 3:
-                    gradient_tile(t, exist, 3, tap, ky, dy, x, out);
+                    tested_gradient_tile(t, exist, 3, tap, ky, dy, x, out);
                     break;
                 case 4:
-                    gradient_tile(t, exist, 4, tap, ky, dy, x, out);
+                    tested_gradient_tile(t, exist, 4, tap, ky, dy, x, out);
                     break;
                 case 5:
-                    gradient_tile(t, exist, 5, tap, ky, dy, x, out);
+                    tested_gradient_tile(t, exist, 5, tap, ky, dy, x, out);
                     break;
 #endif
                 }
@@ -274,7 +274,7 @@ const LanesAlgorithmsLoops ISA_SYMBOL(forktask_lanes_algorithms) = {
     .plain = plain,
     .tested = tested,
     .copy_taps = copy_taps,
-    .product = product,
+    .product = taps_product,
     .gradient_plain = gradient_plain,
     .gradient_tested = gradient_tested,
     .gradient_product = gradient_product,

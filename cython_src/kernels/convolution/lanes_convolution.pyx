@@ -18,187 +18,126 @@ pad          the input copied between zeros first, then one output pixel at a ti
 pad_blocked  the same with the direct algorithm's tiles
 """
 
-from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..maps.lanes_loops cimport LanesLoops
-from ..pooling.lanes_loops cimport LanesPoolingLoops
-from ..simd.lanes cimport LANES
+from convolution_c cimport *
+from pooling_c cimport *
+
+from ..maps.lanes cimport clear_halo, offset, plane_size
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
-from .lanes_loops cimport KERNEL, TAPS, ConvTask, LanesConvolutionLoops, WeightGradientTask
 
 from functools import partial
 
 import numpy as np
 
+from ..interface.arguments import LANES_BOX, map_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps import lanes as lanes_maps
-from ..maps.lanes import BOX, interior, map_attributes
+from ..maps.lanes import interior
 
 
-cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
-    const int LANES_TILE
-
-    ctypedef struct VectorRows:
-        int rows, vectors
-        Py_ssize_t row
-
-    VectorRows rows_as_vectors(int lanes, int width, int pitch, int rows)
-    bint direct_buffers(int lanes, int width, bint stores)
-    int direct_rows(int lanes, int width, int pitch)
-    Py_ssize_t direct_channel(const VectorRows *r)
-    Py_ssize_t direct_scratch(int lanes, int width, int pitch, bint stores, int channels, int rows)
-
-    const int ALGORITHM_IM2COL, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED
-    const int PAIR_ROWS
-
-    ctypedef struct AlgorithmScratch:
-        Py_ssize_t copied, end
-
-    int algorithm_rows(int algorithm, int rows)
-    Py_ssize_t algorithm_channel(int width)
-    AlgorithmScratch algorithm_scratch(int algorithm, bint stores, int inputs, int outputs, int width, int rows)
-
-
-cdef extern from "cython_src/kernels/convolution/lanes_algorithms_loops.h" nogil:
-    ctypedef struct Extent:
-        int top, bottom, left, right
-
-    ctypedef struct LanesAlgorithmsLoops:
-        void (*plain)(const ConvTask *, const Extent *) noexcept nogil
-        void (*tested)(const ConvTask *, const Extent *) noexcept nogil
-        void (*copy_taps)(const float *, Py_ssize_t, Py_ssize_t, int, int, int, float *) noexcept nogil
-        void (*product)(const ConvTask *) noexcept nogil
-        void (*gradient_plain)(const WeightGradientTask *, const Extent *) noexcept nogil
-        void (*gradient_tested)(const WeightGradientTask *, const Extent *) noexcept nogil
-        void (*gradient_product)(const WeightGradientTask *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const LanesConvolutionLoops *lanes_convolution
-        const LanesPoolingLoops *lanes_pooling
-        const LanesLoops *lanes
-        const LanesAlgorithmsLoops *lanes_algorithms
-
-
-cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
+cdef int convolve(const conv_relu_pool_args *a, const TaskContext *context, bint flip,
                   Epilogue epilogue) noexcept nogil:
-    """All parts of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
-    involved)."""
-    cdef Map source, target
+    """All parts of the convolution. Bounds: pooled rows where a pooling is involved."""
+    cdef const Map *source = &a.in_map
+    cdef const Map *target = &a.out_map
     cdef ConvTask t
     cdef VectorRows vectors
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *x = <const float *> a.operand[0]
-    cdef const float *w = <const float *> a.operand[1]
-    cdef const float *bias = NULL if flip else <const float *> a.operand[2]
-    cdef float *out = <float *> a.operand[2 if flip else 3]
-    cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *scratch = <float *> context.scratch
-    cdef int g, o, y, i, k, n, count, stop, step, tile, spread, width
-    cdef bint buffers
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    t.in_channel = plane_size(&source)
+    cdef int width = source.width + 2 * source.halo - (KERNEL - 1)
+    cdef int step = direct_rows(source.lanes, width, source.pitch)
+    cdef bint buffers = direct_buffers(source.lanes, width, epilogue == STORE)
+    cdef int tile = LANES_TILE if (a.box.c1 - a.box.c0) % LANES_TILE == 0 else LANES_TILE - 1
+    # Rows of the convolution in one of the bounds; rows of the output in one.
+    cdef int k = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
+    cdef int g, o, y, i, n, count, stop
+    t.in_channel = plane_size(source)
     t.in_row = <Py_ssize_t> source.pitch * source.lanes
     t.channels_in = source.channels
     t.pixel = source.lanes
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
-    width = source.width + 2 * source.halo - (KERNEL - 1)
-    buffers = direct_buffers(source.lanes, width, epilogue == STORE)
-    step = direct_rows(source.lanes, width, source.pitch)
-    tile = LANES_TILE if (b[3] - b[2]) % LANES_TILE == 0 else LANES_TILE - 1
-    # Rows of the convolution in one of the bounds; rows of the output in one.
-    k = 2 if epilogue == POOL else 1
-    spread = 2 if epilogue == UNPOOL else 1
-    for g in range(b[0], b[1]):
-        o = b[2]
-        while o < b[3]:
-            count = min(tile, b[3] - o)
+    for g in range(a.box.g0, a.box.g1):
+        o = a.box.c0
+        while o < a.box.c1:
+            count = min(tile, a.box.c1 - o)
             t.channels_out = count
-            t.w = w + o * t.w_out
-            t.bias = NULL if flip else bias + o
-            y = b[4] * k
-            stop = b[5] * k
+            t.w = a.weight + o * t.w_out
+            t.bias = NULL if flip else a.bias + o
+            y = a.box.y0 * k
+            stop = a.box.y1 * k
             while y < stop:
                 n = min(step, stop - y)
                 vectors = rows_as_vectors(source.lanes, width, source.pitch, n)
                 t.rows = vectors.rows
                 t.vectors = vectors.vectors
-                t.input = x + offset(&source, g, 0, y - source.halo) - source.halo * source.lanes
+                t.input = a.input + offset(source, g, 0, y - source.halo) - source.halo * source.lanes
                 if buffers:
                     t.out = scratch
                     t.out_channel = direct_channel(&vectors)
                     t.out_row = vectors.row
                 else:
-                    t.out = out + offset(&target, g, o, y)
-                    t.out_channel = plane_size(&target)
+                    t.out = a.output + offset(target, g, o, y)
+                    t.out_channel = plane_size(target)
                     t.out_row = <Py_ssize_t> target.pitch * target.lanes
-                micro.lanes_convolution.convolve(&t)
-                if buffers:
-                    for i in range(count):
-                        finish_rows(micro.lanes_pooling, epilogue, &target, out, index, g, o + i, y, 0, n, width,
-                                    scratch + i * t.out_channel, t.out_row)
+                lanes_convolution_loops(a.micro).convolve(&t)
+                for i in range(count if buffers else 0):
+                    finish_rows(lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o + i, y, 0, n,
+                                width, scratch + i * t.out_channel, t.out_row)
                 y += n
             for i in range(count):
-                clear_halo(&target, out, g, o + i, b[4] * spread, b[5] * spread)
+                clear_halo(target, a.output, g, o + i, a.box.y0 * spread, a.box.y1 * spread)
             o += count
     return 0
 
 
+# These four have their operands in the same places: all are read as the second.
 cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, STORE)
+    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
+    return convolve(&a, context, False, STORE)
 
 
 cdef int conv_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, POOL)
+    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
+    return convolve(&a, context, False, POOL)
 
 
 cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
+    return convolve(&a, context, True, STORE)
 
 
-cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block,
-                                   const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True, UNPOOL)
+cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
+    return convolve(&a, context, True, UNPOOL)
 
 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: partial buffer, groups, output channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Map dy, x
+    cdef conv_backward_weights_args a = read_conv_backward_weights(args, block)
     cdef WeightGradientTask t
     cdef VectorRows vectors
     cdef Py_ssize_t row
-    read_map(&dy, a.integers)
-    read_map(&x, a.integers + 7)
-    vectors = rows_as_vectors(dy.lanes, dy.width, dy.pitch, dy.height)
+    vectors = rows_as_vectors(a.dy_map.lanes, a.dy_map.width, a.dy_map.pitch, a.dy_map.height)
     t.rows = vectors.rows
     t.vectors = vectors.vectors
-    t.dy = <const float *> a.operand[0] + offset(&dy, b[1], b[3], 0)
-    t.x = <const float *> a.operand[1] + offset(&x, b[1], 0, -x.halo) - x.halo * x.lanes
-    t.dy_channel = plane_size(&dy)
-    t.dy_group = t.dy_channel * dy.channels
-    t.dy_row = <Py_ssize_t> dy.pitch * dy.lanes
-    t.x_channel = plane_size(&x)
-    t.x_group = t.x_channel * x.channels
-    t.x_row = <Py_ssize_t> x.pitch * x.lanes
-    t.groups = b[2] - b[1]
-    t.channels_in = x.channels
-    t.channels_out = b[4] - b[3]
-    t.pixel = x.lanes
-    t.accumulate = <int> a.integers[14]
-    t.out_channel = x.channels * TAPS + 1
-    row = <Py_ssize_t> b[0] * dy.channels + b[3]
-    t.out = <float *> a.operand[2] + row * t.out_channel
-    (<const Micro *> a.micro).lanes_convolution.weight_gradient(&t)
+    t.dy = a.gradient + offset(&a.dy_map, a.box.g0, a.box.c0, 0)
+    t.x = a.input + offset(&a.in_map, a.box.g0, 0, -a.in_map.halo) - a.in_map.halo * a.in_map.lanes
+    t.dy_channel = plane_size(&a.dy_map)
+    t.dy_group = t.dy_channel * a.dy_map.channels
+    t.dy_row = a.dy_map.pitch * a.dy_map.lanes
+    t.x_channel = plane_size(&a.in_map)
+    t.x_group = t.x_channel * a.in_map.channels
+    t.x_row = a.in_map.pitch * a.in_map.lanes
+    t.groups = a.box.g1 - a.box.g0
+    t.channels_in = a.in_map.channels
+    t.channels_out = a.box.c1 - a.box.c0
+    t.pixel = a.in_map.lanes
+    t.accumulate = a.accumulate
+    t.out_channel = a.in_map.channels * TAPS + 1
+    row = a.partial * a.dy_map.channels + a.box.c0
+    t.out = a.output + row * t.out_channel
+    lanes_convolution_loops(a.micro).weight_gradient(&t)
     return 0
 
 
@@ -298,17 +237,17 @@ STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, Fal
 MAPS = map_attributes("in") + map_attributes("out")
 
 register(KernelSpec(
-    "conv_forward", ("input", "weight", "bias", "output"), MAPS, (), BOX, _conv_forward_reference,
+    "conv_forward", ("input", "weight", "bias", "output", "index?"), MAPS, (), LANES_BOX, _conv_forward_reference,
     <uintptr_t> &conv_forward, scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), BOX,
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), LANES_BOX,
     _conv_relu_pool_reference,
     <uintptr_t> &conv_relu_pool, scratch_bytes=POOLED))
 register(KernelSpec(
-    "conv_backward_data", ("gradient", "weight", "output"), MAPS, (), BOX, _conv_backward_data_reference,
-    <uintptr_t> &conv_backward_data, scratch_bytes=STORED))
+    "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
+    _conv_backward_data_reference, <uintptr_t> &conv_backward_data, scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_backward_data_unpool", ("gradient", "weight", "output", "index"), MAPS, (), BOX,
+    "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), MAPS, (), LANES_BOX,
     _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool,
     scratch_bytes=SPREAD))
 register(KernelSpec(
@@ -331,36 +270,23 @@ cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, 
             out += inside + 2 * border
 
 
-cdef int convolve_compared(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint flip,
+cdef int convolve_compared(const conv_algorithm_relu_pool_args *a, const TaskContext *context, bint flip,
                            Epilogue epilogue) noexcept nogil:
-    """bounds: groups, output channels, rows (pooled rows where a pooling is involved)."""
-    cdef Map source, target
+    """Bounds: pooled rows where a pooling is involved."""
+    cdef const Map *source = &a.in_map
+    cdef const Map *target = &a.out_map
+    cdef const LanesAlgorithmsLoops *loops = lanes_algorithms_loops(a.micro)
     cdef ConvTask t
     cdef Extent exist
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *x = <const float *> a.operand[0]
-    cdef const float *w = <const float *> a.operand[1]
-    cdef const float *bias = NULL if flip else <const float *> a.operand[2]
-    cdef float *out = <float *> a.operand[2 if flip else 3]
-    cdef uint8_t *index = <uint8_t *> a.operand[3 if flip else 4] if epilogue != STORE else NULL
     cdef float *tile = <float *> context.scratch
-    cdef float *copied
     cdef const float *first
-    cdef int algorithm = <int> a.integers[14]
-    cdef int g, o, y, first_row, i, n, count, rows, strip, height, width, scale, spread
-    cdef Py_ssize_t tile_channel, tile_row
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    height = source.height + 2 * source.halo - (KERNEL - 1)
-    width = source.width + 2 * source.halo - (KERNEL - 1)
-    tile_row = <Py_ssize_t> width * LANES
-    tile_channel = algorithm_channel(width)
-    scale = 2 if epilogue == POOL else 1
-    spread = 2 if epilogue == UNPOOL else 1
-    copied = tile + algorithm_scratch(algorithm, epilogue == STORE, source.channels, b[3] - b[2], width,
-                                      (b[5] - b[4]) * scale).copied
-    strip = algorithm_rows(algorithm, height)
+    cdef int algorithm = a.algorithm, scale = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
+    cdef int height = source.height + 2 * source.halo - (KERNEL - 1)
+    cdef int width = source.width + 2 * source.halo - (KERNEL - 1), strip = algorithm_rows(algorithm, height)
+    cdef Py_ssize_t tile_channel = algorithm_channel(width), tile_row = <Py_ssize_t> width * LANES
+    cdef float *copied = tile + algorithm_scratch(
+        algorithm, epilogue == STORE, source.channels, a.box.c1 - a.box.c0, width, (a.box.y1 - a.box.y0) * scale).copied
+    cdef int g, o, y, first_row, i, n, count, rows
     t.channels_in = source.channels
     t.vectors = width
     t.pixel = LANES
@@ -369,29 +295,29 @@ cdef int convolve_compared(const KernelArgs *a, Py_ssize_t block, const TaskCont
     t.w_in = target.channels * TAPS if flip else TAPS
     exist.left = source.halo
     exist.right = source.halo + source.width
-    for g in range(b[0], b[1]):
-        y = b[4] * scale
-        while y < b[5] * scale:
-            rows = min(strip, b[5] * scale - y)
-            first = x + offset(&source, g, 0, y - source.halo) - source.halo * LANES
-            t.in_channel = plane_size(&source)
+    for g in range(a.box.g0, a.box.g1):
+        y = a.box.y0 * scale
+        while y < a.box.y1 * scale:
+            rows = min(strip, a.box.y1 * scale - y)
+            first = a.input + offset(source, g, 0, y - source.halo) - source.halo * LANES
+            t.in_channel = plane_size(source)
             t.in_row = <Py_ssize_t> source.pitch * LANES
             if algorithm == ALGORITHM_IM2COL:
-                micro.lanes_algorithms.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
+                loops.copy_taps(first, t.in_channel, t.in_row, source.channels, rows, width, copied)
                 first = copied
                 t.in_row = tile_row
                 t.in_channel = TAPS * rows * tile_row
             elif algorithm >= ALGORITHM_PAD:
-                copy_padded(&source, x, g, y - source.halo, rows + KERNEL - 1, copied)
+                copy_padded(source, a.input, g, y - source.halo, rows + KERNEL - 1, copied)
                 first = copied
                 t.in_row = tile_row + (KERNEL - 1) * LANES
                 t.in_channel = (rows + KERNEL - 1) * t.in_row
-            o = b[2]
-            while o < b[3]:
-                count = min(LANES_TILE, b[3] - o)
+            o = a.box.c0
+            while o < a.box.c1:
+                count = min(LANES_TILE, a.box.c1 - o)
                 t.channels_out = count
-                t.w = w + o * t.w_out
-                t.bias = NULL if flip else bias + o
+                t.w = a.weight + o * t.w_out
+                t.bias = NULL if flip else a.bias + o
                 first_row = y
                 while first_row < y + rows:
                     n = min(PAIR_ROWS, y + rows - first_row)
@@ -400,113 +326,112 @@ cdef int convolve_compared(const KernelArgs *a, Py_ssize_t block, const TaskCont
                     exist.top = max(0, source.halo - first_row)
                     exist.bottom = source.halo + source.height - first_row
                     if epilogue == STORE:
-                        t.out = out + offset(&target, g, o, first_row)
-                        t.out_channel = plane_size(&target)
+                        t.out = a.output + offset(target, g, o, first_row)
+                        t.out_channel = plane_size(target)
                         t.out_row = <Py_ssize_t> target.pitch * LANES
                     else:
                         t.out = tile
                         t.out_channel = tile_channel
                         t.out_row = tile_row
                     if algorithm == ALGORITHM_IM2COL:
-                        micro.lanes_algorithms.product(&t)
+                        loops.product(&t)
                     elif algorithm == ALGORITHM_TESTED_BLOCKED:
-                        micro.lanes_algorithms.tested(&t, &exist)
+                        loops.tested(&t, &exist)
                     elif algorithm == ALGORITHM_PAD_BLOCKED:
-                        micro.lanes_convolution.convolve(&t)
+                        lanes_convolution_loops(a.micro).convolve(&t)
                     else:
-                        micro.lanes_algorithms.plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
+                        loops.plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
                     for i in range(count if t.out == tile else 0):
-                        finish_rows(
-                            micro.lanes_pooling, epilogue, &target, out, index, g, o + i, first_row, 0, n, width,
-                            tile + i * tile_channel, tile_row)
+                        finish_rows(lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o + i,
+                                    first_row, 0, n, width, tile + i * tile_channel, tile_row)
                     first_row += n
                 o += count
             y += rows
-        for o in range(b[2], b[3]):
-            clear_halo(&target, out, g, o, b[4] * spread, b[5] * spread)
+        for o in range(a.box.c0, a.box.c1):
+            clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
     return 0
 
 
+# As above, these four have their operands in the same places.
 cdef int conv_algorithm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve_compared(<const KernelArgs *> args, block, context, False, STORE)
+    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
+    return convolve_compared(&a, context, False, STORE)
 
 
 cdef int conv_algorithm_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve_compared(<const KernelArgs *> args, block, context, False, POOL)
+    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
+    return convolve_compared(&a, context, False, POOL)
 
 
 cdef int conv_algorithm_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve_compared(<const KernelArgs *> args, block, context, True, STORE)
+    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
+    return convolve_compared(&a, context, True, STORE)
 
 
 cdef int conv_algorithm_backward_data_unpool(const void *args, Py_ssize_t block,
                                              const TaskContext *context) noexcept nogil:
-    return convolve_compared(<const KernelArgs *> args, block, context, True, UNPOOL)
+    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
+    return convolve_compared(&a, context, True, UNPOOL)
 
 
 cdef int conv_algorithm_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: partial buffer, groups, output channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef Map dy, x
+    cdef conv_algorithm_backward_weights_args a = read_conv_algorithm_backward_weights(args, block)
     cdef WeightGradientTask t
     cdef Extent exist
     cdef float *copied = <float *> context.scratch
     cdef float *to
     cdef float total
-    cdef const float *inputs = <const float *> a.operand[1]
-    cdef int algorithm = <int> a.integers[15]
+    cdef int algorithm = a.algorithm
     cdef int g, o, y, rows, strip
-    read_map(&dy, a.integers)
-    read_map(&x, a.integers + 7)
-    strip = algorithm_rows(algorithm, dy.height)
-    t.channels_in = x.channels
-    t.channels_out = b[4] - b[3]
-    t.vectors = dy.width
+    strip = algorithm_rows(algorithm, a.dy_map.height)
+    t.channels_in = a.in_map.channels
+    t.channels_out = a.box.c1 - a.box.c0
+    t.vectors = a.dy_map.width
     t.pixel = LANES
     t.groups = 1
     t.dy_group = t.x_group = 0
-    t.dy_channel = plane_size(&dy)
-    t.dy_row = <Py_ssize_t> dy.pitch * LANES
-    t.out_channel = x.channels * TAPS + 1
-    t.out = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * t.out_channel
-    t.accumulate = <int> a.integers[14]
-    exist.left = x.halo
-    exist.right = x.halo + x.width
-    for g in range(b[1], b[2]):
+    t.dy_channel = plane_size(&a.dy_map)
+    t.dy_row = a.dy_map.pitch * LANES
+    t.out_channel = a.in_map.channels * TAPS + 1
+    t.out = a.output + (a.partial * a.dy_map.channels + a.box.c0) * t.out_channel
+    t.accumulate = a.accumulate
+    exist.left = a.in_map.halo
+    exist.right = a.in_map.halo + a.in_map.width
+    for g in range(a.box.g0, a.box.g1):
         y = 0
-        while y < dy.height:
-            rows = min(strip, dy.height - y)
+        while y < a.dy_map.height:
+            rows = min(strip, a.dy_map.height - y)
             t.rows = rows
-            t.dy = <const float *> a.operand[0] + offset(&dy, g, b[3], y)
-            t.x = inputs + offset(&x, g, 0, y - x.halo) - x.halo * LANES
-            t.x_channel = plane_size(&x)
-            t.x_row = <Py_ssize_t> x.pitch * LANES
-            exist.top = max(0, x.halo - y)
-            exist.bottom = x.halo + x.height - y
+            t.dy = a.gradient + offset(&a.dy_map, g, a.box.c0, y)
+            t.x = a.input + offset(&a.in_map, g, 0, y - a.in_map.halo) - a.in_map.halo * LANES
+            t.x_channel = plane_size(&a.in_map)
+            t.x_row = a.in_map.pitch * LANES
+            exist.top = max(0, a.in_map.halo - y)
+            exist.bottom = a.in_map.halo + a.in_map.height - y
             if algorithm == ALGORITHM_IM2COL:
-                micro.lanes_algorithms.copy_taps(t.x, t.x_channel, t.x_row, x.channels, rows, dy.width, copied)
+                lanes_algorithms_loops(a.micro).copy_taps(t.x, t.x_channel, t.x_row, a.in_map.channels, rows,
+                                                          a.dy_map.width, copied)
                 t.x = copied
-                t.x_row = <Py_ssize_t> dy.width * LANES
+                t.x_row = a.dy_map.width * LANES
                 t.x_channel = TAPS * rows * t.x_row
-                micro.lanes_algorithms.gradient_product(&t)
+                lanes_algorithms_loops(a.micro).gradient_product(&t)
             elif algorithm >= ALGORITHM_PAD:
-                copy_padded(&x, inputs, g, y - x.halo, rows + KERNEL - 1, copied)
+                copy_padded(&a.in_map, a.input, g, y - a.in_map.halo, rows + KERNEL - 1, copied)
                 t.x = copied
-                t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * LANES
+                t.x_row = <Py_ssize_t> (a.dy_map.width + KERNEL - 1) * LANES
                 t.x_channel = (rows + KERNEL - 1) * t.x_row
                 if algorithm == ALGORITHM_PAD:
-                    micro.lanes_algorithms.gradient_plain(&t, NULL)
+                    lanes_algorithms_loops(a.micro).gradient_plain(&t, NULL)
             elif algorithm == ALGORITHM_TESTED_BLOCKED:
-                micro.lanes_algorithms.gradient_tested(&t, &exist)
+                lanes_algorithms_loops(a.micro).gradient_tested(&t, &exist)
             else:
-                micro.lanes_algorithms.gradient_plain(&t, &exist)
+                lanes_algorithms_loops(a.micro).gradient_plain(&t, &exist)
             if algorithm == ALGORITHM_PAD_BLOCKED:
-                micro.lanes_convolution.weight_gradient(&t)  # with dY's sums
+                lanes_convolution_loops(a.micro).weight_gradient(&t)  # with dY's sums
             else:
                 for o in range(t.channels_out):
-                    total = micro.lanes.sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, <Py_ssize_t> dy.width * LANES)
+                    total = lanes_loops(a.micro).sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row,
+                                                          a.dy_map.width * LANES)
                     to = t.out + o * t.out_channel + t.channels_in * TAPS
                     to[0] = to[0] + total if t.accumulate else total
             t.accumulate = True
@@ -530,20 +455,20 @@ def _weights_scratch(attributes, bounds, operands):
 STORED, POOLED, SPREAD = (partial(_compared_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 COMPARED_MAPS = MAPS + ("algorithm",)
 register(KernelSpec(
-    "conv_algorithm_forward", ("input", "weight", "bias", "output"), COMPARED_MAPS, (), BOX,
-    _conv_forward_reference, <uintptr_t> &conv_algorithm_forward,
+    "conv_algorithm_forward", ("input", "weight", "bias", "output", "index?"), COMPARED_MAPS, (),
+    LANES_BOX, _conv_forward_reference, <uintptr_t> &conv_algorithm_forward,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_algorithm_relu_pool", ("input", "weight", "bias", "output", "index"), COMPARED_MAPS, (), BOX,
-    _conv_relu_pool_reference, <uintptr_t> &conv_algorithm_relu_pool,
+    "conv_algorithm_relu_pool", ("input", "weight", "bias", "output", "index"), COMPARED_MAPS, (),
+    LANES_BOX, _conv_relu_pool_reference, <uintptr_t> &conv_algorithm_relu_pool,
     scratch_bytes=POOLED))
 register(KernelSpec(
-    "conv_algorithm_backward_data", ("gradient", "weight", "output"), COMPARED_MAPS, (), BOX,
-    _conv_backward_data_reference, <uintptr_t> &conv_algorithm_backward_data,
+    "conv_algorithm_backward_data", ("gradient", "weight", "bias?", "output", "index?"), COMPARED_MAPS, (),
+    LANES_BOX, _conv_backward_data_reference, <uintptr_t> &conv_algorithm_backward_data,
     scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_algorithm_backward_data_unpool", ("gradient", "weight", "output", "index"), COMPARED_MAPS, (), BOX,
-    _conv_backward_data_unpool_reference, <uintptr_t> &conv_algorithm_backward_data_unpool,
+    "conv_algorithm_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), COMPARED_MAPS, (),
+    LANES_BOX, _conv_backward_data_unpool_reference, <uintptr_t> &conv_algorithm_backward_data_unpool,
     scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_algorithm_backward_weights", ("gradient", "input", "output"),

@@ -1,10 +1,10 @@
 """What becomes of the rows that a convolution with images in the lanes has computed, whatever its algorithm."""
 
-from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from ..maps.lanes cimport Map, offset
-from ..pooling.lanes_loops cimport LanesPoolingLoops
+from pooling_c cimport *
+
+from ..maps.lanes cimport offset
 
 
 cdef enum Epilogue:

@@ -118,13 +118,13 @@ enum {
 };
 
 /* Forward pass and data gradient: transformed inputs, products, four rows of results. */
-typedef struct WinogradScratch {
+typedef struct LanesWinogradScratch {
     ptrdiff_t v_point, m, m_point, rows, end;
-} WinogradScratch;
+} LanesWinogradScratch;
 
-static inline WinogradScratch winograd_scratch(int inputs, int outputs)
+static inline LanesWinogradScratch lanes_winograd_scratch(int inputs, int outputs)
 {
-    WinogradScratch s;
+    LanesWinogradScratch s;
     s.v_point = (ptrdiff_t)inputs * WINOGRAD_STRIP * LANES + WINOGRAD_PAD;
     s.m = WINOGRAD_POINTS * s.v_point;
     s.m_point = (ptrdiff_t)outputs * WINOGRAD_STRIP * LANES + WINOGRAD_PAD;

@@ -9,48 +9,19 @@ Sums run over the input channels in order: as in the direct algorithm, results d
 into blocks. Rounding errors are larger than those of the direct algorithm, about five times on average.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uintptr_t
+from convolution_c cimport *
+from pooling_c cimport *
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
+from ..maps.lanes cimport clear_halo, offset, plane_size
 from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
-from ..maps.lanes cimport Map, clear_halo, offset, plane_size, read_map
-from ..maps.lanes_loops cimport LanesReduction
-from ..simd.lanes cimport LANES
-from .lanes_loops cimport TAPS
-from .lanes_winograd_loops cimport (
-    WINOGRAD_POINTS, WINOGRAD_STRIP, WINOGRAD_TILE, WinogradProduct, WinogradTransform)
-from ..maps.lanes_loops cimport LanesLoops
-from ..pooling.lanes_loops cimport LanesPoolingLoops
-from .lanes_winograd_loops cimport LanesWinogradLoops
-
-cdef extern from "cython_src/kernels/convolution/lanes_sizes.h" nogil:
-    const int WINOGRAD_BORDER, WINOGRAD_ROW
-
-    ctypedef struct WinogradScratch:
-        Py_ssize_t v_point, m, m_point, rows, end
-
-    ctypedef struct WinogradGradientScratch:
-        bint turn_input
-        int lanes_channels, rows, blocks
-        Py_ssize_t window_lane, vectors, vectors_point, others, others_row, others_point, sums, sums_point, end
-
-    WinogradScratch winograd_scratch(int inputs, int outputs)
-    WinogradGradientScratch winograd_gradient_scratch(int inputs, int outputs)
 
 import numpy as np
 
+from ..interface.arguments import LANES_BOX, map_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
 from .lanes_convolution import (
     _conv_backward_data_reference, _conv_backward_data_unpool_reference, _conv_backward_weights_reference,
     _conv_forward_reference, _conv_relu_pool_reference)
-from ..maps.lanes import BOX, map_attributes
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const LanesLoops *lanes
-        const LanesPoolingLoops *lanes_pooling
-        const LanesWinogradLoops *lanes_winograd
 
 
 cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
@@ -59,49 +30,38 @@ cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
     down[0] = WINOGRAD_STRIP // across[0] if tiles_across <= WINOGRAD_STRIP else 1
 
 
-cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint has_bias,
-                  Epilogue epilogue) noexcept nogil:
-    """All parts of the convolution. bounds: groups, output channels, rows (pooled rows where a pooling is
-    involved)."""
-    cdef Map source, target
+cdef int convolve(const winograd_relu_pool_args *a, const TaskContext *context, Epilogue epilogue) noexcept nogil:
+    """All parts of the convolution. Bounds: pooled rows where a pooling is involved."""
+    cdef const Map *source = &a.in_map
+    cdef const Map *target = &a.out_map
     cdef WinogradTransform t
     cdef WinogradProduct q
-    cdef WinogradScratch place
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *x = <const float *> a.operand[0]
-    cdef const float *bias = <const float *> a.operand[2] if has_bias else NULL
-    cdef float *out = <float *> a.operand[3 if has_bias else 2]
-    cdef uint8_t *index = <uint8_t *> a.operand[4 if has_bias else 3] if epilogue != STORE else NULL
-    cdef float *rows
-    cdef int g, o, y, x0, i, r, num_rows, columns, across, down, first, stop, width
+    cdef const LanesWinogradLoops *loops = lanes_winograd_loops(a.micro)
     cdef int k = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    width = source.width + 2 * source.halo - WINOGRAD_BORDER
+    cdef int c0 = a.box.c0, c1 = a.box.c1, first = a.box.y0 * k, stop = a.box.y1 * k
+    cdef LanesWinogradScratch place = lanes_winograd_scratch(source.channels, c1 - c0)
+    cdef float *rows = <float *> context.scratch + place.rows
+    cdef int g, o, y, x0, i, r, num_rows, columns, across, down
+    cdef int width = source.width + 2 * source.halo - WINOGRAD_BORDER
     q.inputs = source.channels
-    q.outputs = b[3] - b[2]
-    q.u = <const float *> a.operand[1] + b[2]
+    q.outputs = c1 - c0
+    q.u = a.transformed + c0
     q.u_in = target.channels
     q.u_point = q.u_in * source.channels
-    place = winograd_scratch(q.inputs, q.outputs)
     q.v_in = q.m_out = WINOGRAD_STRIP * LANES
     q.v_point = place.v_point
     q.m_point = place.m_point
     q.v = <float *> context.scratch
     q.m = <float *> context.scratch + place.m
-    rows = <float *> context.scratch + place.rows
-    t.in_channel = plane_size(&source)
+    t.in_channel = plane_size(source)
     t.in_row = <Py_ssize_t> source.pitch * LANES
     t.in_pixel = LANES
     t.out_point = q.v_point
     t.out_channel = q.v_in
     t.out_tile = LANES
     t.channels = source.channels
-    first = b[4] * k
-    stop = b[5] * k
     strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
-    for g in range(b[0], b[1]):
+    for g in range(a.box.g0, a.box.g1):
         y = first
         while y < stop:
             num_rows = min(down, (stop - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
@@ -112,56 +72,58 @@ cdef int convolve(const KernelArgs *a, Py_ssize_t block, const TaskContext *cont
                 q.tiles = num_rows * t.tiles
                 for r in range(num_rows):
                     i = y + r * WINOGRAD_TILE
-                    t.input = x + offset(&source, g, 0, i - source.halo) + (x0 - source.halo) * LANES
+                    t.input = a.input + offset(source, g, 0, i - source.halo) + (x0 - source.halo) * LANES
                     t.out = <float *> q.v + r * t.tiles * LANES
                     t.rows = stop + WINOGRAD_BORDER - i
                     t.columns = source.pitch - x0
-                    micro.lanes_winograd.input(&t)
-                micro.lanes_winograd.multiply(&q)
-                for o in range(b[2], b[3]):
+                    loops.input(&t)
+                loops.multiply(&q)
+                for o in range(c0, c1):
                     for r in range(num_rows):
-                        micro.lanes_winograd.output(
-                            q.m + (o - b[2]) * q.m_out + r * t.tiles * LANES, q.m_point, t.tiles,
-                            bias[o] if has_bias else 0, rows, WINOGRAD_ROW)
+                        loops.output(
+                            q.m + (o - c0) * q.m_out + r * t.tiles * LANES, q.m_point, t.tiles,
+                            a.bias[o] if a.bias != NULL else 0, rows, WINOGRAD_ROW)
                         i = y + r * WINOGRAD_TILE
                         finish_rows(
-                            micro.lanes_pooling, epilogue, &target, out, index, g, o, i, x0,
+                            lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o, i, x0,
                             min(WINOGRAD_TILE, stop - i), columns, rows, WINOGRAD_ROW)
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
-        for o in range(b[2], b[3]):
-            clear_halo(&target, out, g, o, b[4] * spread, b[5] * spread)
+        for o in range(c0, c1):
+            clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
     return 0
 
 
+# These four have their operands in the same places: all are read as the second.
 cdef int winograd_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True, STORE)
+    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
+    return convolve(&a, context, STORE)
 
 
 cdef int winograd_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, True, POOL)
+    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
+    return convolve(&a, context, POOL)
 
 
 cdef int winograd_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, STORE)
+    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
+    return convolve(&a, context, STORE)
 
 
-cdef int winograd_backward_data_unpool(const void *args, Py_ssize_t block,
-                                       const TaskContext *context) noexcept nogil:
-    return convolve(<const KernelArgs *> args, block, context, False, UNPOOL)
+cdef int winograd_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
+    return convolve(&a, context, UNPOOL)
 
 
 cdef int winograd_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Transformed weights (points, channels in, channels out) of the convolution that reads them. bounds: its
     input channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int outputs = <int> a.integers[0], inputs = <int> a.integers[1]
-    cdef bint flip = a.integers[2]
-    cdef Py_ssize_t w_out = TAPS if flip else inputs * TAPS, w_in = outputs * TAPS if flip else TAPS
-    (<const Micro *> a.micro).lanes_winograd.weights(
-        <const float *> a.operand[0] + b[0] * w_in, w_out, w_in, outputs, b[1] - b[0], flip,
-        <float *> a.operand[1] + b[0] * outputs, <Py_ssize_t> inputs * outputs, outputs)
+    cdef winograd_weights_args a = read_winograd_weights(args, block)
+    cdef int outputs = a.outputs
+    cdef Py_ssize_t w_out = TAPS if a.flip else a.inputs * TAPS, w_in = outputs * TAPS if a.flip else TAPS
+    lanes_winograd_loops(a.micro).weights(
+        a.weight + a.c0 * w_in, w_out, w_in, outputs, a.c1 - a.c0, a.flip,
+        a.transformed + a.c0 * outputs, <Py_ssize_t> a.inputs * outputs, outputs)
     return 0
 
 
@@ -172,10 +134,11 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     For each point a matrix product over tiles and images. One side keeps its layout, and its numbers are
     broadcast; the other is transposed, channels in the lanes: the side whose channels fill vectors better.
     """
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Map dy, x, *wide
+    cdef winograd_backward_weights_args a = read_winograd_backward_weights(args, block)
+    cdef Map *dy = &a.dy_map
+    cdef Map *x = &a.in_map
+    cdef Map *wide
+    cdef const LanesWinogradLoops *loops = lanes_winograd_loops(a.micro)
     cdef WinogradTransform natural, turned
     cdef LanesReduction q
     cdef WinogradGradientScratch place
@@ -188,12 +151,9 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     cdef float *to
     cdef float total
     cdef Py_ssize_t per_out, block_size
-    cdef int outputs = b[4] - b[3], g, y, x0, r, i, j, n, blocks, num_rows, columns, across, down, border, count
-    cdef int height, width, channels, accumulate
+    cdef int outputs = a.box.c1 - a.box.c0, g, y, x0, r, i, j, n, blocks, num_rows, columns, across, down, border, count
+    cdef int channels, height = a.box.y1, width = dy.width
     cdef bint turn_input
-    read_map(&dy, a.integers)
-    read_map(&x, a.integers + 7)
-    accumulate = <int> a.integers[14]
     per_out = x.channels * TAPS + 1
     place = winograd_gradient_scratch(x.channels, outputs)
     turn_input = place.turn_input
@@ -218,7 +178,7 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     natural.out_point = q.a_point
     natural.out_channel = q.a_row
     natural.out_tile = LANES
-    natural.in_channel = plane_size(&dy if turn_input else &x)
+    natural.in_channel = plane_size(dy if turn_input else x)
     natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * LANES
     turned.channels = LANES
     turned.in_pixel = LANES
@@ -226,13 +186,11 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     turned.out_point = q.b_point
     turned.out_channel = LANES
     turned.out_tile = LANES * LANES
-    wide = &x if turn_input else &dy
+    wide = x if turn_input else dy
     border = WINOGRAD_BORDER if turn_input else 0
-    height = b[6]
-    width = dy.width
     strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
-    for g in range(b[1], b[2]):
-        y = b[5]
+    for g in range(a.box.g0, a.box.g1):
+        y = a.box.y0
         while y < height:
             num_rows = min(down, (height - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
             x0 = 0
@@ -244,20 +202,19 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
                     natural.out = <float *> q.a + r * n * LANES
                     i = y + r * WINOGRAD_TILE
                     if turn_input:
-                        natural.input = <const float *> a.operand[0] + offset(&dy, g, b[3], i) + x0 * LANES
+                        natural.input = a.gradient + offset(dy, g, a.box.c0, i) + x0 * LANES
                         natural.rows = height - i
                         natural.columns = width - x0
-                        micro.lanes_winograd.gradient(&natural)
+                        loops.gradient(&natural)
                     else:
-                        natural.input = (<const float *> a.operand[1] + offset(&x, g, 0, i - x.halo)
-                                         + (x0 - x.halo) * LANES)
+                        natural.input = a.input + offset(x, g, 0, i - x.halo) + (x0 - x.halo) * LANES
                         natural.rows = height + WINOGRAD_BORDER - i
                         natural.columns = x.pitch - x0
-                        micro.lanes_winograd.input(&natural)
+                        loops.input(&natural)
                 # The window of the side that is transposed: what exists of it.
-                base = <const float *> a.operand[1 if turn_input else 0]
-                base += (offset(&x, g, 0, y - x.halo) + (x0 - x.halo) * LANES if turn_input
-                         else offset(&dy, g, b[3], y) + x0 * LANES)
+                base = a.input if turn_input else a.gradient
+                base += (offset(x, g, 0, y - x.halo) + (x0 - x.halo) * LANES if turn_input
+                         else offset(dy, g, a.box.c0, y) + x0 * LANES)
                 turned.in_row = <Py_ssize_t> (n * WINOGRAD_TILE + border) * LANES
                 for j in range(blocks):
                     count = min(LANES, channels - j * LANES)
@@ -265,35 +222,35 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
                         from_ = base + j * LANES * plane_size(wide) + <Py_ssize_t> r * wide.pitch * LANES
                         to = window + r * turned.in_row
                         for i in range(columns + border):
-                            micro.lanes.transpose(from_ + i * LANES, plane_size(wide), count, to + i * LANES,
-                                                  turned.in_channel)
+                            lanes_loops(a.micro).transpose(from_ + i * LANES, plane_size(wide), count, to + i * LANES,
+                                                           turned.in_channel)
                     for r in range(num_rows):
                         turned.input = window + r * WINOGRAD_TILE * turned.in_row
                         turned.out = vectors + r * n * LANES * LANES
                         turned.rows = height - y - r * WINOGRAD_TILE + border
                         turned.columns = columns + border
                         if turn_input:
-                            micro.lanes_winograd.input(&turned)
+                            loops.input(&turned)
                         else:
-                            micro.lanes_winograd.gradient(&turned)
+                            loops.gradient(&turned)
                     q.out = sums + j * block_size
-                    micro.lanes_winograd.reduce(&q)
+                    loops.reduce(&q)
                 q.accumulate = 1
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
-    gradient = <float *> a.operand[2] + (<Py_ssize_t> b[0] * dy.channels + b[3]) * per_out
+    gradient = a.output + (a.partial * dy.channels + a.box.c0) * per_out
     for j in range(blocks):
         for r in range(q.rows):
             to = gradient + (r * per_out + j * LANES * TAPS if turn_input else r * TAPS + j * LANES * per_out)
-            micro.lanes_winograd.gradient_output(
+            loops.gradient_output(
                 sums + j * block_size + r * LANES, q.out_point, min(LANES, channels - j * LANES), to,
-                TAPS if turn_input else per_out, accumulate)
+                TAPS if turn_input else per_out, a.accumulate)
     for r in range(outputs):
         to = gradient + r * per_out + x.channels * TAPS
-        total = to[0] if accumulate else 0
-        for g in range(b[1], b[2]):
-            total += micro.lanes.sum_rows(
-                <const float *> a.operand[0] + offset(&dy, g, b[3] + r, b[5]), height - b[5],
+        total = to[0] if a.accumulate else 0
+        for g in range(a.box.g0, a.box.g1):
+            total += lanes_loops(a.micro).sum_rows(
+                a.gradient + offset(dy, g, a.box.c0 + r, a.box.y0), height - a.box.y0,
                 <Py_ssize_t> dy.pitch * LANES, <Py_ssize_t> dy.width * LANES)
         to[0] = total
     return 0
@@ -347,7 +304,7 @@ class _Cut:
 
 
 def _scratch(attributes, bounds, operands):
-    return sizeof(float) * winograd_scratch(attributes["in_channels"], longest(bounds, "c")).end
+    return sizeof(float) * lanes_winograd_scratch(attributes["in_channels"], longest(bounds, "c")).end
 
 
 def _weights_scratch(attributes, bounds, operands):
@@ -364,19 +321,19 @@ register(KernelSpec(
     "winograd_weights", ("weight", "transformed"), ("outputs", "inputs", "flip"), (), ("c0", "c1"),
     _winograd_weights_reference, <uintptr_t> &winograd_weights))
 register(KernelSpec(
-    "winograd_forward", ("input", "transformed", "bias", "output"), MAPS, (), BOX,
+    "winograd_forward", ("input", "transformed", "bias", "output", "index?"), MAPS, (), LANES_BOX,
     _with_taps(_conv_forward_reference, False), <uintptr_t> &winograd_forward,
     scratch_bytes=_scratch))
 register(KernelSpec(
-    "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), BOX,
+    "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), LANES_BOX,
     _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &winograd_relu_pool,
     scratch_bytes=_scratch))
 register(KernelSpec(
-    "winograd_backward_data", ("gradient", "transformed", "output"), MAPS, (), BOX,
+    "winograd_backward_data", ("gradient", "transformed", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
     _with_taps(_conv_backward_data_reference, True), <uintptr_t> &winograd_backward_data,
     scratch_bytes=_scratch))
 register(KernelSpec(
-    "winograd_backward_data_unpool", ("gradient", "transformed", "output", "index"), MAPS, (), BOX,
+    "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), LANES_BOX,
     _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &winograd_backward_data_unpool,
     scratch_bytes=_scratch))
 register(KernelSpec(

@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-#define POINTS WINOGRAD_POINTS
-#define SIDE   8                            /* points along one axis, side of the tile of input */
-#define TILE   WINOGRAD_TILE                /* side of the tile of results */
-#define WINDOW (TILE * STRIP + SIDE - TILE) /* pixels of a row of tiles */
-#define STRIP  WINOGRAD_STRIP
+#define POINTS  WINOGRAD_POINTS
+#define SIDE    8                                  /* points along one axis, side of the tile of input */
+#define RESULTS WINOGRAD_TILE                      /* side of the tile of results */
+#define WINDOW  (RESULTS * STRIP + SIDE - RESULTS) /* pixels of a row of tiles */
+#define STRIP   WINOGRAD_STRIP
 
 /* 1 / (product of the distances of a point to the others), with the signs of `transform_input`. */
 #define AT_ONE  (-2.0f / 9)
@@ -121,7 +121,7 @@ INLINE void input_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int til
                         ptrdiff_t point, ptrdiff_t tile)
 {
     Vec half[SIDE][WINDOW];
-    const int width = TILE * tiles + SIDE - TILE;
+    const int width = RESULTS * tiles + SIDE - RESULTS;
     for (int x = 0; x < width; x++) {
         Vec v[SIDE], y[SIDE];
         UNROLL for (int k = 0; k < SIDE; k++) v[k] =
@@ -132,7 +132,7 @@ INLINE void input_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int til
     for (int t = 0; t < tiles; t++)
         for (int k = 0; k < SIDE; k++) {
             Vec y[SIDE];
-            transform_input(&half[k][TILE * t], y);
+            transform_input(&half[k][RESULTS * t], y);
             UNROLL for (int j = 0; j < SIDE; j++) store(out + (k * SIDE + j) * point + t * tile, y[j]);
         }
 }
@@ -143,7 +143,7 @@ static void winograd_input(const WinogradTransform *t)
         for (int part = 0; part < LANES; part += VL) {
             const float *in = t->in + c * t->in_channel + part;
             float *out = t->out + c * t->out_channel + part;
-            if (t->rows >= SIDE && t->columns >= TILE * t->tiles + SIDE - TILE)
+            if (t->rows >= SIDE && t->columns >= RESULTS * t->tiles + SIDE - RESULTS)
                 input_strip(in, t->in_row, t->in_pixel, t->tiles, SIDE, 1 << 30, out, t->out_point, t->out_tile);
             else
                 input_strip(in, t->in_row, t->in_pixel, t->tiles, t->rows, t->columns, out, t->out_point, t->out_tile);
@@ -153,11 +153,11 @@ static void winograd_input(const WinogradTransform *t)
 INLINE void gradient_strip(const float *in, ptrdiff_t row, ptrdiff_t pixel, int rows, int columns, float *out,
                            ptrdiff_t point)
 {
-    Vec half[SIDE][TILE];
-    UNROLL for (int x = 0; x < TILE; x++)
+    Vec half[SIDE][RESULTS];
+    UNROLL for (int x = 0; x < RESULTS; x++)
     {
-        Vec v[TILE], y[SIDE];
-        UNROLL for (int k = 0; k < TILE; k++) v[k] =
+        Vec v[RESULTS], y[SIDE];
+        UNROLL for (int k = 0; k < RESULTS; k++) v[k] =
             k < rows && x < columns ? load(in + k * row + x * pixel) : (Vec){0};
         transform_gradient(v, y);
         UNROLL for (int k = 0; k < SIDE; k++) half[k][x] = y[k];
@@ -174,12 +174,12 @@ static void winograd_gradient(const WinogradTransform *t)
     for (int c = 0; c < t->channels; c++)
         for (int part = 0; part < LANES; part += VL)
             for (int i = 0; i < t->tiles; i++) {
-                const float *in = t->in + c * t->in_channel + TILE * i * t->in_pixel + part;
+                const float *in = t->in + c * t->in_channel + RESULTS * i * t->in_pixel + part;
                 float *out = t->out + c * t->out_channel + i * t->out_tile + part;
-                if (t->rows >= TILE && t->columns >= TILE * (i + 1))
-                    gradient_strip(in, t->in_row, t->in_pixel, TILE, TILE, out, t->out_point);
+                if (t->rows >= RESULTS && t->columns >= RESULTS * (i + 1))
+                    gradient_strip(in, t->in_row, t->in_pixel, RESULTS, RESULTS, out, t->out_point);
                 else
-                    gradient_strip(in, t->in_row, t->in_pixel, t->rows, t->columns - TILE * i, out, t->out_point);
+                    gradient_strip(in, t->in_row, t->in_pixel, t->rows, t->columns - RESULTS * i, out, t->out_point);
             }
 }
 
@@ -260,20 +260,20 @@ static void winograd_output(const float *m, ptrdiff_t point, int tiles, float bi
     const Vec start = splat(bias);
     for (int t = 0; t < tiles * REGISTERS; t++) {
         const float *from = m + t * VL;
-        float *to = out + t / REGISTERS * TILE * LANES + t % REGISTERS * VL;
-        Vec half[TILE][SIDE];
+        float *to = out + t / REGISTERS * RESULTS * LANES + t % REGISTERS * VL;
+        Vec half[RESULTS][SIDE];
         UNROLL for (int x = 0; x < SIDE; x++)
         {
-            Vec v[SIDE], y[TILE];
+            Vec v[SIDE], y[RESULTS];
             UNROLL for (int k = 0; k < SIDE; k++) v[k] = load(from + (k * SIDE + x) * point);
             transform_output(v, y);
-            UNROLL for (int k = 0; k < TILE; k++) half[k][x] = y[k];
+            UNROLL for (int k = 0; k < RESULTS; k++) half[k][x] = y[k];
         }
-        UNROLL for (int k = 0; k < TILE; k++)
+        UNROLL for (int k = 0; k < RESULTS; k++)
         {
-            Vec y[TILE];
+            Vec y[RESULTS];
             transform_output(half[k], y);
-            UNROLL for (int x = 0; x < TILE; x++) store(to + k * row + x * LANES, y[x] + start);
+            UNROLL for (int x = 0; x < RESULTS; x++) store(to + k * row + x * LANES, y[x] + start);
         }
     }
 }

@@ -7,158 +7,109 @@ as it is.
 Flattening makes such vectors of maps with the channels in the lanes, (batch, channels * height * width, 1), and back.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
-from ..elementwise.relu_loops cimport ReluLoops
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map
-from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from ..maps.lanes_loops cimport LanesLoops
-from ..pooling.lanes_loops cimport LanesPoolingLoops
-from ..simd.lanes cimport LANES
+from dense_c cimport *
+from elementwise_c cimport *
+from pooling_c cimport *
+
+from ..maps.channels cimport channel_end, clear_channel_halo, pixel
+from ..maps.lanes cimport clear_halo, offset
 
 import numpy as np
 
+from ..interface.arguments import BOX, channels_attributes, map_attributes
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps import channels as channels_maps, lanes as lanes_maps
-from ..maps.channels import BOX, channels_attributes, inside, write_block
-from ..maps.lanes import interior, map_attributes
-
-
-cdef extern from "cython_src/kernels/dense/dense_loops.h" nogil:
-    ctypedef struct DenseLoops:
-        void (*forward)(const float *, const float *, const float *, float *, int, int, int) noexcept nogil
-        void (*backward_data)(const float *, const float *, float *, int, int, int) noexcept nogil
-        void (*backward_weights)(const float *, const float *, float *, int, int, int, int, int) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const DenseLoops *dense
-        const LanesPoolingLoops *lanes_pooling
-        const ReluLoops *relu
-        const LanesLoops *lanes
+from ..maps.channels import inside, write_block
+from ..maps.lanes import interior
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef fc_forward_args a = read_fc_forward(args, block)
     cdef Py_ssize_t g
-    for g in range(b[0], b[1]):
-        (<const Micro *> a.micro).dense.forward(
-            <const float *> a.operand[0] + g * features * lanes, <const float *> a.operand[1],
-            <const float *> a.operand[2], <float *> a.operand[3] + g * outputs * lanes, features, outputs,
-            lanes)
+    for g in range(a.g0, a.g1):
+        dense_loops(a.micro).forward(a.input + g * a.features * a.lanes, a.weight, a.bias,
+                                     a.output + g * a.outputs * a.lanes, a.features, a.outputs, a.lanes)
     return 0
 
 
 cdef int fc_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Positive parts of y. bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t size = a.integers[1] * a.integers[2]
-    cdef float *out = <float *> a.operand[3] + b[0] * size
+    """Positive parts of y."""
+    cdef fc_relu_forward_args a = read_fc_relu_forward(args, block)
+    cdef Py_ssize_t size = a.outputs * a.lanes
+    cdef float *out = a.output + a.g0 * size
     fc_forward(args, block, context)
-    (<const Micro *> a.micro).relu.forward(out, out, (b[1] - b[0]) * size)
+    relu_loops(a.micro).forward(out, out, (a.g1 - a.g0) * size)
     return 0
 
 
 cdef int fc_backward_data_relu(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient where the layer's input is positive, else zero. bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t size = a.integers[0] * a.integers[2]
-    cdef float *out = <float *> a.operand[2] + b[0] * size
+    """The data gradient where the layer's input is positive, else zero."""
+    cdef fc_backward_data_relu_args a = read_fc_backward_data_relu(args, block)
+    cdef Py_ssize_t size = a.features * a.lanes
+    cdef float *out = a.output + a.g0 * size
     fc_backward_data(args, block, context)
-    (<const Micro *> a.micro).relu.backward(out, <const float *> a.operand[3] + b[0] * size, out,
-                                            (b[1] - b[0]) * size)
+    relu_loops(a.micro).backward(out, a.activation + a.g0 * size, out, (a.g1 - a.g0) * size)
     return 0
 
 
 cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
+    cdef fc_backward_data_args a = read_fc_backward_data(args, block)
     cdef Py_ssize_t g
-    for g in range(b[0], b[1]):
-        (<const Micro *> a.micro).dense.backward_data(
-            <const float *> a.operand[0] + g * outputs * lanes, <const float *> a.operand[1],
-            <float *> a.operand[2] + g * features * lanes, features, outputs, lanes)
+    for g in range(a.g0, a.g1):
+        dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * a.lanes, a.weight,
+                                           a.output + g * a.features * a.lanes, a.features, a.outputs, a.lanes)
     return 0
 
 
-cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block,
-                                 const TaskContext *context) noexcept nogil:
-    """The data gradient goes where the pooling's index points, zero elsewhere. bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
-    cdef const uint8_t *index = <const uint8_t *> a.operand[2]
-    cdef float *out = <float *> a.operand[3]
+cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient goes where the pooling's index points, zero elsewhere."""
+    cdef fc_backward_data_unpool_args a = read_fc_backward_data_unpool(args, block)
+    cdef Map *m = &a.out_map
     cdef float *dx = <float *> context.scratch
-    cdef Map m
-    cdef int g, c, y, width
+    cdef int g, c, y, width = m.width // 2, lanes = a.lanes
     cdef Py_ssize_t at
-    read_map(&m, a.integers + 3)
-    width = m.width // 2
-    for g in range(b[0], b[1]):
-        micro.dense.backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
-                                  <const float *> a.operand[1], dx, features, outputs, lanes)
+    for g in range(a.g0, a.g1):
+        dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * lanes, a.weight, dx, a.features, a.outputs,
+                                           lanes)
         at = 0
         for c in range(m.channels):
             for y in range(m.height // 2):
-                micro.lanes_pooling.unpool_row(
-                    dx + at, index + <Py_ssize_t> g * features * lanes + at, width, lanes,
-                    out + offset(&m, g, c, 2 * y), out + offset(&m, g, c, 2 * y + 1))
+                lanes_pooling_loops(a.micro).unpool_row(
+                    dx + at, a.index + g * a.features * lanes + at, width, lanes,
+                    a.output + offset(m, g, c, 2 * y), a.output + offset(m, g, c, 2 * y + 1))
                 at += width * lanes
-            clear_halo(&m, out, g, c, 0, m.height)
+            clear_halo(m, a.output, g, c, 0, m.height)
     return 0
 
 
 cdef int fc_backward_data_halo(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient into a map with a halo, where the layer's input is positive if given. bounds: groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
-    cdef Py_ssize_t size = <Py_ssize_t> features * lanes, at
-    cdef const float *activation = <const float *> a.operand[3]
-    cdef float *out = <float *> a.operand[2]
+    """The data gradient into a map with a halo, where the layer's input is positive if given."""
+    cdef fc_backward_data_halo_args a = read_fc_backward_data_halo(args, block)
+    cdef Map *m = &a.out_map
+    cdef Py_ssize_t size = a.features * a.lanes, at
     cdef float *dx = <float *> context.scratch
-    cdef Map m
     cdef int g, c, y
-    read_map(&m, a.integers + 3)
-    for g in range(b[0], b[1]):
-        micro.dense.backward_data(<const float *> a.operand[0] + <Py_ssize_t> g * outputs * lanes,
-                                  <const float *> a.operand[1], dx, features, outputs, lanes)
-        if activation != NULL:
-            micro.relu.backward(dx, activation + g * size, dx, size)
+    for g in range(a.g0, a.g1):
+        dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * a.lanes, a.weight, dx, a.features, a.outputs,
+                                           a.lanes)
+        if a.activation != NULL:
+            relu_loops(a.micro).backward(dx, a.activation + g * size, dx, size)
         at = 0
         for c in range(m.channels):
             for y in range(m.height):
-                memcpy(out + offset(&m, g, c, y), dx + at, m.width * lanes * sizeof(float))
-                at += m.width * lanes
-            clear_halo(&m, out, g, c, 0, m.height)
+                memcpy(a.output + offset(m, g, c, y), dx + at, m.width * a.lanes * sizeof(float))
+                at += m.width * a.lanes
+            clear_halo(m, a.output, g, c, 0, m.height)
     return 0
 
 
 cdef int fc_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: partial buffer, groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int features = <int> a.integers[0], outputs = <int> a.integers[1], lanes = <int> a.integers[2]
-    cdef Py_ssize_t g = b[1]
-    (<const Micro *> a.micro).dense.backward_weights(
-        <const float *> a.operand[0] + g * outputs * lanes,
-        <const float *> a.operand[1] + g * features * lanes,
-        <float *> a.operand[2] + <Py_ssize_t> b[0] * outputs * (features + 1), b[2] - b[1], features,
-        outputs, lanes,
-        <int> a.integers[3])
+    cdef fc_backward_weights_args a = read_fc_backward_weights(args, block)
+    dense_loops(a.micro).backward_weights(
+        a.gradient + a.g0 * a.outputs * a.lanes, a.input + a.g0 * a.features * a.lanes,
+        a.output + a.partial * a.outputs * (a.features + 1), a.g1 - a.g0, a.features, a.outputs, a.lanes, a.accumulate)
     return 0
 
 
@@ -251,27 +202,23 @@ register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAP
 
 
 cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef ChannelsMap m
-    cdef Py_ssize_t plane
+    cdef channels_flatten_args a = read_channels_flatten(args, block)
+    cdef ChannelsMap *m = &a.in_map
+    cdef Py_ssize_t plane = m.height * m.width
     cdef const float *row
     cdef float *out
     cdef int n, y, x, c, i
-    read_channels_map(&m, a.integers)
-    plane = <Py_ssize_t> m.height * m.width
-    for n in range(b[0], b[1]):
+    for n in range(a.n0, a.n1):
         for y in range(m.height):
-            row = <const float *> a.operand[0] + pixel(&m, n, y, 0)
-            out = <float *> a.operand[1] + n * plane * m.channels + <Py_ssize_t> y * m.width
+            row = a.input + pixel(m, n, y, 0)
+            out = a.output + n * plane * m.channels + <Py_ssize_t> y * m.width
             c = 0
             while c + LANES <= m.channels and m.width >= LANES:
                 x = 0
                 while x < m.width:
                     x = min(x, m.width - LANES)  # the last pixels again, so that they fill a vector
-                    (<const Micro *> a.micro).lanes.transpose(
-                        row + <Py_ssize_t> x * m.pitch + c, m.pitch, LANES, out + c * plane + x, plane)
+                    lanes_loops(a.micro).transpose(row + <Py_ssize_t> x * m.pitch + c, m.pitch, LANES,
+                                                   out + c * plane + x, plane)
                     x += LANES
                 c += LANES
             for i in range(c, m.channels):
@@ -281,44 +228,35 @@ cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 cdef int flatten_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef ChannelsMap m
-    cdef Py_ssize_t plane
+    cdef channels_flatten_backward_args a = read_channels_flatten_backward(args, block)
+    cdef ChannelsMap *m = &a.out_map
+    cdef Py_ssize_t plane = m.height * m.width
     cdef const float *gradient
     cdef float *row
-    cdef float *out = <float *> a.operand[1]
-    cdef int n, y, x, c, i, end, accumulate = <int> a.integers[5]
-    read_channels_map(&m, a.integers)
-    plane = <Py_ssize_t> m.height * m.width
-    end = channel_end(&m, b[5])
-    for n in range(b[0], b[1]):
-        for y in range(b[2], b[3]):
-            gradient = <const float *> a.operand[0] + n * plane * m.channels + <Py_ssize_t> y * m.width
-            row = out + pixel(&m, n, y, 0)
-            c = b[4]
-            while not accumulate and c < end and m.width >= LANES:
+    cdef int n, y, x, c, i, end = channel_end(m, a.box.c1)
+    for n in range(a.box.n0, a.box.n1):
+        for y in range(a.box.y0, a.box.y1):
+            gradient = a.gradient + n * plane * m.channels + <Py_ssize_t> y * m.width
+            row = a.output + pixel(m, n, y, 0)
+            c = a.box.c0
+            while not a.accumulate and c < end and m.width >= LANES:
                 x = 0
                 while x < m.width:
                     x = min(x, m.width - LANES)
-                    (<const Micro *> a.micro).lanes.transpose(
-                        gradient + c * plane + x, plane, min(LANES, m.channels - c),
-                        row + <Py_ssize_t> x * m.pitch + c, m.pitch)
+                    lanes_loops(a.micro).transpose(gradient + c * plane + x, plane, min(LANES, m.channels - c),
+                                                   row + <Py_ssize_t> x * m.pitch + c, m.pitch)
                     x += LANES
                 c += LANES
-            if c >= end:
-                continue
-            for x in range(m.width):
+            for x in range(m.width if c < end else 0):
                 for i in range(c, end):
                     if i >= m.channels:
                         row[<Py_ssize_t> x * m.pitch + i] = 0
-                    elif accumulate:
+                    elif a.accumulate:
                         row[<Py_ssize_t> x * m.pitch + i] += gradient[i * plane + x]
                     else:
                         row[<Py_ssize_t> x * m.pitch + i] = gradient[i * plane + x]
-        if not accumulate:
-            clear_channel_halo(&m, out, n, b[2], b[3], b[4], end)
+    if not a.accumulate:
+        clear_channel_halo(m, a.output, &a.box)
     return 0
 
 

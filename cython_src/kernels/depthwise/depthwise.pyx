@@ -9,147 +9,85 @@ are needed (`channels_norm_depthwise`), and one kernel goes back from the second
 the sums that the first one needs (`channels_depthwise_norm_backward`).
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, pixel, read_channels_map, with_halo
-from ..maps.channels_planes cimport MASK_ARGUMENT, MASK_NONE, ChannelPlane, ChannelsTask, set_block, set_plane
-from ..maps.channels_windows cimport WindowTask, set_windows
-from ..simd.lanes cimport LANES
+from depthwise_c cimport *
+from elementwise_c cimport *
+
+from ..maps.channels cimport (
+    clear_channel_halo, pixel, set_block, set_plane, set_vectors, set_windows, with_halo)
 
 import numpy as np
 
+from ..interface.arguments import BOX, WINDOW, channels_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps import channels as channels_maps
 from ..maps.channels import (
-    BOX, activate, all_rows, block_statistics, channels_attributes, inside, passes, scatter_windows, window_of,
-    windows, write_block)
+    activate, all_rows, block_statistics, inside, passes, scatter_windows, window_of, windows, write_block)
 
 
-cdef extern from "cython_src/kernels/depthwise/channels_sizes.h" nogil:
-    ctypedef struct DepthwiseScratch:
-        Py_ssize_t sums, weight, bias, inputs, gradients, end
-
-    DepthwiseScratch depthwise_forward_scratch(
-        int channels, int kernel, int stride, bint has_bias, Py_ssize_t in_row, int in_height)
-    DepthwiseScratch depthwise_weights_scratch(int channels, int kernel, bint has_bias)
-    DepthwiseScratch depthwise_backward_scratch(
-        int channels, int kernel, int stride, bint normalises, Py_ssize_t in_row, int in_height, Py_ssize_t out_row,
-        int out_height)
-
-
-cdef extern from "cython_src/kernels/depthwise/channels_loops.h" nogil:
-    ctypedef struct DepthwiseBackwardTask:
-        WindowTask window
-        ChannelsTask norm
-        ChannelPlane output
-        const float *weight
-        const float *mean
-        const float *inv_std
-        float *staged
-        float *sums
-        float *partials
-        Py_ssize_t partials_stride
-
-    ctypedef struct ChannelsDepthwiseLoops:
-        void (*pack)(const float *, int, int, int, int, float *) noexcept nogil
-        void (*forward)(const WindowTask *) noexcept nogil
-        void (*backward_data)(const WindowTask *) noexcept nogil
-        void (*backward_weights)(const WindowTask *, float *) noexcept nogil
-        void (*backward)(const DepthwiseBackwardTask *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const ChannelsDepthwiseLoops *channels_depthwise
-        const ChannelsElementwiseLoops *channels_elementwise
-
-
-cdef const float *pack(const KernelArgs *a, const WindowTask *task, const float *weight, const int32_t *b, int flip,
+cdef const float *pack(const MicroKernels *micro, const WindowTask *task, const float *weight, const Box *b, bint flip,
                        float *scratch) noexcept nogil:
     """A block's weights in the order of the inner loops; padding channels are zero."""
     cdef int taps = task.kernel * task.kernel
-    (<const Micro *> a.micro).channels_depthwise.pack(
-        weight + <Py_ssize_t> b[4] * taps, b[5] - b[4], task.channels, taps, flip, scratch)
+    channels_depthwise_loops(micro).pack(
+        weight + <Py_ssize_t> b.c0 * taps, b.c1 - b.c0, task.channels, taps, flip, scratch)
     return scratch
 
 
-cdef int forward(const KernelArgs *a, Py_ssize_t block, const TaskContext *context, bint normalise) noexcept nogil:
-    """bounds: images, rows, channels, partial of the statistics."""
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
+cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef channels_norm_depthwise_args a = read_channels_norm_depthwise(args, block)
     cdef float *scratch = <float *> context.scratch
     cdef float *bias
-    cdef ChannelsMap source, target
     cdef WindowTask task
     cdef ChannelsTask done
     cdef DepthwiseScratch place
-    cdef int n, c, activation = <int> a.integers[13]
-    read_channels_map(&source, a.integers)
-    read_channels_map(&target, a.integers + 5)
-    set_windows(&task, a.operand[0], &source, a.operand[3], &target, 0, a.integers + 10, b)
-    place = depthwise_forward_scratch(b[5] - b[4], task.kernel, task.stride, a.operand[2] != NULL,
-                                      source.width * task.pitch if normalise else 0, source.height)
-    task.weight = pack(a, &task, <const float *> a.operand[1], b, 0, scratch + place.weight)
-    if a.operand[2] != NULL:
+    cdef int c, count = a.box.c1 - a.box.c0
+    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
+    place = depthwise_forward_scratch(count, task.kernel, task.stride, a.bias != NULL,
+                                      a.in_map.width * task.pitch if a.input_scale != NULL else 0, a.in_map.height)
+    task.weight = pack(a.micro, &task, a.weight, &a.box, False, scratch + place.weight)
+    if a.bias != NULL:
         bias = scratch + place.bias
         for c in range(task.channels):
-            bias[c] = (<const float *> a.operand[2])[b[4] + c] if c < b[5] - b[4] else 0
+            bias[c] = a.bias[a.box.c0 + c] if c < count else 0
         task.bias = bias
-    if normalise:
-        task.scale = <const float *> a.operand[5] + b[4]
-        task.shift = <const float *> a.operand[6] + b[4]
-        task.in_activation = <int> a.integers[14]
+    if a.input_scale != NULL:
+        task.scale = a.input_scale + a.box.c0
+        task.shift = a.input_shift + a.box.c0
+        task.in_activation = a.input_activation
         task.staged = scratch + place.inputs
-    if a.operand[4] == NULL:
-        task.activation = activation
+    if a.statistics == NULL:
+        task.activation = a.activation
     else:
-        task.statistics = <float *> a.operand[4] + <Py_ssize_t> b[6] * 3 * target.pitch + b[4]
-        task.statistics_stride = target.pitch
-    micro.channels_depthwise.forward(&task)
-    if a.operand[4] != NULL and activation:
-        set_block(&done, &target, b, b[4], b[5])
-        set_plane(&done, 0, a.operand[3], &target, b, b[4])
-        set_plane(&done, 1, a.operand[3], &target, b, b[4])
-        done.activation = activation
-        micro.channels_elementwise.activate(&done)
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&target, <float *> a.operand[3], n, b[2], b[3], b[4], channel_end(&target, b[5]))
+        task.statistics = a.statistics + a.partial * 3 * a.out_map.pitch + a.box.c0
+        task.statistics_stride = a.out_map.pitch
+    channels_depthwise_loops(a.micro).forward(&task)
+    if a.statistics != NULL and a.activation:
+        set_block(&done, &a.out_map, &a.box)
+        set_plane(&done, 0, a.output, &a.out_map, &a.box)
+        set_plane(&done, 1, a.output, &a.out_map, &a.box)
+        done.activation = a.activation
+        channels_elementwise_loops(a.micro).activate(&done)
+    clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
-cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return forward(<const KernelArgs *> args, block, context, False)
-
-
-cdef int norm_depthwise(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return forward(<const KernelArgs *> args, block, context, True)
-
-
 cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows of the input's gradient, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef ChannelsMap source, target
+    cdef channels_depthwise_backward_data_args a = read_channels_depthwise_backward_data(args, block)
     cdef WindowTask task
-    cdef int n, backward = a.integers[11] != 1
-    read_channels_map(&source, a.integers)
-    read_channels_map(&target, a.integers + 5)
-    set_windows(&task, a.operand[0], &source, a.operand[2], &target, backward, a.integers + 10, b)
-    task.accumulate = <int> a.integers[13]
+    cdef bint backward = a.window.stride != 1
+    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, backward, &a.window, &a.box)
+    task.accumulate = a.accumulate
     # With stride 1 it is a convolution of the gradient with the weights turned round.
-    task.weight = pack(a, &task, <const float *> a.operand[1], b, not backward, <float *> context.scratch)
+    task.weight = pack(a.micro, &task, a.weight, &a.box, not backward, <float *> context.scratch)
     if backward:
-        micro.channels_depthwise.backward_data(&task)
+        channels_depthwise_loops(a.micro).backward_data(&task)
     else:
         task.padding = task.kernel - 1 - task.padding
-        micro.channels_depthwise.forward(&task)
-    if not task.accumulate:
-        for n in range(b[0], b[1]):
-            clear_channel_halo(&target, <float *> a.operand[2], n, b[2], b[3], b[4], channel_end(&target, b[5]))
+        channels_depthwise_loops(a.micro).forward(&task)
+    if not a.accumulate:
+        clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
@@ -163,96 +101,79 @@ cdef void store_sums(const float *sums, int taps, int count, bint accumulate, fl
 
 
 cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows of the output's gradient, channels, partial."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
+    cdef channels_depthwise_backward_weights_args a = read_channels_depthwise_backward_weights(args, block)
     cdef float *scratch = <float *> context.scratch
     cdef float *sums
     cdef float *out
     cdef const float *dy
     cdef DepthwiseScratch place
-    cdef ChannelsMap gradient, source
     cdef WindowTask task
-    cdef int n, y, x, c, taps, count = b[5] - b[4], accumulate = <int> a.integers[13]
-    read_channels_map(&gradient, a.integers)
-    read_channels_map(&source, a.integers + 5)
-    set_windows(&task, a.operand[1], &source, a.operand[0], &gradient, 0, a.integers + 10, b)
-    taps = task.kernel * task.kernel
-    place = depthwise_weights_scratch(count, task.kernel, a.operand[3] != NULL)
-    micro.channels_depthwise.backward_weights(&task, scratch + place.sums)
-    store_sums(scratch + place.sums, taps, count, accumulate,
-               <float *> a.operand[2] + (<Py_ssize_t> b[6] * gradient.channels + b[4]) * taps)
-    if a.operand[3] != NULL:
+    cdef int n, y, x, c, taps = a.window.kernel * a.window.kernel, count = a.box.c1 - a.box.c0
+    cdef Py_ssize_t first = a.partial * a.gradient_map.channels + a.box.c0
+    set_windows(&task, a.input, &a.in_map, a.gradient, &a.gradient_map, False, &a.window, &a.box)
+    place = depthwise_weights_scratch(count, task.kernel, a.bias_output != NULL)
+    channels_depthwise_loops(a.micro).backward_weights(&task, scratch + place.sums)
+    store_sums(scratch + place.sums, taps, count, a.accumulate, a.output + first * taps)
+    if a.bias_output != NULL:
         sums = scratch + place.bias
         memset(sums, 0, task.channels * sizeof(float))
-        for n in range(b[0], b[1]):
-            for y in range(b[2], b[3]):
-                for x in range(gradient.width):
-                    dy = <const float *> a.operand[0] + pixel(&gradient, n, y, x) + b[4]
+        for n in range(a.box.n0, a.box.n1):
+            for y in range(a.box.y0, a.box.y1):
+                for x in range(a.gradient_map.width):
+                    dy = a.gradient + pixel(&a.gradient_map, n, y, x) + a.box.c0
                     for c in range(count):
                         sums[c] += dy[c]
-        out = <float *> a.operand[3] + <Py_ssize_t> b[6] * gradient.channels + b[4]
+        out = a.bias_output + first
         for c in range(count):
-            out[c] = sums[c] + (out[c] if accumulate else 0)
+            out[c] = sums[c] + (out[c] if a.accumulate else 0)
     return 0
 
 
 cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, channels, partial."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *bounds = a.bounds + block * a.bounds_width
-    cdef int32_t *b = [bounds[0], bounds[1], 0, 0, bounds[2], bounds[3]]
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef ChannelsMap small, gradient, large, out
+    cdef channels_depthwise_norm_backward_args a = read_channels_depthwise_norm_backward(args, block)
+    cdef ChannelsMap *small = &a.out_map
+    cdef ChannelsMap *large = &a.in_map
+    cdef ChannelsMap gradient = with_halo(small, a.gradient_halo), out = with_halo(large, a.output_halo)
+    cdef Box rows = a.box  # of the input's gradient
     cdef ChannelsTask planes
     cdef DepthwiseBackwardTask task
     cdef float *scratch = <float *> context.scratch
     cdef DepthwiseScratch place
-    cdef int n, i, taps, end
-    read_channels_map(&small, a.integers)
-    read_channels_map(&large, a.integers + 5)
-    gradient = with_halo(&small, <int> a.integers[13])
-    out = with_halo(&large, <int> a.integers[14])
-    b[3] = small.height
-    end = channel_end(&large, b[5])
-    set_windows(&task.window, a.operand[7], &large, a.operand[1], &small, 0, a.integers + 10, b)
-    taps = task.window.kernel * task.window.kernel
-    place = depthwise_backward_scratch(b[5] - b[4], task.window.kernel, task.window.stride, a.operand[8] != NULL,
-                                       large.width * task.window.pitch, large.height,
-                                       small.width * task.window.pitch, small.height)
+    cdef int i, kernel = a.window.kernel, count = a.box.c1 - a.box.c0, c0 = a.box.c0
+    a.box.y0, a.box.y1 = 0, small.height
+    rows.y0, rows.y1 = 0, large.height
+    set_windows(&task.window, a.input, large, a.result, small, False, &a.window, &a.box)
+    place = depthwise_backward_scratch(
+        count, kernel, a.window.stride, a.input_scale != NULL, large.width * task.window.pitch, large.height,
+        small.width * task.window.pitch, small.height)
     task.sums = scratch + place.sums
-    task.weight = pack(a, &task.window, <const float *> a.operand[6], b, task.window.stride == 1,
-                       scratch + place.weight)
+    task.weight = pack(a.micro, &task.window, a.weight, &a.box, a.window.stride == 1, scratch + place.weight)
     task.staged = scratch + place.gradients
-    if a.operand[8] != NULL:
-        task.window.scale = <const float *> a.operand[8] + b[4]
-        task.window.shift = <const float *> a.operand[9] + b[4]
-        task.window.in_activation = <int> a.integers[16]
+    if a.input_scale != NULL:
+        task.window.scale = a.input_scale + c0
+        task.window.shift = a.input_shift + c0
+        task.window.in_activation = a.input_activation
         task.window.staged = scratch + place.inputs
-        task.mean = <const float *> a.operand[10] + b[4]
-        task.inv_std = <const float *> a.operand[11] + b[4]
-        task.partials = <float *> a.operand[14] + <Py_ssize_t> bounds[4] * 2 * large.pitch + b[4]
+        task.mean = a.input_mean + c0
+        task.inv_std = a.input_inv_std + c0
+        task.partials = a.statistics + a.partial * 2 * large.pitch + c0
         task.partials_stride = large.pitch
-    set_block(&task.norm, &small, b, b[4], b[5])
-    set_plane(&task.norm, 0, a.operand[0], &gradient, b, b[4])
-    set_plane(&task.norm, 1, a.operand[1], &small, b, b[4])
-    for i in range(2, 5):
-        set_plane(&task.norm, i, NULL, &small, b, b[4])
-    for i in range(3):
-        task.norm.vector[i] = <const float *> a.operand[5] + i * small.pitch + b[4]
-    task.norm.vector[3] = <const float *> a.operand[4] + b[4]
-    for i in range(2):
-        task.norm.vector[4 + i] = <const float *> a.operand[2 + i] + b[4]
-    task.norm.activation = <int> a.integers[15]
-    task.norm.mask = MASK_ARGUMENT if task.norm.activation else MASK_NONE
-    set_plane(&planes, 0, a.operand[12], &out, b, b[4])
+    set_block(&task.norm, small, &a.box)
+    set_plane(&task.norm, 0, a.gradient, &gradient, &a.box)
+    set_plane(&task.norm, 1, a.result, small, &a.box)
+    for i in range(2, MAX_PLANES):
+        set_plane(&task.norm, i, NULL, small, &a.box)
+    set_vectors(&task.norm, 0, c0, a.coefficients, a.coefficients + small.pitch)
+    set_vectors(&task.norm, 2, c0, a.coefficients + 2 * small.pitch, a.mean)
+    set_vectors(&task.norm, 4, c0, a.scale, a.shift)
+    task.norm.activation = a.activation
+    task.norm.mask = MASK_ARGUMENT if a.activation else MASK_NONE
+    set_plane(&planes, 0, a.output, &out, &rows)
     task.output = planes.plane[0]
-    micro.channels_depthwise.backward(&task)
-    store_sums(task.sums, taps, b[5] - b[4], False,
-               <float *> a.operand[13] + (<Py_ssize_t> bounds[4] * small.channels + b[4]) * taps)
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&out, <float *> a.operand[12], n, 0, large.height, b[4], end)
+    channels_depthwise_loops(a.micro).backward(&task)
+    store_sums(task.sums, kernel * kernel, count, False,
+               a.weight_partials + (a.partial * small.channels + c0) * kernel * kernel)
+    clear_channel_halo(&out, a.output, &rows)
     return 0
 
 
@@ -360,17 +281,17 @@ def _norm_backward_scratch(attributes, bounds, operands):
         attributes["out_width"] * attributes["out_pitch"], attributes["out_height"]).end
 
 
-WINDOW = ("kernel", "stride", "padding")
 MAPS = channels_attributes("in") + channels_attributes("out") + WINDOW
 # statistics: those of the block before the activation, as channels_norm_statistics writes them, in its `partial`.
-register(KernelSpec("channels_depthwise_forward", ("input", "weight", "bias?", "output", "statistics?"),
-                    MAPS + ("activation",), (), BOX + ("partial",), _forward_reference,
+register(KernelSpec("channels_depthwise_forward",
+                    ("input", "weight", "bias?", "output", "statistics?", "input_scale?", "input_shift?"),
+                    MAPS + ("activation", "input_activation?"), (), BOX + ("partial",), _forward_reference,
                     <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
 # The input is activation(input_scale input + input_shift).
 register(KernelSpec("channels_norm_depthwise",
                     ("input", "weight", "bias?", "output", "statistics?", "input_scale", "input_shift"),
                     MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
-                    <uintptr_t> &norm_depthwise, scratch_bytes=_forward_scratch))
+                    <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
 # bounds: rows of the input's gradient.
 register(KernelSpec("channels_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
                     BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data,

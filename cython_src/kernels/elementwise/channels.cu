@@ -4,52 +4,50 @@
 #include "cython_src/kernels/maps/channels.cuh"
 
 /* out = activation(first [+ second]). */
-__device__ inline void add_activate(const GpuArgs &a, const float *second, int second_halo, float *out, int out_halo,
-                                    int activation)
+template <typename Args>
+__device__ inline void add_activate(const Args &a, const float *first, const float *second, int second_halo)
 {
-    const ChannelsMap m = channel_map_at(a.integers), other = with_halo(m, second_halo),
-                      target = with_halo(m, out_halo);
-    const int *b = block_bounds(a), end = channel_end(m, b[5]);
-    const float *first = (const float *)a.operand[0];
-    clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
-    for_channels(m, b, b[4], end, 4, [&](int n, int y, int x, int c) {
+    const ChannelsMap m = a.in_map, other = with_halo(m, second_halo), target = with_halo(m, a.out_halo);
+    const auto &b = block_bounds(a);
+    const int end = channel_end(m, b.c1);
+    clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    for_channels(m, b, b.c0, end, 4, [&](int n, int y, int x, int c) {
         float4 v = load4(first + pixel(m, n, y, x) + c);
         if (second) {
             const float4 w = load4(second + pixel(other, n, y, x) + c);
             v = each4([&](int i) { return lane4(v, i) + lane4(w, i); });
         }
-        store4(out + pixel(target, n, y, x) + c, each4([&](int i) { return activate(lane4(v, i), activation); }));
+        store4(a.output + pixel(target, n, y, x) + c,
+               each4([&](int i) { return activate(lane4(v, i), a.activation); }));
     });
 }
 
 /* Bounds of these: images, rows, channels. */
 KERNEL(channels_activation)
 {
-    add_activate(a, 0, 0, (float *)a.operand[1], a.integers[5], a.integers[6]);
+    add_activate(a, a.input, 0, 0);
 }
 
 KERNEL(channels_add)
 {
-    add_activate(a, (const float *)a.operand[1], a.integers[5], (float *)a.operand[2], a.integers[6], a.integers[7]);
+    add_activate(a, a.first, a.second, a.second_halo);
 }
 
 /* The gradient, operand 0, where operand 1 passes it, written or added to a map. */
 KERNEL(channels_activation_backward)
 {
-    const ChannelsMap m = channel_map_at(a.integers), ys = with_halo(m, a.integers[5]),
-                      target = with_halo(m, a.integers[6]);
-    const int *b = block_bounds(a), end = channel_end(m, b[5]), activation = a.integers[7], accumulate = a.integers[8];
-    const float *gradient = (const float *)a.operand[0], *result = (const float *)a.operand[1];
-    float *out = (float *)a.operand[2];
+    const ChannelsMap m = a.in_map, ys = with_halo(m, a.activations_halo), target = with_halo(m, a.out_halo);
+    const auto &b = block_bounds(a);
+    const int end = channel_end(m, b.c1), activation = a.activation, accumulate = a.accumulate;
     if (!accumulate)
-        clear_channel_halo(target, out, b[0], b[1], b[2], b[3], b[4], end);
-    for_channels(m, b, b[4], end, 4, [&](int n, int y, int x, int c) {
-        float4 g = load4(gradient + pixel(m, n, y, x) + c);
+        clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    for_channels(m, b, b.c0, end, 4, [&](int n, int y, int x, int c) {
+        float4 g = load4(a.gradient + pixel(m, n, y, x) + c);
         if (activation) {
-            const float4 v = load4(result + pixel(ys, n, y, x) + c);
+            const float4 v = load4(a.activations + pixel(ys, n, y, x) + c);
             g = each4([&](int i) { return passes(lane4(v, i), activation) ? lane4(g, i) : 0; });
         }
-        put4(out + pixel(target, n, y, x) + c, g, accumulate);
+        put4(a.output + pixel(target, n, y, x) + c, g, accumulate);
     });
 }
 
@@ -74,27 +72,25 @@ __device__ inline Words philox(Words c, unsigned k0, unsigned k1)
 /* Bounds: images, rows. A thread makes the four words of a counter: elements 16 apart in a row of the map. */
 KERNEL(channels_dropout)
 {
-    const ChannelsMap m = channel_map_at(a.integers), target = with_halo(m, a.integers[5]);
-    const int *b = block_bounds(a), rows = b[3] - b[2], length = m.width * m.pitch,
-              counters = divide_up(length, 64) * 16;
-    const double limit = a.reals[0] * 4294967296.0;
+    const ChannelsMap m = a.in_map, target = with_halo(m, a.out_halo);
+    const auto &b = block_bounds(a);
+    const int rows = b.y1 - b.y0, length = m.width * m.pitch, counters = divide_up(length, 64) * 16;
+    const double limit = a.rate * 4294967296.0;
     const unsigned threshold = limit < 4294967295.0 ? (unsigned)limit : 4294967295u;
-    const float scale = (float)(1 / (1 - a.reals[0]));
-    const float *input = (const float *)a.operand[0];
-    float *out = (float *)a.operand[1];
-    clear_channel_halo(target, out, b[0], b[1], b[2], b[3], 0, m.pitch);
-    const unsigned total = (b[1] - b[0]) * rows * counters;
+    const float scale = (float)(1 / (1 - a.rate));
+    clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, 0, m.pitch);
+    const unsigned total = (b.n1 - b.n0) * rows * counters;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
-        const int at = (int)(i % counters), row = (int)(i / counters), y = b[2] + row % rows, n = b[0] + row / rows;
-        const long long long_seed = a.integers[6];
+        const int at = (int)(i % counters), row = (int)(i / counters), y = b.y0 + row % rows, n = b.n0 + row / rows;
+        const long long long_seed = a.seed;
         const Words words =
-            philox({{(unsigned)at, (unsigned)(n * m.height + y), (unsigned)a.integers[7], (unsigned)iteration_of(a)}},
+            philox({{(unsigned)at, (unsigned)(n * m.height + y), (unsigned)a.layer, (unsigned)iteration_of(a)}},
                    (unsigned)long_seed, (unsigned)(long_seed >> 32));
         for (int w = 0; w < 4; w++) {
             const int element = at / 16 * 64 + w * 16 + at % 16;
             if (element < length)
-                out[pixel(target, n, y, 0) + element] =
-                    words.w[w] >= threshold ? input[pixel(m, n, y, 0) + element] * scale : 0;
+                a.output[pixel(target, n, y, 0) + element] =
+                    words.w[w] >= threshold ? a.input[pixel(m, n, y, 0) + element] * scale : 0;
         }
     }
 }

@@ -11,111 +11,77 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+from elementwise_c cimport *
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
-from ..maps.channels_planes cimport RESIDUAL_PLAIN, ChannelsTask, set_block, set_plane
-from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from .channels_loops cimport ChannelsElementwiseLoops
-from .relu_loops cimport ReluLoops
-from .tokens_loops cimport TokenElementLoops
+from ..maps.channels cimport clear_channel_halo, set_block, set_plane, with_halo
+from ..maps.lanes cimport clear_halo, offset
 
 import numpy as np
 
+from ..interface.arguments import BOX, LANES_BOX, channels_attributes, map_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import lanes as lanes_maps
-from ..maps.channels import BOX, activate, channels_attributes, inside, passes, write_block
-from ..maps.lanes import box, clear_box_halo, interior, map_attributes
+from ..maps.channels import activate, inside, passes, write_block
+from ..maps.lanes import box, clear_box_halo, interior
 from .gelu import gelu, gelu_derivative
 
 
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const ChannelsElementwiseLoops *channels_elementwise
-        const ReluLoops *relu
-        const TokenElementLoops *token_elements
-
-
-cdef void run_activation(const KernelArgs *a, const int32_t *b, void *second, int second_halo, void *output,
-                         int out_halo, int activation) noexcept nogil:
-    """output = activation(operand 0 [+ second])."""
-    cdef ChannelsTask task
-    cdef ChannelsMap m, other, out
-    cdef int n
-    read_channels_map(&m, a.integers)
-    other = with_halo(&m, second_halo)
-    out = with_halo(&m, out_halo)
-    set_block(&task, &m, b, b[4], b[5])
-    set_plane(&task, 0, a.operand[0], &m, b, b[4])
-    set_plane(&task, 1, output, &out, b, b[4])
-    set_plane(&task, 2, second, &other, b, b[4])
-    task.activation = activation
-    if second != NULL:
-        task.residual = RESIDUAL_PLAIN
-    (<const Micro *> a.micro).channels_elementwise.activate(&task)
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&out, <float *> output, n, b[2], b[3], b[4], channel_end(&m, b[5]))
-
-
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    run_activation(a, a.bounds + block * a.bounds_width, NULL, 0, a.operand[1], <int> a.integers[5],
-                   <int> a.integers[6])
+    cdef channels_activation_args a = read_channels_activation(args, block)
+    cdef ChannelsTask task
+    cdef ChannelsMap out = with_halo(&a.in_map, a.out_halo)
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.input, &a.in_map, &a.box)
+    set_plane(&task, 1, a.output, &out, &a.box)
+    task.activation = a.activation
+    channels_elementwise_loops(a.micro).activate(&task)
+    clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    run_activation(a, a.bounds + block * a.bounds_width, a.operand[1], <int> a.integers[5], a.operand[2],
-                   <int> a.integers[6], <int> a.integers[7])
+    cdef channels_add_args a = read_channels_add(args, block)
+    cdef ChannelsTask task
+    cdef ChannelsMap second = with_halo(&a.in_map, a.second_halo), out = with_halo(&a.in_map, a.out_halo)
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.first, &a.in_map, &a.box)
+    set_plane(&task, 1, a.output, &out, &a.box)
+    set_plane(&task, 2, a.second, &second, &a.box)
+    task.activation = a.activation
+    task.residual = RESIDUAL_PLAIN
+    channels_elementwise_loops(a.micro).activate(&task)
+    clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef channels_activation_backward_args a = read_channels_activation_backward(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m, activations, out
-    cdef int n
-    read_channels_map(&m, a.integers)
-    activations = with_halo(&m, <int> a.integers[5])
-    out = with_halo(&m, <int> a.integers[6])
-    set_block(&task, &m, b, b[4], b[5])
-    set_plane(&task, 0, a.operand[0], &m, b, b[4])
-    set_plane(&task, 1, a.operand[1], &activations, b, b[4])
-    set_plane(&task, 2, a.operand[2], &out, b, b[4])
-    task.activation = <int> a.integers[7]
-    task.accumulate = <int> a.integers[8]
-    (<const Micro *> a.micro).channels_elementwise.activate_backward(&task)
-    if not task.accumulate:
-        for n in range(b[0], b[1]):
-            clear_channel_halo(&out, <float *> a.operand[2], n, b[2], b[3], b[4], channel_end(&m, b[5]))
+    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo), out = with_halo(&a.in_map, a.out_halo)
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.gradient, &a.in_map, &a.box)
+    set_plane(&task, 1, a.activations, &activations, &a.box)
+    set_plane(&task, 2, a.output, &out, &a.box)
+    task.activation = a.activation
+    task.accumulate = a.accumulate
+    channels_elementwise_loops(a.micro).activate_backward(&task)
+    if not a.accumulate:
+        clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef channels_dropout_args a = read_channels_dropout(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m, out
-    cdef double threshold = min(a.reals[0] * 4294967296.0, 4294967295.0)
-    cdef int n
-    read_channels_map(&m, a.integers)
-    out = with_halo(&m, <int> a.integers[5])
-    set_block(&task, &m, b, 0, m.channels)
-    set_plane(&task, 0, a.operand[0], &m, b, 0)
-    set_plane(&task, 1, a.operand[1], &out, b, 0)
-    (<const Micro *> a.micro).channels_elementwise.dropout(
-        &task, m.height, b[0] * m.height + b[2], <uint64_t> a.integers[6], <uint32_t> a.integers[7],
-        <uint32_t> context.iteration,
-        <uint32_t> threshold, <float> (1 / (1 - a.reals[0])))
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&out, <float *> a.operand[1], n, b[2], b[3], 0, m.pitch)
+    cdef ChannelsMap out = with_halo(&a.in_map, a.out_halo)
+    cdef double threshold = min(a.rate * 4294967296.0, 4294967295.0)
+    a.box.c0, a.box.c1 = 0, a.in_map.channels
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.input, &a.in_map, &a.box)
+    set_plane(&task, 1, a.output, &out, &a.box)
+    channels_elementwise_loops(a.micro).dropout(
+        &task, a.in_map.height, a.box.n0 * a.in_map.height + a.box.y0, <uint64_t> a.seed, <uint32_t> a.layer,
+        <uint32_t> context.iteration, <uint32_t> threshold, <float> (1 / (1 - a.rate)))
+    clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
@@ -188,42 +154,30 @@ register(KernelSpec("channels_dropout", ("input", "output"), MAP + ("out_halo", 
 
 
 cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Y = max(X, 0); a NaN stays one. bounds: groups, channels, rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Map source, target
+    """Y = max(X, 0); a NaN stays one."""
+    cdef relu_forward_args a = read_relu_forward(args, block)
     cdef int g, c, y
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    for g in range(b[0], b[1]):
-        for c in range(b[2], b[3]):
-            for y in range(b[4], b[5]):
-                (<const Micro *> a.micro).relu.forward(
-                    <const float *> a.operand[0] + offset(&source, g, c, y),
-                    <float *> a.operand[1] + offset(&target, g, c, y),
-                    <Py_ssize_t> source.width * source.lanes)
-            clear_halo(&target, <float *> a.operand[1], g, c, b[4], b[5])
+    for g in range(a.box.g0, a.box.g1):
+        for c in range(a.box.c0, a.box.c1):
+            for y in range(a.box.y0, a.box.y1):
+                relu_loops(a.micro).forward(
+                    a.input + offset(&a.in_map, g, c, y), a.output + offset(&a.out_map, g, c, y),
+                    a.in_map.width * a.in_map.lanes)
+            clear_halo(&a.out_map, a.output, g, c, a.box.y0, a.box.y1)
     return 0
 
 
 cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """dX = dY where Y > 0, else zero. bounds: groups, channels, rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Map source, target, result
+    """dX = dY where Y > 0, else zero."""
+    cdef relu_backward_args a = read_relu_backward(args, block)
     cdef int g, c, y
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    read_map(&result, a.integers + 14)
-    for g in range(b[0], b[1]):
-        for c in range(b[2], b[3]):
-            for y in range(b[4], b[5]):
-                (<const Micro *> a.micro).relu.backward(
-                    <const float *> a.operand[0] + offset(&source, g, c, y),
-                    <const float *> a.operand[1] + offset(&result, g, c, y),
-                    <float *> a.operand[2] + offset(&target, g, c, y),
-                    <Py_ssize_t> source.width * source.lanes)
-            clear_halo(&target, <float *> a.operand[2], g, c, b[4], b[5])
+    for g in range(a.box.g0, a.box.g1):
+        for c in range(a.box.c0, a.box.c1):
+            for y in range(a.box.y0, a.box.y1):
+                relu_loops(a.micro).backward(
+                    a.gradient + offset(&a.in_map, g, c, y), a.activation + offset(&a.activation_map, g, c, y),
+                    a.output + offset(&a.out_map, g, c, y), a.in_map.width * a.in_map.lanes)
+            clear_halo(&a.out_map, a.output, g, c, a.box.y0, a.box.y1)
     return 0
 
 
@@ -241,56 +195,44 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
 
 
 MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), lanes_maps.BOX, _relu_forward_reference,
+register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), LANES_BOX, _relu_forward_reference,
                     <uintptr_t> &relu_forward))
 register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS + map_attributes("activation"), (),
-                    lanes_maps.BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
+                    LANES_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
 
 
 cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
-    (<const Micro *> a.micro).token_elements.gelu(
-        <const float *> a.operand[0] + start, <float *> a.operand[1] + start, length)
+    cdef gelu_forward_args a = read_gelu_forward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
+    token_elements_loops(a.micro).gelu(a.input + start, a.output + start, length)
     return 0
 
 
 cdef int gelu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
-    (<const Micro *> a.micro).token_elements.gelu_backward(
-        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
-        length)
+    cdef gelu_backward_args a = read_gelu_backward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
+    token_elements_loops(a.micro).gelu_backward(a.gradient + start, a.before + start, a.output + start, length)
     return 0
 
 
 cdef int tokens_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
-    (<const Micro *> a.micro).relu.forward(<const float *> a.operand[0] + start, <float *> a.operand[1] + start, length)
+    cdef tokens_relu_forward_args a = read_tokens_relu_forward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
+    relu_loops(a.micro).forward(a.input + start, a.output + start, length)
     return 0
 
 
 cdef int tokens_relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
-    (<const Micro *> a.micro).relu.backward(
-        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
-        length)
+    cdef tokens_relu_backward_args a = read_tokens_relu_backward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
+    relu_loops(a.micro).backward(a.gradient + start, a.activations + start, a.output + start, length)
     return 0
 
 
 cdef int tokens_add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t start = b[0] * a.integers[0], length = (b[1] - b[0]) * a.integers[0]
-    (<const Micro *> a.micro).token_elements.add(
-        <const float *> a.operand[0] + start, <const float *> a.operand[1] + start, <float *> a.operand[2] + start,
-        length)
+    cdef tokens_add_args a = read_tokens_add(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
+    token_elements_loops(a.micro).add(a.first + start, a.second + start, a.output + start, length)
     return 0
 
 

@@ -5,31 +5,29 @@
 
 KERNEL(relu_forward)
 {
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7);
-    const int *b = block_bounds(a), rows = b[5] - b[4];
-    const float *input = (const float *)a.operand[0];
-    float *out = (float *)a.operand[1];
-    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    const Map source = a.in_map, target = a.out_map;
+    const auto &b = block_bounds(a);
+    const int rows = b.y1 - b.y0;
+    clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, b.y0, b.y1);
+    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * source.width * source.lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const Place p = place_of(i, b, rows, source.width, source.lanes);
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] =
-            activate(input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane], ACTIVATION_RELU);
+        a.output[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] =
+            activate(a.input[pixel(source, p.group, p.channel, p.y, p.x) + p.lane], ACTIVATION_RELU);
     }
 }
 
 KERNEL(relu_backward)
 {
-    const Map source = map_at(a.integers), target = map_at(a.integers + 7), result = map_at(a.integers + 14);
-    const int *b = block_bounds(a), rows = b[5] - b[4];
-    const float *gradient = (const float *)a.operand[0], *activation = (const float *)a.operand[1];
-    float *out = (float *)a.operand[2];
-    clear_halo(target, out, b[0], b[1], b[2], b[3], b[4], b[5]);
-    const long long items = (long long)(b[1] - b[0]) * (b[3] - b[2]) * rows * source.width * source.lanes;
+    const Map source = a.in_map, target = a.out_map, result = a.activation_map;
+    const auto &b = block_bounds(a);
+    const int rows = b.y1 - b.y0;
+    clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, b.y0, b.y1);
+    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * source.width * source.lanes;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
         const Place p = place_of(i, b, rows, source.width, source.lanes);
-        const float dy = gradient[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
-        const float y = activation[pixel(result, p.group, p.channel, p.y, p.x) + p.lane];
-        out[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = y > 0 ? dy : 0;
+        const float dy = a.gradient[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
+        const float y = a.activation[pixel(result, p.group, p.channel, p.y, p.x) + p.lane];
+        a.output[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = y > 0 ? dy : 0;
     }
 }

@@ -5,46 +5,39 @@
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
 /* Call body(i) for each element of a block's rows; all threads of the grid row divide them. */
-template <typename Body>
-__device__ inline void for_elements(const GpuArgs &a, Body body)
+template <typename Body, typename Args>
+__device__ inline void for_elements(const Args &a, Body body)
 {
-    const int *b = block_bounds(a);
-    const long long stop = (long long)b[1] * a.integers[0];
-    for (long long i = (long long)b[0] * a.integers[0] + thread_of_row(); i < stop; i += threads_of_row())
+    const auto &b = block_bounds(a);
+    const long long stop = (long long)b.r1 * a.features;
+    for (long long i = (long long)b.r0 * a.features + thread_of_row(); i < stop; i += threads_of_row())
         body(i);
 }
 
 KERNEL(gelu_forward)
 {
-    for_elements(a, [&](long long i) { ((float *)a.operand[1])[i] = gelu(((const float *)a.operand[0])[i]); });
+    for_elements(a, [&](long long i) { a.output[i] = gelu(a.input[i]); });
 }
 
 KERNEL(gelu_backward)
 {
-    for_elements(a, [&](long long i) {
-        ((float *)a.operand[2])[i] =
-            ((const float *)a.operand[0])[i] * gelu_derivative(((const float *)a.operand[1])[i]);
-    });
+    for_elements(a, [&](long long i) { a.output[i] = a.gradient[i] * gelu_derivative(a.before[i]); });
 }
 
 KERNEL(tokens_relu_forward)
 {
-    for_elements(a, [&](long long i) {
-        ((float *)a.operand[1])[i] = activate(((const float *)a.operand[0])[i], ACTIVATION_RELU);
-    });
+    for_elements(a, [&](long long i) { a.output[i] = activate(a.input[i], ACTIVATION_RELU); });
 }
 
 KERNEL(tokens_relu_backward)
 {
     for_elements(a, [&](long long i) {
-        const bool passed = ((const float *)a.operand[1])[i] > 0;
-        ((float *)a.operand[2])[i] = passed ? ((const float *)a.operand[0])[i] : 0;
+        const bool passed = a.activations[i] > 0;
+        a.output[i] = passed ? a.gradient[i] : 0;
     });
 }
 
 KERNEL(tokens_add)
 {
-    for_elements(a, [&](long long i) {
-        ((float *)a.operand[2])[i] = ((const float *)a.operand[0])[i] + ((const float *)a.operand[1])[i];
-    });
+    for_elements(a, [&](long long i) { a.output[i] = a.first[i] + a.second[i]; });
 }

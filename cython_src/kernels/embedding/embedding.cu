@@ -6,9 +6,10 @@
 
 #define BAD_TOKEN 3
 
-__device__ inline bool is_token(const GpuArgs &a, int token)
+template <typename Args>
+__device__ inline bool is_token(const Args &a, int token)
 {
-    if (token >= 0 && token < a.integers[2])
+    if (token >= 0 && token < a.vocabulary)
         return true;
     fail(a, BAD_TOKEN);
     return false;
@@ -17,29 +18,28 @@ __device__ inline bool is_token(const GpuArgs &a, int token)
 /* A thread for each number. Bounds: rows. */
 KERNEL(embedding_forward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    const int *b = block_bounds(a), *tokens = (const int *)a.operand[0];
-    const float *weight = (const float *)a.operand[1], *positions = (const float *)a.operand[2];
-    for (int i = thread_of_row(); i < (b[1] - b[0]) * features; i += threads_of_row()) {
-        const int row = b[0] + i / features, f = i % features;
-        if (!is_token(a, tokens[row]))
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for (int i = thread_of_row(); i < (b.r1 - b.r0) * features; i += threads_of_row()) {
+        const int row = b.r0 + i / features, f = i % features;
+        if (!is_token(a, a.tokens[row]))
             continue;
-        float value = weight[(long long)tokens[row] * features + f];
-        if (positions)
-            value += positions[(long long)(row % sequence) * features + f];
-        ((float *)a.operand[3])[(long long)row * features + f] = value;
+        float value = a.token_weight[(long long)a.tokens[row] * features + f];
+        if (a.position_weight)
+            value += a.position_weight[(long long)(row % a.sequence) * features + f];
+        a.output[(long long)row * features + f] = value;
     }
 }
 
 /* The first launch of a token gradient that adds to nothing: zeros, a thread for each number. Bounds: features. */
-KERNEL(embedding_token_clear)
+KERNEL_OF(embedding_token_clear, embedding_token_gradient)
 {
-    const int features = a.integers[1], vocabulary = a.integers[2];
-    const int *b = block_bounds(a), width = b[1] - b[0];
-    if (a.integers[3])
+    const auto &b = block_bounds(a);
+    const int width = b.c1 - b.c0;
+    if (a.accumulate)
         return;
-    for (long long i = thread_of_row(); i < (long long)vocabulary * width; i += threads_of_row())
-        ((float *)a.operand[2])[i / width * features + b[0] + i % width] = 0;
+    for (long long i = thread_of_row(); i < (long long)a.vocabulary * width; i += threads_of_row())
+        a.output[i / width * a.features + b.c0 + i % width] = 0;
 }
 
 /* The second one: a CUDA block takes the rows whose token no row before has, and adds up all rows with that token, in
@@ -47,10 +47,9 @@ KERNEL(embedding_token_clear)
 KERNEL(embedding_token_gradient)
 {
     int *repeated = (int *)shared;
-    const int rows = a.integers[0], features = a.integers[1];
-    const int *b = block_bounds(a), *tokens = (const int *)a.operand[0];
-    const float *gradient = (const float *)a.operand[1];
-    for (int first = blockIdx.x; first < rows; first += gridDim.x) {
+    const auto &b = block_bounds(a);
+    const int *tokens = a.tokens;
+    for (int first = blockIdx.x; first < a.rows; first += gridDim.x) {
         const int token = tokens[first];
         if (!is_token(a, token))
             continue;
@@ -64,12 +63,12 @@ KERNEL(embedding_token_gradient)
         __syncthreads();
         if (*repeated)
             continue;
-        for (int f = b[0] + threadIdx.x; f < b[1]; f += THREADS) {
-            float *out = (float *)a.operand[2] + (long long)token * features + f;
+        for (int f = b.c0 + threadIdx.x; f < b.c1; f += THREADS) {
+            float *out = a.output + (long long)token * a.features + f;
             float sum = *out;
-            for (int row = first; row < rows; row++)
+            for (int row = first; row < a.rows; row++)
                 if (tokens[row] == token)
-                    sum += gradient[(long long)row * features + f];
+                    sum += a.gradient[(long long)row * a.features + f];
             *out = sum;
         }
     }
@@ -78,99 +77,95 @@ KERNEL(embedding_token_gradient)
 /* A thread for each number; samples are added in order. Bounds: positions. */
 KERNEL(embedding_position_gradient)
 {
-    const int sequence = a.integers[0], batch = a.integers[1], features = a.integers[2];
-    const int *b = block_bounds(a);
-    for (int i = b[0] * features + thread_of_row(); i < b[1] * features; i += threads_of_row()) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for (int i = b.t0 * features + thread_of_row(); i < b.t1 * features; i += threads_of_row()) {
         float sum = 0;
-        if (i / features < sequence) {
-            sum = ((const float *)a.operand[0])[i];
-            for (int n = 1; n < batch; n++)
-                sum += ((const float *)a.operand[0])[(long long)n * sequence * features + i];
+        if (i / features < a.sequence) {
+            sum = a.gradient[i];
+            for (int n = 1; n < a.batch; n++)
+                sum += a.gradient[(long long)n * a.sequence * features + i];
         }
-        ((float *)a.operand[1])[i] = sum;
+        a.output[i] = sum;
     }
 }
 
-/* Call body(row, feature) for each number of some rows, `width` features each; all threads of the grid row divide them. */
+/* Call body(row, feature) for rows [start, stop), `width` features each; all threads of the grid row divide them. */
 template <typename Body>
-__device__ inline void for_features(const GpuArgs &a, int width, Body body)
+__device__ inline void for_features(int start, int stop, int width, Body body)
 {
-    const int *b = block_bounds(a);
-    for (int i = thread_of_row(); i < (b[1] - b[0]) * width; i += threads_of_row())
-        body(b[0] + i / width, i % width);
+    for (int i = thread_of_row(); i < (stop - start) * width; i += threads_of_row())
+        body(start + i / width, i % width);
 }
 
 /* Bounds: rows. */
 KERNEL(positions_forward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    const float *types = (const float *)a.operand[2];
-    for_features(a, features, [&](int row, int f) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for_features(b.r0, b.r1, features, [&](int row, int f) {
         const long long at = (long long)row * features + f;
-        const float value = ((const float *)a.operand[0])[at] +
-                            ((const float *)a.operand[1])[(long long)(row % sequence) * features + f];
-        ((float *)a.operand[3])[at] = types ? value + types[f] : value;
+        const float value = a.input[at] + a.position_weight[(long long)(row % a.sequence) * features + f];
+        a.output[at] = a.type_weight ? value + a.type_weight[f] : value;
     });
 }
 
 /* A thread for each feature; positions are added in order. Bounds: features. */
 KERNEL(type_gradient)
 {
-    const int sequence = a.integers[0], features = a.integers[1], *b = block_bounds(a);
-    const float *gradient = (const float *)a.operand[0];
-    float *out = (float *)a.operand[1];
-    for (int f = b[0] + thread_of_row(); f < b[1]; f += threads_of_row()) {
-        float sum = gradient[f];
-        for (int position = 1; position < sequence; position++)
-            sum += gradient[(long long)position * features + f];
-        out[f] = sum;
-        for (int type = 1; type < a.integers[2]; type++)
-            out[(long long)type * features + f] = 0;
+    const auto &b = block_bounds(a);
+    for (int f = b.c0 + thread_of_row(); f < b.c1; f += threads_of_row()) {
+        float sum = a.position_gradient[f];
+        for (int position = 1; position < a.sequence; position++)
+            sum += a.position_gradient[(long long)position * a.features + f];
+        a.output[f] = sum;
+        for (int type = 1; type < a.types; type++)
+            a.output[(long long)type * a.features + f] = 0;
     }
 }
 
 /* The next token, the token and the one before it, side by side. Bounds: rows. */
 KERNEL(trigram_forward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    for_features(a, 3 * features, [&](int row, int f) {
-        const int move = 1 - f / features, place = row % sequence + move;
-        ((float *)a.operand[1])[3 * (long long)row * features + f] =
-            place >= 0 && place < sequence
-                ? ((const float *)a.operand[0])[(long long)(row + move) * features + f % features]
-                : 0;
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for_features(b.r0, b.r1, 3 * features, [&](int row, int f) {
+        const int move = 1 - f / features, place = row % a.sequence + move;
+        a.output[3 * (long long)row * features + f] =
+            place >= 0 && place < a.sequence ? a.input[(long long)(row + move) * features + f % features] : 0;
     });
 }
 
 KERNEL(trigram_backward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    for_features(a, features, [&](int row, int f) {
-        const float *gradient = (const float *)a.operand[0] + 3 * (long long)row * features + f;
+    const int sequence = a.sequence, features = a.features;
+    const auto &b = block_bounds(a);
+    for_features(b.r0, b.r1, features, [&](int row, int f) {
+        const float *gradient = a.gradient + 3 * (long long)row * features + f;
         float sum = gradient[features];
         if (row % sequence > 0) /* the next token of the row before */
             sum += gradient[-3 * features];
         if (row % sequence + 1 < sequence) /* the token before the next row */
             sum += gradient[5 * features];
-        ((float *)a.operand[1])[(long long)row * features + f] = sum;
+        a.output[(long long)row * features + f] = sum;
     });
 }
 
 /* Bounds of both: samples. */
 KERNEL(first_token_forward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    for_features(a, features, [&](int n, int f) {
-        ((float *)a.operand[1])[(long long)n * features + f] =
-            ((const float *)a.operand[0])[(long long)n * sequence * features + f];
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for_features(b.n0, b.n1, features, [&](int n, int f) {
+        a.output[(long long)n * features + f] = a.input[(long long)n * a.sequence * features + f];
     });
 }
 
 KERNEL(first_token_backward)
 {
-    const int sequence = a.integers[0], features = a.integers[1];
-    for_features(a, sequence * features, [&](int n, int f) {
-        ((float *)a.operand[1])[(long long)n * sequence * features + f] =
-            f < features ? ((const float *)a.operand[0])[(long long)n * features + f] : 0;
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for_features(b.n0, b.n1, a.sequence * features, [&](int n, int f) {
+        a.output[(long long)n * a.sequence * features + f] = f < features ? a.gradient[(long long)n * features + f] : 0;
     });
 }

@@ -6,20 +6,14 @@ The gradients scatter without locks and in a fixed order: a block of the tokens'
 and adds all rows in order; a block of the positions' gradient owns positions and adds the samples in order.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..elementwise.tokens_loops cimport TokenElementLoops
+from elementwise_c cimport *
+from embedding_c cimport *
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const TokenElementLoops *token_elements
 
 
 # Status of a kernel that met a token outside the vocabulary.
@@ -27,111 +21,96 @@ BAD_TOKEN = 3
 
 
 cdef int embedding_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const int32_t *tokens = <const int32_t *> a.operand[0]
-    cdef const float *positions = <const float *> a.operand[2]
+    cdef embedding_forward_args a = read_embedding_forward(args, block)
     cdef const float *weight
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row
+    cdef Py_ssize_t features = a.features, row
     cdef float *out
-    for row in range(b[0], b[1]):
-        if tokens[row] < 0 or tokens[row] >= a.integers[2]:
+    for row in range(a.r0, a.r1):
+        if a.tokens[row] < 0 or a.tokens[row] >= a.vocabulary:
             return 3
-        weight = <const float *> a.operand[1] + tokens[row] * features
-        out = <float *> a.operand[3] + row * features
-        if positions != NULL:
-            (<const Micro *> a.micro).token_elements.add(weight, positions + row % sequence * features, out, features)
+        weight = a.token_weight + a.tokens[row] * features
+        out = a.output + row * features
+        if a.position_weight != NULL:
+            token_elements_loops(a.micro).add(weight, a.position_weight + row % a.sequence * features, out, features)
         else:
             memcpy(out, weight, features * sizeof(float))
     return 0
 
 
 cdef int embedding_token_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: features."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const int32_t *tokens = <const int32_t *> a.operand[0]
-    cdef Py_ssize_t features = a.integers[1], vocabulary = a.integers[2], width = b[1] - b[0], row
-    cdef const float *gradient = <const float *> a.operand[1] + b[0]
-    cdef float *output = <float *> a.operand[2] + b[0]
+    cdef embedding_token_gradient_args a = read_embedding_token_gradient(args, block)
+    cdef Py_ssize_t width = a.c1 - a.c0, row
+    cdef const float *gradient = a.gradient + a.c0
+    cdef float *output = a.output + a.c0
     cdef float *out
-    if not a.integers[3]:
-        for row in range(vocabulary):
-            memset(output + row * features, 0, width * sizeof(float))
-    for row in range(a.integers[0]):
-        if tokens[row] < 0 or tokens[row] >= vocabulary:
+    if not a.accumulate:
+        for row in range(a.vocabulary):
+            memset(output + row * a.features, 0, width * sizeof(float))
+    for row in range(a.rows):
+        if a.tokens[row] < 0 or a.tokens[row] >= a.vocabulary:
             return 3
-        out = output + tokens[row] * features
-        (<const Micro *> a.micro).token_elements.add(out, gradient + row * features, out, width)
+        out = output + a.tokens[row] * a.features
+        token_elements_loops(a.micro).add(out, gradient + row * a.features, out, width)
     return 0
 
 
 cdef int embedding_position_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: positions."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], batch = a.integers[1], features = a.integers[2], position, _sample
+    cdef embedding_position_gradient_args a = read_embedding_position_gradient(args, block)
+    cdef Py_ssize_t features = a.features, position, _sample
     cdef const float *gradient
     cdef float *out
-    for position in range(b[0], b[1]):
-        gradient = <const float *> a.operand[0] + position * features
-        out = <float *> a.operand[1] + position * features
-        if position >= sequence:
+    for position in range(a.t0, a.t1):
+        gradient = a.gradient + position * features
+        out = a.output + position * features
+        if position >= a.sequence:
             memset(out, 0, features * sizeof(float))
             continue
         memcpy(out, gradient, features * sizeof(float))
-        for _sample in range(1, batch):
-            gradient += sequence * features
-            (<const Micro *> a.micro).token_elements.add(out, gradient, out, features)
+        for _sample in range(1, a.batch):
+            gradient += a.sequence * features
+            token_elements_loops(a.micro).add(out, gradient, out, features)
     return 0
 
 
 cdef int positions_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *types = <const float *> a.operand[2]
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row
+    cdef positions_forward_args a = read_positions_forward(args, block)
+    cdef Py_ssize_t features = a.features, row
     cdef const float *position
     cdef float *out
-    for row in range(b[0], b[1]):
-        position = <const float *> a.operand[1] + row % sequence * features
-        out = <float *> a.operand[3] + row * features
-        (<const Micro *> a.micro).token_elements.add(
-            <const float *> a.operand[0] + row * features, position, out, features)
-        if types != NULL:
-            (<const Micro *> a.micro).token_elements.add(out, types, out, features)
+    for row in range(a.r0, a.r1):
+        position = a.position_weight + row % a.sequence * features
+        out = a.output + row * features
+        token_elements_loops(a.micro).add(
+            a.input + row * features, position, out, features)
+        if a.type_weight != NULL:
+            token_elements_loops(a.micro).add(out, a.type_weight, out, features)
     return 0
 
 
 cdef int type_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Sum of the first positions' gradients; bounds: features."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], width = b[1] - b[0], row
-    cdef const float *gradient = <const float *> a.operand[0] + b[0]
-    cdef float *out = <float *> a.operand[1] + b[0]
+    """Sum of the first positions' gradients;"""
+    cdef type_gradient_args a = read_type_gradient(args, block)
+    cdef Py_ssize_t width = a.c1 - a.c0, row
+    cdef const float *gradient = a.position_gradient + a.c0
+    cdef float *out = a.output + a.c0
     memcpy(out, gradient, width * sizeof(float))
-    for row in range(1, sequence):
-        (<const Micro *> a.micro).token_elements.add(out, gradient + row * features, out, width)
-    for row in range(1, a.integers[2]):
-        memset(out + row * features, 0, width * sizeof(float))
+    for row in range(1, a.sequence):
+        token_elements_loops(a.micro).add(out, gradient + row * a.features, out, width)
+    for row in range(1, a.types):
+        memset(out + row * a.features, 0, width * sizeof(float))
     return 0
 
 
 cdef int trigram_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row, part, size = features * sizeof(float)
+    cdef trigram_forward_args a = read_trigram_forward(args, block)
+    cdef Py_ssize_t features = a.features, row, part, size = features * sizeof(float)
     cdef const float *source
     cdef float *out
-    for row in range(b[0], b[1]):
-        source = <const float *> a.operand[0] + row * features
-        out = <float *> a.operand[1] + 3 * row * features
+    for row in range(a.r0, a.r1):
+        source = a.input + row * features
+        out = a.output + 3 * row * features
         for part in range(3):
-            if 0 <= row % sequence + 1 - part < sequence:
+            if 0 <= row % a.sequence + 1 - part < a.sequence:
                 memcpy(out + part * features, source + (1 - part) * features, size)
             else:
                 memset(out + part * features, 0, size)
@@ -139,44 +118,38 @@ cdef int trigram_forward(const void *args, Py_ssize_t block, const TaskContext *
 
 
 cdef int trigram_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], row
+    cdef trigram_backward_args a = read_trigram_backward(args, block)
+    cdef Py_ssize_t features = a.features, row
     cdef const float *gradient
     cdef float *out
-    for row in range(b[0], b[1]):
-        gradient = <const float *> a.operand[0] + 3 * row * features
-        out = <float *> a.operand[1] + row * features
+    for row in range(a.r0, a.r1):
+        gradient = a.gradient + 3 * row * features
+        out = a.output + row * features
         memcpy(out, gradient + features, features * sizeof(float))
-        if row % sequence > 0:  # the next token of the row before
-            (<const Micro *> a.micro).token_elements.add(out, gradient - 3 * features, out, features)
-        if row % sequence + 1 < sequence:  # the token before the next row
-            (<const Micro *> a.micro).token_elements.add(out, gradient + 5 * features, out, features)
+        if row % a.sequence > 0:  # the next token of the row before
+            token_elements_loops(a.micro).add(out, gradient - 3 * features, out, features)
+        if row % a.sequence + 1 < a.sequence:  # the token before the next row
+            token_elements_loops(a.micro).add(out, gradient + 5 * features, out, features)
     return 0
 
 
 cdef int first_token_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: samples."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], n
-    for n in range(b[0], b[1]):
-        memcpy(<float *> a.operand[1] + n * features, <const float *> a.operand[0] + n * sequence * features,
-               features * sizeof(float))
+    cdef first_token_forward_args a = read_first_token_forward(args, block)
+    cdef Py_ssize_t n
+    for n in range(a.n0, a.n1):
+        memcpy(a.output + n * a.features, a.input + n * a.sequence * a.features,
+               a.features * sizeof(float))
     return 0
 
 
 cdef int first_token_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: samples."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], features = a.integers[1], n
+    cdef first_token_backward_args a = read_first_token_backward(args, block)
+    cdef Py_ssize_t features = a.features, n
     cdef float *out
-    for n in range(b[0], b[1]):
-        out = <float *> a.operand[1] + n * sequence * features
-        memcpy(out, <const float *> a.operand[0] + n * features, features * sizeof(float))
-        memset(out + features, 0, (sequence - 1) * features * sizeof(float))
+    for n in range(a.n0, a.n1):
+        out = a.output + n * a.sequence * features
+        memcpy(out, a.gradient + n * features, features * sizeof(float))
+        memset(out + features, 0, (a.sequence - 1) * features * sizeof(float))
     return 0
 
 

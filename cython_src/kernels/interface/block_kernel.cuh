@@ -9,16 +9,14 @@
 #ifndef FORKTASK_BLOCK_KERNEL_CUH
 #define FORKTASK_BLOCK_KERNEL_CUH
 
-#define THREADS      128 /* of a CUDA block, in every kernel */
-#define MAX_OPERANDS 16
-#define MAX_INTEGERS 32
-#define MAX_REALS    4
+#define THREADS 128 /* of a CUDA block, in every kernel */
 
 #define STRIP_CHANNELS 8 /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
 #define STRIPS         (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
-#define KERNEL(name) extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ GpuArgs a)
+#define KERNEL_OF(name, spec) \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ spec##_args a)
 extern __shared__ __align__(16) float shared[]; /* of the CUDA block; undefined on entry */
 
 __device__ inline long long now_ns()
@@ -29,17 +27,20 @@ __device__ inline long long now_ns()
 }
 #endif
 
-/* Laid out as gpu/launches.py::ARGS_DTYPE. */
+/* A kernel with arguments of its own, or with those of another. */
+#define KERNEL(name) KERNEL_OF(name, name)
+
+/* What all kernels get, laid out as the beginning of gpu/launches.py::ARGS_DTYPE. Behind it a kernel finds operands, reals and
+ * integers by their names in its spec: in_map for in_channels, in_height, ... */
 struct GpuArgs {
-    void *operand[MAX_OPERANDS];
     const int *bounds;           /* shape (blocks of the loop, bounds_width) */
     const long long *counter;    /* added to `replay`: what changes when a captured graph is launched again; or NULL */
     unsigned long long *failure; /* smallest code of a failed block, see fail(); all ones: none */
     long long replay;
-    double reals[MAX_REALS];
-    int integers[MAX_INTEGERS];
     int bounds_width, first_block, first_task, iteration_stride, iteration_offset, reserved;
 };
+
+#include "cython_src/kernels/interface/arguments.cuh" /* written by gpu/launches.py from the specs */
 
 __device__ inline int divide_up(int a, int b)
 {
@@ -57,9 +58,11 @@ __device__ inline int threads_of_row()
     return gridDim.x * THREADS;
 }
 
-__device__ inline const int *block_bounds(const GpuArgs &a)
+/* The bounds of a kernel's block, by their names in its spec. */
+template <typename Args>
+__device__ inline const typename Args::Bounds &block_bounds(const Args &a)
 {
-    return a.bounds + (long long)(a.first_block + (int)blockIdx.y) * a.bounds_width;
+    return *(const typename Args::Bounds *)(a.bounds + (long long)(a.first_block + (int)blockIdx.y) * a.bounds_width);
 }
 
 __device__ inline long long iteration_of(const GpuArgs &a)

@@ -4,35 +4,38 @@
 #include "cython_src/kernels/elementwise/activations.cuh"
 #include "cython_src/kernels/linear/tiles.cuh"
 
-__device__ inline float *output_at(const GpuArgs &a, int row, int column)
+template <typename Args>
+__device__ inline float *output_at(const Args &a, int row, int column)
 {
-    return (float *)a.operand[5] + (long long)row * a.integers[2] + a.integers[4] + column;
+    return a.output + (long long)row * a.output_pitch + a.output_offset + column;
 }
 
 /* Bias, value before the activation, activation and residual of a number of the output. */
-__device__ inline void finish_output(const GpuArgs &a, int row, int column, float y)
+template <typename Args>
+__device__ inline void finish_output(const Args &a, int row, int column, float y)
 {
-    const long long at = (long long)row * a.integers[1] + column;
-    if (a.operand[2])
-        y += ((const float *)a.operand[2])[column];
-    if (a.operand[4])
-        ((float *)a.operand[4])[at] = y;
-    y = activate(y, a.integers[3]);
-    if (a.operand[3])
-        y += ((const float *)a.operand[3])[at];
+    const long long at = (long long)row * a.outputs + column;
+    if (a.bias)
+        y += a.bias[column];
+    if (a.before)
+        a.before[at] = y;
+    y = activate(y, a.activation);
+    if (a.residual)
+        y += a.residual[at];
     *output_at(a, row, column) = y;
 }
 
 /* A number of a data gradient goes on through the activation before it, and to its place. */
-__device__ inline void finish_gradient(const GpuArgs &a, int row, int column, float dx, bool accumulate)
+template <typename Args>
+__device__ inline void finish_gradient(const Args &a, int row, int column, float dx, bool accumulate)
 {
-    const int inputs = a.integers[0], pitch = a.integers[5] ? a.integers[5] : inputs;
-    float *out = (float *)a.operand[3] + (long long)row * pitch + a.integers[6] + column;
+    const int pitch = a.output_pitch ? a.output_pitch : a.inputs;
+    float *out = a.output + (long long)row * pitch + a.output_offset + column;
     if (accumulate)
         dx = *out + dx;
-    if (a.operand[2]) {
-        const float before = ((const float *)a.operand[2])[(long long)row * inputs + column];
-        dx = a.integers[7] ? (before > 0 ? dx : 0) : dx * gelu_derivative(before);
+    if (a.before) {
+        const float before = a.before[(long long)row * a.inputs + column];
+        dx = a.relu ? (before > 0 ? dx : 0) : dx * gelu_derivative(before);
     }
     *out = dx;
 }
@@ -48,89 +51,92 @@ __device__ inline bool find_tile(int rows, int columns, int *row, int *column)
 }
 
 /* y = x W^T, with a further weight + the rest of x V^T. Bounds: rows, output features. */
-template <int TM, int TN>
-__device__ void linear_forward(const GpuArgs &a)
+template <int TM, int TN, typename Args>
+__device__ void linear_forward(const Args &a)
 {
-    const int inputs = a.integers[0], further = a.operand[6] ? a.integers[5] : 0, *b = block_bounds(a);
+    const int inputs = a.inputs, further = a.further_weight ? a.further_inputs : 0;
+    const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
+    if (!find_tile<TM, TN>(b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
-    const Factor input = {(const float *)a.operand[0], inputs + further, b[0], b[1], inputs};
-    const Factor weight = {(const float *)a.operand[1], inputs, b[2], b[3], inputs};
-    row += b[0];
-    column += b[2];
+    const Factor input = {a.input, inputs + further, b.r0, b.r1, inputs};
+    const Factor weight = {a.weight, inputs, b.c0, b.c1, inputs};
+    row += b.r0;
+    column += b.c0;
     float sum[TM][TN];
     clear(sum);
     add_product<true, true>(input, row, weight, column, inputs, shared, sum);
     if (further) {
-        const Factor rest = {input.at + inputs, inputs + further, b[0], b[1], further};
-        const Factor second = {(const float *)a.operand[6], further, b[2], b[3], further};
+        const Factor rest = {input.at + inputs, inputs + further, b.r0, b.r1, further};
+        const Factor second = {a.further_weight, further, b.c0, b.c1, further};
         add_product<true, true>(rest, row, second, column, further, shared, sum);
     }
     for_numbers(sum, [&](int r, int c, float y) {
-        if (row + r < b[1] && column + c < b[3])
+        if (row + r < b.r1 && column + c < b.c1)
             finish_output(a, row + r, column + c, y);
     });
 }
 
 /* dx = dy W. Bounds: rows, input features. */
-template <int TM, int TN>
-__device__ void linear_backward_data(const GpuArgs &a)
+template <int TM, int TN, typename Args>
+__device__ void linear_backward_data(const Args &a)
 {
-    const int inputs = a.integers[0], outputs = a.integers[1], *b = block_bounds(a);
+    const int outputs = a.outputs;
+    const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b[1] - b[0], b[3] - b[2], &row, &column))
+    if (!find_tile<TM, TN>(b.r1 - b.r0, b.c1 - b.c0, &row, &column))
         return;
-    const Factor gradient = {(const float *)a.operand[0] + a.integers[4], a.integers[2], b[0], b[1], outputs};
-    const Factor weight = {(const float *)a.operand[1], inputs, 0, outputs, b[3]};
-    row += b[0];
-    column += b[2];
+    const Factor gradient = {a.gradient + a.gradient_offset, a.gradient_pitch, b.r0, b.r1, outputs};
+    const Factor weight = {a.weight, a.inputs, 0, outputs, b.c1};
+    row += b.r0;
+    column += b.c0;
     float sum[TM][TN];
     clear(sum);
     add_product<true, false>(gradient, row, weight, column, outputs, shared, sum);
     for_numbers(sum, [&](int r, int c, float dx) {
-        if (row + r < b[1] && column + c < b[3])
-            finish_gradient(a, row + r, column + c, dx, a.integers[3]);
+        if (row + r < b.r1 && column + c < b.c1)
+            finish_gradient(a, row + r, column + c, dx, a.accumulate);
     });
 }
 
 /* dW = dy^T x. Bounds: rows, output features, partial. */
-template <int TM, int TN>
-__device__ void linear_backward_weights(const GpuArgs &a)
+template <int TM, int TN, typename Args>
+__device__ void linear_backward_weights(const Args &a)
 {
-    const int inputs = a.integers[0], outputs = a.integers[1], pitch = a.integers[2], *b = block_bounds(a);
+    const int inputs = a.inputs;
+    const auto &b = block_bounds(a);
     int row, column;
-    if (!find_tile<TM, TN>(b[3] - b[2], inputs, &row, &column))
+    if (!find_tile<TM, TN>(b.o1 - b.o0, inputs, &row, &column))
         return;
-    const int input_pitch = a.integers[5] ? a.integers[5] : inputs;
-    const float *dy = (const float *)a.operand[0] + (long long)b[0] * pitch + a.integers[4];
-    const float *x = (const float *)a.operand[1] + (long long)b[0] * input_pitch + a.integers[6];
-    const Factor gradient = {dy, pitch, 0, b[1] - b[0], b[3]};
-    const Factor input = {x, input_pitch, 0, b[1] - b[0], inputs};
-    row += b[2];
+    const int input_pitch = a.input_pitch ? a.input_pitch : inputs;
+    const float *dy = a.gradient + (long long)b.r0 * a.gradient_pitch + a.gradient_offset;
+    const float *x = a.input + (long long)b.r0 * input_pitch + a.input_offset;
+    const Factor gradient = {dy, a.gradient_pitch, 0, b.r1 - b.r0, b.o1};
+    const Factor input = {x, input_pitch, 0, b.r1 - b.r0, inputs};
+    row += b.o0;
     float sum[TM][TN];
     clear(sum);
-    add_product<false, false>(gradient, row, input, column, b[1] - b[0], shared, sum);
+    add_product<false, false>(gradient, row, input, column, b.r1 - b.r0, shared, sum);
     for_numbers(sum, [&](int r, int c, float dw) {
-        if (row + r < b[3] && column + c < inputs) {
-            float *out = (float *)a.operand[2] + ((long long)b[4] * outputs + row + r) * inputs + column + c;
-            *out = a.integers[3] ? *out + dw : dw;
+        if (row + r < b.o1 && column + c < inputs) {
+            float *out = a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c;
+            *out = a.accumulate ? *out + dw : dw;
         }
     });
 }
 
-#define LINEAR_TILES(tm, tn)                    \
-    KERNEL(linear_forward_##tm##x##tn)          \
-    {                                           \
-        linear_forward<tm, tn>(a);              \
-    }                                           \
-    KERNEL(linear_backward_data_##tm##x##tn)    \
-    {                                           \
-        linear_backward_data<tm, tn>(a);        \
-    }                                           \
-    KERNEL(linear_backward_weights_##tm##x##tn) \
-    {                                           \
-        linear_backward_weights<tm, tn>(a);     \
+#define LINEAR_TILES(tm, tn)                                                \
+    KERNEL_OF(linear_forward_##tm##x##tn, linear_forward)                   \
+    {                                                                       \
+        linear_forward<tm, tn>(a);                                          \
+    }                                                                       \
+    KERNEL_OF(linear_backward_data_##tm##x##tn, linear_backward_data)       \
+    {                                                                       \
+        linear_backward_data<tm, tn>(a);                                    \
+    }                                                                       \
+    KERNEL_OF(linear_backward_weights_##tm##x##tn, linear_backward_weights) \
+    {                                                                       \
+        linear_backward_weights<tm, tn>(a);                                 \
     }
 LINEAR_TILES(8, 8)
 LINEAR_TILES(4, 4)
@@ -138,38 +144,40 @@ LINEAR_TILES(4, 2)
 
 /* db[o] = sum of dy over the block's rows: a CUDA block for each STRIP_CHANNELS outputs, whose threads take strips of the
  * rows. Bounds of the weight gradient. */
-KERNEL(linear_bias_gradient)
+KERNEL_OF(linear_bias_gradient, linear_backward_weights)
 {
-    const int outputs = a.integers[1], pitch = a.integers[2], *b = block_bounds(a);
-    const int first = b[2] + (int)blockIdx.x * STRIP_CHANNELS, o = first + (int)threadIdx.x % STRIP_CHANNELS;
-    if (first >= b[3])
+    const auto &b = block_bounds(a);
+    const int first = b.o0 + (int)blockIdx.x * STRIP_CHANNELS, o = first + (int)threadIdx.x % STRIP_CHANNELS;
+    if (first >= b.o1)
         return;
     float sum = 0;
-    if (o < b[3])
-        for (int row = b[0] + (int)threadIdx.x / STRIP_CHANNELS; row < b[1]; row += STRIPS)
-            sum += ((const float *)a.operand[0])[(long long)row * pitch + a.integers[4] + o];
+    if (o < b.o1)
+        for (int row = b.r0 + (int)threadIdx.x / STRIP_CHANNELS; row < b.r1; row += STRIPS)
+            sum += a.gradient[(long long)row * a.gradient_pitch + a.gradient_offset + o];
     sum = sum_strips(shared, sum);
-    if (threadIdx.x < STRIP_CHANNELS && o < b[3]) {
-        float *out = (float *)a.operand[3] + (long long)b[4] * outputs + o;
-        *out = a.integers[3] ? *out + sum : sum;
+    if (threadIdx.x < STRIP_CHANNELS && o < b.o1) {
+        float *out = a.bias + (long long)b.partial * a.outputs + o;
+        *out = a.accumulate ? *out + sum : sum;
     }
 }
 
 /* After cuBLAS's product, a thread for each number: what follows y, and what follows dx. */
-KERNEL(linear_output)
+KERNEL_OF(linear_output, linear_forward)
 {
-    const int *b = block_bounds(a), columns = b[3] - b[2];
-    for (int i = thread_of_row(); i < (b[1] - b[0]) * columns; i += threads_of_row()) {
-        const int row = b[0] + i / columns, column = b[2] + i % columns;
+    const auto &b = block_bounds(a);
+    const int columns = b.c1 - b.c0;
+    for (int i = thread_of_row(); i < (b.r1 - b.r0) * columns; i += threads_of_row()) {
+        const int row = b.r0 + i / columns, column = b.c0 + i % columns;
         finish_output(a, row, column, *output_at(a, row, column));
     }
 }
 
-KERNEL(linear_data_gradient)
+KERNEL_OF(linear_data_gradient, linear_backward_data)
 {
-    const int *b = block_bounds(a), columns = b[3] - b[2];
-    const long long items = (long long)(b[1] - b[0]) * columns;
+    const auto &b = block_bounds(a);
+    const int columns = b.c1 - b.c0;
+    const long long items = (long long)(b.r1 - b.r0) * columns;
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        finish_gradient(a, b[0] + (int)(i / columns), b[2] + (int)(i % columns), 0, true);
+        finish_gradient(a, b.r0 + (int)(i / columns), b.c0 + (int)(i % columns), 0, true);
     }
 }

@@ -9,10 +9,9 @@ Sums run over the features in an order that depends on their number alone, so th
 anywhere; those of the weight gradient run over the block's rows.
 """
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
+from linear_c cimport *
 
 import numpy as np
 
@@ -20,86 +19,37 @@ from ..elementwise.gelu import gelu, gelu_derivative
 from ..interface.kernel_spec import KernelSpec, longest, register
 
 
-cdef extern from "cython_src/kernels/simd/activation_codes.h" nogil:
-    const int ACTIVATION_RELU, ACTIVATION_GELU
-
-
-cdef extern from "cython_src/kernels/linear/linear_loops.h" nogil:
-    Py_ssize_t LINEAR_FLOATS(Py_ssize_t terms, Py_ssize_t columns)
-    Py_ssize_t LINEAR_GRADIENT_FLOATS(Py_ssize_t rows, Py_ssize_t outputs, Py_ssize_t inputs)
-    const int LINEAR_COLUMNS
-
-    ctypedef struct LinearTask:
-        const float *a
-        const float *b
-        float *c
-        Py_ssize_t a_row, b_row, c_row
-        int rows, columns, terms, accumulate
-        const float *bias
-        const float *residual
-        float *before
-        const float *gelu_of
-        const float *relu_of
-        Py_ssize_t residual_row
-        int activation
-        float *scratch
-
-    ctypedef struct LinearGradientTask:
-        const float *gradient
-        const float *input
-        float *c
-        float *bias
-        Py_ssize_t gradient_row, input_row, c_row
-        int rows, outputs, inputs, accumulate
-        float *scratch
-
-    ctypedef struct LinearLoops:
-        void (*forward)(const LinearTask *) noexcept nogil
-        void (*backward_data)(const LinearTask *) noexcept nogil
-        void (*backward_weights)(const LinearGradientTask *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const LinearLoops *linear
-
-
 RELU, GELU = ACTIVATION_RELU, ACTIVATION_GELU  # codes of the activation; 0: none
 
 
-cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:
+cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
     """Element of an operand; NULL where a loop leaves it out."""
-    return <float *> operand + offset if operand != NULL else NULL
+    return operand + offset if operand != NULL else NULL
 
 
 cdef int linear_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, output features."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t inputs = a.integers[0], outputs = a.integers[1], pitch = a.integers[2]
-    cdef Py_ssize_t row = b[0], column = b[2]
+    cdef linear_forward_args a = read_linear_forward(args, block)
+    cdef Py_ssize_t at_output = a.r0 * a.outputs + a.c0
     cdef LinearTask task
     memset(&task, 0, sizeof(LinearTask))
-    task.a = at(a.operand[0], row * inputs)
-    task.b = at(a.operand[1], column * inputs)
-    task.bias = at(a.operand[2], column)
-    task.residual = at(a.operand[3], row * outputs + column)
-    task.before = at(a.operand[4], row * outputs + column)
-    task.c = at(a.operand[5], row * pitch + column + a.integers[4])
-    task.a_row = task.b_row = inputs
-    task.c_row = pitch
-    task.residual_row = outputs
-    task.rows = b[1] - b[0]
-    task.columns = b[3] - b[2]
-    task.terms = <int> inputs
-    task.activation = <int> a.integers[3]
+    task.a = a.input + a.r0 * (a.inputs + (a.further_inputs if a.further_weight != NULL else 0))
+    task.b = a.weight + a.c0 * a.inputs
+    task.bias = at(a.bias, a.c0)
+    task.residual = at(a.residual, at_output)
+    task.before = at(a.before, at_output)
+    task.c = a.output + a.r0 * a.output_pitch + a.c0 + a.output_offset
+    task.a_row = task.b_row = a.inputs
+    task.c_row = a.output_pitch
+    task.residual_row = a.outputs
+    task.rows = a.r1 - a.r0
+    task.columns = a.c1 - a.c0
+    task.terms = a.inputs
+    task.activation = a.activation
     task.scratch = <float *> context.scratch
-    if a.operand[6] != NULL:
-        task.a = at(a.operand[0], row * (inputs + a.integers[5]))
-        both_parts(&task, at(a.operand[6], column * a.integers[5]), <int> a.integers[5],
-                   (<const Micro *> a.micro).linear)
+    if a.further_weight != NULL:
+        both_parts(&task, a.further_weight + a.c0 * a.further_inputs, a.further_inputs, linear_loops(a.micro))
     else:
-        (<const Micro *> a.micro).linear.forward(&task)
+        linear_loops(a.micro).forward(&task)
     return 0
 
 
@@ -120,8 +70,8 @@ cdef void both_parts(const LinearTask *whole, const float *weight, int further,
         second = whole[0]
         second.a, second.b, second.c = whole.a + whole.terms, weight + column * further, first.c
         second.a_row, second.b_row = first.a_row, further
-        second.bias = at(whole.bias, column)
-        second.residual = at(whole.residual, column)
+        second.bias = whole.bias + column if whole.bias != NULL else NULL
+        second.residual = whole.residual + column if whole.residual != NULL else NULL
         second.before = at(whole.before, column)
         second.columns, second.terms, second.accumulate = first.columns, further, 1
         loops.forward(&second)
@@ -129,52 +79,44 @@ cdef void both_parts(const LinearTask *whole, const float *weight, int further,
 
 
 cdef int linear_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, input features."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t inputs = a.integers[0], outputs = a.integers[1], pitch = a.integers[2]
-    cdef Py_ssize_t row = b[0], column = b[2], output_pitch = a.integers[5] if a.integers[5] else inputs
+    cdef linear_backward_data_args a = read_linear_backward_data(args, block)
+    cdef const float *before = at(a.before, a.r0 * a.inputs + a.c0)
     cdef LinearTask task
     memset(&task, 0, sizeof(LinearTask))
-    task.a = at(a.operand[0], row * pitch + a.integers[4])
-    task.b = at(a.operand[1], column)
-    if a.integers[7]:
-        task.relu_of = at(a.operand[2], row * inputs + column)
-    else:
-        task.gelu_of = at(a.operand[2], row * inputs + column)
-    task.c = at(a.operand[3], row * output_pitch + column + a.integers[6])
-    task.a_row = pitch
-    task.b_row = task.residual_row = inputs
-    task.c_row = output_pitch
-    task.rows = b[1] - b[0]
-    task.columns = b[3] - b[2]
-    task.terms = <int> outputs
-    task.accumulate = <int> a.integers[3]
+    task.a = a.gradient + a.r0 * a.gradient_pitch + a.gradient_offset
+    task.b = a.weight + a.c0
+    task.relu_of = before if a.relu else NULL
+    task.gelu_of = NULL if a.relu else before
+    task.a_row = a.gradient_pitch
+    task.b_row = task.residual_row = a.inputs
+    task.c_row = a.output_pitch if a.output_pitch else a.inputs
+    task.c = a.output + a.r0 * task.c_row + a.c0 + a.output_offset
+    task.rows = a.r1 - a.r0
+    task.columns = a.c1 - a.c0
+    task.terms = a.outputs
+    task.accumulate = a.accumulate
     task.scratch = <float *> context.scratch
-    (<const Micro *> a.micro).linear.backward_data(&task)
+    linear_loops(a.micro).backward_data(&task)
     return 0
 
 
 cdef int linear_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, output features, partial buffer."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t inputs = a.integers[0], outputs = a.integers[1], pitch = a.integers[2]
-    cdef Py_ssize_t row = b[0], output = b[2], partial = b[4], input_pitch = a.integers[5] if a.integers[5] else inputs
+    cdef linear_backward_weights_args a = read_linear_backward_weights(args, block)
+    cdef Py_ssize_t at_output = a.partial * a.outputs + a.o0
     cdef LinearGradientTask task
-    task.gradient = at(a.operand[0], row * pitch + output + a.integers[4])
-    task.input = at(a.operand[1], row * input_pitch + a.integers[6])
-    task.c = at(a.operand[2], (partial * outputs + output) * inputs)
-    task.bias = at(a.operand[3], partial * outputs + output)
-    task.gradient_row = pitch
-    task.input_row = input_pitch
-    task.c_row = inputs
-    task.rows = b[1] - b[0]
-    task.outputs = b[3] - b[2]
-    task.inputs = <int> inputs
-    task.accumulate = <int> a.integers[3]
+    task.gradient = a.gradient + a.r0 * a.gradient_pitch + a.o0 + a.gradient_offset
+    task.input_row = a.input_pitch if a.input_pitch else a.inputs
+    task.input = a.input + a.r0 * task.input_row + a.input_offset
+    task.c = a.weights + at_output * a.inputs
+    task.bias = at(a.bias, at_output)
+    task.gradient_row = a.gradient_pitch
+    task.c_row = a.inputs
+    task.rows = a.r1 - a.r0
+    task.outputs = a.o1 - a.o0
+    task.inputs = a.inputs
+    task.accumulate = a.accumulate
     task.scratch = <float *> context.scratch
-    (<const Micro *> a.micro).linear.backward_weights(&task)
+    linear_loops(a.micro).backward_weights(&task)
     return 0
 
 

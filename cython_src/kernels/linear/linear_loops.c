@@ -6,11 +6,6 @@
 #include "cython_src/kernels/elementwise/functions.h"
 #include "tiles.h"
 
-INLINE int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* Length of the pieces of sums over `terms`: as few as needed, a multiple of 16. */
 INLINE int piece_length(int terms, int longest)
 {
@@ -79,17 +74,17 @@ static void fetch_tile(const LinearTask *t, int row, int rows, int column)
 }
 
 /* A piece of the sums over k, for the columns [first, first + columns). */
-typedef struct Piece {
+typedef struct LinearPiece {
     const float *from; /* its part of the second factor if that lies by rows, `from_row` apart; NULL: all is packed */
     ptrdiff_t from_row;
     int first, columns, k, terms;
     int add, last;
     int turned; /* the first factor lies by terms */
-    Ahead ahead;
-} Piece;
+    Fetch ahead;
+} LinearPiece;
 
 /* Products of all rows with a piece, whose whole panels the first tiles pack if it lies by rows. */
-static void product_piece(const LinearTask *t, Piece *p)
+static void product_piece(const LinearTask *t, LinearPiece *p)
 {
     const int plain = !p->last || !(t->bias || t->residual || t->before || t->gelu_of || t->relu_of || t->activation);
     for (int row = 0, rows; row < t->rows; row += rows) {
@@ -132,7 +127,7 @@ static void pack_rest(const float *in, ptrdiff_t row, int terms, int columns, fl
     pack_rows(in + whole, row, terms, columns - whole, out + (ptrdiff_t)whole * terms);
 }
 
-INLINE void product(const LinearTask *t, const int by_columns)
+INLINE void linear_product(const LinearTask *t, const int by_columns)
 {
     const int length = piece_length(t->terms, LINEAR_TERMS);
     for (int first = 0; first < t->columns; first += LINEAR_COLUMNS) {
@@ -141,12 +136,12 @@ INLINE void product(const LinearTask *t, const int by_columns)
             const int terms = smaller(t->terms - k, length);
             const ptrdiff_t n = by_columns ? t->b_row : 1, m = by_columns ? 1 : t->b_row;
             const float *b = t->b + first * n + k * m;
-            Piece piece = {.first = first,
-                           .columns = columns,
-                           .k = k,
-                           .terms = terms,
-                           .add = t->accumulate || k > 0,
-                           .last = k + terms == t->terms};
+            LinearPiece piece = {.first = first,
+                                 .columns = columns,
+                                 .k = k,
+                                 .terms = terms,
+                                 .add = t->accumulate || k > 0,
+                                 .last = k + terms == t->terms};
             if (by_columns) {
                 pack_columns(b, t->b_row, terms, columns, t->scratch);
             } else {
@@ -170,14 +165,14 @@ INLINE void product(const LinearTask *t, const int by_columns)
     }
 }
 
-static void forward(const LinearTask *t)
+static void linear_forward(const LinearTask *t)
 {
-    product(t, 1);
+    linear_product(t, 1);
 }
 
 static void backward_data(const LinearTask *t)
 {
-    product(t, 0);
+    linear_product(t, 0);
 }
 
 #define SUM_CHAINS 8
@@ -230,13 +225,13 @@ static void backward_weights(const LinearGradientTask *t)
                                    .columns = inputs,
                                    .terms = terms,
                                    .scratch = packed};
-                Piece part = {.from = input,
-                              .from_row = t->input_row,
-                              .columns = inputs,
-                              .terms = terms,
-                              .add = accumulate,
-                              .last = 1,
-                              .turned = direct};
+                LinearPiece part = {.from = input,
+                                    .from_row = t->input_row,
+                                    .columns = inputs,
+                                    .terms = terms,
+                                    .add = accumulate,
+                                    .last = 1,
+                                    .turned = direct};
                 pack_rest(input, t->input_row, terms, inputs, packed);
                 if (i + LINEAR_COLUMNS < t->inputs)
                     part.ahead = fetch_ahead(input + LINEAR_COLUMNS, t->input_row, terms,
@@ -248,7 +243,7 @@ static void backward_weights(const LinearGradientTask *t)
 }
 
 const LinearLoops ISA_SYMBOL(forktask_linear) = {
-    .forward = forward,
+    .forward = linear_forward,
     .backward_data = backward_data,
     .backward_weights = backward_weights,
 };

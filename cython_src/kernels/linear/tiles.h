@@ -39,23 +39,23 @@ INLINE int tile_height(int left)
 }
 
 /* Memory that is fetched into the L2 cache while tiles are computed: rows of `lines` cache lines, `row` floats apart. */
-typedef struct Ahead {
+typedef struct Fetch {
     const float *at; /* the next line */
     ptrdiff_t skip;  /* floats from the end of a row to the next */
     int lines, left; /* of a row; of this row */
     int rows;        /* that remain, this one included */
-} Ahead;
+} Fetch;
 
 #define LINE        16 /* floats of a cache line */
 #define AHEAD_TERMS 8  /* a line is fetched every so many terms of a tile's sums */
 
-INLINE Ahead fetch_ahead(const float *at, ptrdiff_t row, int rows, int columns)
+INLINE Fetch fetch_ahead(const float *at, ptrdiff_t row, int rows, int columns)
 {
     const int lines = (columns + LINE - 1) / LINE;
-    return (Ahead){at, row - lines * LINE, lines, lines, rows};
+    return (Fetch){at, row - lines * LINE, lines, lines, rows};
 }
 
-INLINE void fetch_line(Ahead *ahead)
+INLINE void fetch_line(Fetch *ahead)
 {
     if (ahead->rows > 0) {
         __builtin_prefetch(ahead->at, 0, 2);
@@ -75,7 +75,7 @@ typedef struct Tile {
     ptrdiff_t a_row, c_row;
     int terms, add; /* add: to what c holds */
     int turned;     /* A lies by terms: A[m][k] is a[k * a_row + m] */
-    Ahead *ahead;   /* or NULL */
+    Fetch *ahead;   /* or NULL */
     float *packed;  /* or NULL: B lies by rows, b_row apart, and its panel is stored here */
     ptrdiff_t b_row;
 } Tile;

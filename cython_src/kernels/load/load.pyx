@@ -1,25 +1,19 @@
 """Gathers a step's images and labels into the layout of the first layer, or its tokens and what follows them."""
 
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memcpy
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, clear_channel_halo, pixel, read_channels_map
-from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from ..simd.lanes cimport LANES
-from .load_loops cimport LoadLoops
+from load_c cimport *
+
+from ..maps.channels cimport clear_channel_halo, pixel
+from ..maps.lanes cimport clear_halo, offset
 
 import numpy as np
 
+from ..interface.arguments import channels_attributes, map_attributes
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps import lanes as lanes_maps
-from ..maps.channels import channels_attributes, inside, write_block
-from ..maps.lanes import interior, map_attributes
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const LoadLoops *load
+from ..maps.channels import inside, write_block
+from ..maps.lanes import interior
 
 
 # Status of a kernel that met an index outside the data set.
@@ -36,48 +30,37 @@ cdef float zeros[WIDEST]  # a row of a missing image
 
 cdef int load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Images batch_order[iteration % num_batches] to map and labels; lanes without an image are zero, their
-    label -1.
-
-    bounds: groups.
-    """
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *images = <const float *> a.operand[0]
-    cdef const int32_t *all_labels = <const int32_t *> a.operand[1]
-    cdef float *out = <float *> a.operand[3]
-    cdef int32_t *labels = <int32_t *> a.operand[4]
-    cdef Py_ssize_t batch = a.integers[7], num_batches = a.integers[8], num_images = a.integers[9]
-    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
+    label -1."""
+    cdef load_images_args a = read_load_images(args, block)
+    cdef Map *m = &a.out_map
+    cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
     cdef const float *rows[LANES]
-    cdef Map m
-    cdef Py_ssize_t g, i, at, number, size
+    cdef Py_ssize_t g, i, at, number
     cdef int lane, c, y
-    read_map(&m, a.integers)
-    size = <Py_ssize_t> m.height * m.width
-    for g in range(b[0], b[1]):
+    for g in range(a.g0, a.g1):
         for lane in range(m.lanes):
             i = g * m.lanes + lane
             rows[lane] = NULL
-            labels[i] = -1
-            if i < batch:
+            a.labels[i] = -1
+            if i < a.batch:
                 number = order[i]
-                if number < 0 or number >= num_images:
+                if number < 0 or number >= a.num_images:
                     return 2
-                labels[i] = all_labels[number]
-                rows[lane] = images + number * m.channels * size
+                a.labels[i] = a.dataset_labels[number]
+                rows[lane] = a.images + number * m.channels * m.height * m.width
         for c in range(m.channels):
             for y in range(m.height):
-                at = offset(&m, g, c, y)
+                at = offset(m, g, c, y)
                 if m.lanes == LANES:
-                    load_row(<const Micro *> a.micro, rows, m.width, out + at)
+                    load_row(a.micro, rows, m.width, a.output + at)
                 else:
-                    memcpy(out + at, rows[0], m.width * sizeof(float))
+                    memcpy(a.output + at, rows[0], m.width * sizeof(float))
                     rows[0] += m.width
-            clear_halo(&m, out, g, c, 0, m.height)
+            clear_halo(m, a.output, g, c, 0, m.height)
     return 0
 
 
-cdef void load_row(const Micro *micro, const float **rows, int width, float *out) noexcept nogil:
+cdef void load_row(const MicroKernels *micro, const float **rows, int width, float *out) noexcept nogil:
     """Interleave the next row of sixteen images, zeros where there is none, and step on to the one after."""
     cdef const float *present[LANES]
     cdef int lane
@@ -85,36 +68,33 @@ cdef void load_row(const Micro *micro, const float **rows, int width, float *out
         present[lane] = rows[lane] if rows[lane] != NULL else zeros
         if rows[lane] != NULL:
             rows[lane] += width
-    micro.load.interleave_row(present, width, out)
+    load_loops(micro).interleave_row(present, width, out)
 
 
 cdef int channels_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The same for a map with the channels in the lanes. bounds: images."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    """The same for a map with the channels in the lanes."""
+    cdef channels_load_images_args a = read_channels_load_images(args, block)
+    cdef ChannelsMap *m = &a.out_map
+    cdef Box box = Box(a.n0, a.n1, 0, m.height, 0, m.channels)
+    cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
     cdef const float *image
     cdef float *out
-    cdef Py_ssize_t batch = a.integers[5], num_batches = a.integers[6], num_images = a.integers[7]
-    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % num_batches) * batch
-    cdef ChannelsMap m
     cdef int n, y, x, c
-    cdef Py_ssize_t size
-    read_channels_map(&m, a.integers)
-    size = <Py_ssize_t> m.height * m.width
-    for n in range(b[0], b[1]):
-        if order[n] < 0 or order[n] >= num_images:
+    cdef Py_ssize_t size = m.height * m.width
+    for n in range(a.n0, a.n1):
+        if order[n] < 0 or order[n] >= a.num_images:
             return 2
-        (<int32_t *> a.operand[4])[n] = (<const int32_t *> a.operand[1])[order[n]]
-        image = <const float *> a.operand[0] + order[n] * m.channels * size
+        a.labels[n] = a.dataset_labels[order[n]]
+        image = a.images + order[n] * m.channels * size
         for y in range(m.height):
-            out = <float *> a.operand[3] + pixel(&m, n, y, 0)
+            out = a.output + pixel(m, n, y, 0)
             for x in range(m.width):
                 for c in range(m.channels):
                     out[c] = image[c * size + y * m.width + x]
                 for c in range(m.channels, m.pitch):
                     out[c] = 0
                 out += m.pitch
-        clear_channel_halo(&m, <float *> a.operand[3], n, 0, m.height, 0, m.pitch)
+    clear_channel_halo(m, a.output, &box)
     return 0
 
 
@@ -136,7 +116,8 @@ def _load_images_reference(operands, attributes, bounds, iteration):
 
 register(KernelSpec(
     "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    map_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("g0", "g1"), _load_images_reference,
+    map_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("g0", "g1"),
+    _load_images_reference,
     <uintptr_t> &load_images))
 
 
@@ -159,34 +140,30 @@ register(KernelSpec(
 
 
 cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Samples batch_order[iteration % num_batches]: sample s begins at token s * sequence. bounds: samples."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], batch = a.integers[1], n, size = sequence * sizeof(int32_t)
-    cdef const int32_t *order = <const int32_t *> a.operand[1] + (context.iteration % a.integers[2]) * batch
+    """Samples batch_order[iteration % num_batches]: sample s begins at token s * sequence."""
+    cdef tokens_load_args a = read_tokens_load(args, block)
+    cdef Py_ssize_t sequence = a.sequence, n, size = sequence * sizeof(int32_t)
+    cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
     cdef const int32_t *text
-    for n in range(b[0], b[1]):
-        if order[n] < 0 or order[n] >= a.integers[3]:
+    for n in range(a.n0, a.n1):
+        if order[n] < 0 or order[n] >= a.num_images:
             return 2
-        text = <const int32_t *> a.operand[0] + order[n] * sequence
-        memcpy(<int32_t *> a.operand[2] + n * sequence, text, size)
-        memcpy(<int32_t *> a.operand[3] + n * sequence, text + 1, size)
+        text = a.dataset_tokens + order[n] * sequence
+        memcpy(a.tokens + n * sequence, text, size)
+        memcpy(a.targets + n * sequence, text + 1, size)
     return 0
 
 
 cdef int labelled_tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Samples batch_order[iteration % num_batches]: `sequence` tokens and `answers` labels each. bounds: samples."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t sequence = a.integers[0], answers = a.integers[1], batch = a.integers[2], n
-    cdef const int32_t *order = <const int32_t *> a.operand[2] + (context.iteration % a.integers[3]) * batch
-    for n in range(b[0], b[1]):
-        if order[n] < 0 or order[n] >= a.integers[4]:
+    """Samples batch_order[iteration % num_batches]: `sequence` tokens and `answers` labels each."""
+    cdef labelled_tokens_load_args a = read_labelled_tokens_load(args, block)
+    cdef Py_ssize_t n
+    cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
+    for n in range(a.n0, a.n1):
+        if order[n] < 0 or order[n] >= a.num_images:
             return 2
-        memcpy(<int32_t *> a.operand[3] + n * sequence, <const int32_t *> a.operand[0] + order[n] * sequence,
-               sequence * sizeof(int32_t))
-        memcpy(<int32_t *> a.operand[4] + n * answers, <const int32_t *> a.operand[1] + order[n] * answers,
-               answers * sizeof(int32_t))
+        memcpy(a.tokens + n * a.sequence, a.dataset_tokens + order[n] * a.sequence, a.sequence * sizeof(int32_t))
+        memcpy(a.targets + n * a.answers, a.dataset_labels + order[n] * a.answers, a.answers * sizeof(int32_t))
     return 0
 
 

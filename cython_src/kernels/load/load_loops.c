@@ -20,12 +20,9 @@ static void interleave_row(const float *const *rows, int width, float *out)
             out[x * LANES + i] = rows[i][x];
 }
 
-enum { STRIP = 256 }; /* columns that are scaled down together, so that VL rows of them stay in the nearest cache */
-
-INLINE int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
+enum {
+    SCALED_COLUMNS = 256
+}; /* columns that are scaled down together, so that VL rows of them stay in the nearest cache */
 
 /* The weighted sum of four rows of bytes, added to `row` unless it is the first. A plain loop: GCC turns bytes into
    floats one by one where they are vectors. */
@@ -68,8 +65,8 @@ INLINE Vec scale_across(const float *turned, const ScaledAxis *across, int x, in
 
 /* VL rows at a time: each is scaled down by vectors along the row; then they are turned, and scaled across by vectors that
    hold a column of all rows, whatever the columns' distances are. */
-static void scale(const uint8_t *pixels, int height, int width, const ScaledAxis *down, const ScaledAxis *across,
-                  float *turned, uint8_t *out)
+static void scale_pixels(const uint8_t *pixels, int height, int width, const ScaledAxis *down, const ScaledAxis *across,
+                         float *turned, uint8_t *out)
 {
     const int last = across->count - 1;
     /* The columns that have a weight: part of the image may be wanted. */
@@ -77,10 +74,10 @@ static void scale(const uint8_t *pixels, int height, int width, const ScaledAxis
     memset(turned + 3 * (ptrdiff_t)width * VL, 0, (3 * TAPS_STEP + VL) * VL * sizeof(float));
     for (int y = 0; y < down->count; y += VL) {
         const int rows = smaller(VL, down->count - y);
-        float lines[VL][STRIP] __attribute__((aligned(64)));
+        float lines[VL][SCALED_COLUMNS] __attribute__((aligned(64)));
         Vec v[VL];
-        for (int start = begin; start < end; start += STRIP) {
-            const int stop = smaller(start + STRIP, end);
+        for (int start = begin; start < end; start += SCALED_COLUMNS) {
+            const int stop = smaller(start + SCALED_COLUMNS, end);
             for (int i = 0; i < VL; i++) {
                 memset(lines[i] + (stop - start) / VL * VL, 0, (stop - start) % VL ? VL * sizeof(float) : 0);
                 scale_down(pixels, height, width, down, y + smaller(i, rows - 1), start, stop, lines[i]);
@@ -92,8 +89,8 @@ static void scale(const uint8_t *pixels, int height, int width, const ScaledAxis
             }
         }
         for (int c = 0; c < 3; c++)
-            for (int start = 0; start < across->count; start += STRIP) {
-                const int count = smaller(STRIP, across->count - start);
+            for (int start = 0; start < across->count; start += SCALED_COLUMNS) {
+                const int count = smaller(SCALED_COLUMNS, across->count - start);
                 for (int x = start; x < start + count; x += VL) {
                     UNROLL for (int i = 0; i < VL; i++) v[i] = scale_across(turned, across, smaller(x + i, last), c);
                     transpose(v);
@@ -110,5 +107,5 @@ static void scale(const uint8_t *pixels, int height, int width, const ScaledAxis
 
 const LoadLoops ISA_SYMBOL(forktask_load) = {
     .interleave_row = interleave_row,
-    .scale = scale,
+    .scale = scale_pixels,
 };

@@ -3,24 +3,19 @@
 Nothing here holds Python's interpreter lock while it works on pixels.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
+
+from load_c cimport *
+
 from posix.stdlib cimport posix_memalign
 
-from ..simd.lanes cimport LANES
-from .load_loops cimport TAPS_STEP, LoadLoops, ScaledAxis
 
 from functools import lru_cache
 
 import numpy as np
 
 from ..simd.instruction_sets import choose, micro_kernels_address
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const LoadLoops *load
 
 
 DOWN_BITS, ACROSS_BITS = 12, 11  # of weights after the point, see load_loops.h
@@ -76,7 +71,8 @@ def scale(const uint8_t[:, :, ::1] pixels, rows, columns, int height, int width,
     -------
     uint8, shape (3, height, width)
     """
-    cdef const LoadLoops *loops = (<const Micro *> <uintptr_t> micro_kernels_address(choose(instruction_set))).load
+    cdef const LoadLoops *loops = load_loops(
+        <const MicroKernels *> <uintptr_t> micro_kernels_address(choose(instruction_set)))
     out = np.empty((3, height, width), np.uint8)
     cdef uint8_t[:, :, ::1] to = out
     first_down, weights_down = scaling_weights(pixels.shape[0], *rows, height, DOWN_BITS)

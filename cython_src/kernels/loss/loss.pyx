@@ -14,27 +14,13 @@ order that depends on the vocabulary alone. Bounds: rows.
 """
 
 from libc.math cimport expf, isfinite, logf
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
+from loss_c cimport *
 
 import numpy as np
 
 from ..interface.kernel_spec import KernelSpec, register
-
-
-cdef extern from "cython_src/kernels/loss/vocabulary_loops.h" nogil:
-    ctypedef struct VocabularyLoops:
-        float (*largest)(const float *, Py_ssize_t) noexcept nogil
-        float (*sum_powers)(const float *, Py_ssize_t, float, float *) noexcept nogil
-        void (*scale)(float *, Py_ssize_t, float) noexcept nogil
-        void (*scaled_powers)(float *, Py_ssize_t, float, float) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const VocabularyLoops *vocabulary
 
 
 cdef inline Py_ssize_t count_answers(const int32_t *labels, Py_ssize_t length) noexcept nogil:
@@ -62,21 +48,20 @@ cdef inline int first_largest(const float *z, int count, int stride) noexcept no
 cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """p[image] = exp(z - max z) / sum; the most probable class of each image, the first of equals. bounds:
     groups."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
+    cdef softmax_args a = read_softmax(args, block)
+    cdef int classes = a.classes, lanes = a.lanes
     cdef const float *z
     cdef float *p
     cdef float largest, total
     cdef Py_ssize_t g, image
     cdef int lane, o, best
-    for g in range(b[0], b[1]):
+    for g in range(a.g0, a.g1):
         for lane in range(lanes):
             image = g * lanes + lane
-            if image >= batch:
+            if image >= a.batch:
                 break
-            z = <const float *> a.operand[0] + g * classes * lanes + lane
-            p = <float *> a.operand[1] + image * classes
+            z = a.logits + g * classes * lanes + lane
+            p = a.probabilities + image * classes
             best = first_largest(z, classes, lanes)
             largest = z[best * lanes]
             total = 0
@@ -85,7 +70,7 @@ cdef int softmax(const void *args, Py_ssize_t block, const TaskContext *context)
                 total += p[o]
             for o in range(classes):
                 p[o] /= total
-            (<int32_t *> a.operand[2])[image] = best
+            a.predictions[image] = best
     return 0
 
 
@@ -94,29 +79,25 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
 
     t is the label's indicator, or with label smoothing s: (1 - s) indicator + s / classes.
     """
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int classes = <int> a.integers[0], lanes = <int> a.integers[1], batch = <int> a.integers[2]
-    cdef const int32_t *labels = <const int32_t *> a.operand[1]
-    cdef float *losses = <float *> a.operand[3]
-    cdef int32_t *correct = <int32_t *> a.operand[4]
+    cdef softmax_loss_args a = read_softmax_loss(args, block)
+    cdef int classes = a.classes, lanes = a.lanes
     cdef const float *z
     cdef float *dz
-    cdef float largest, total, loss, shifted, scale = <float> (1.0 / batch)
-    cdef float smoothing = <float> a.reals[0], share = <float> (a.reals[0] / classes)
+    cdef float largest, total, loss, shifted, scale = <float> (1.0 / a.batch)
+    cdef float smoothing = <float> a.label_smoothing, share = <float> (a.label_smoothing / classes)
     cdef Py_ssize_t g
     cdef int lane, o, best, hits, label
-    for g in range(b[0], b[1]):
+    for g in range(a.g0, a.g1):
         loss = 0
         hits = 0
         for lane in range(lanes):
-            z = <const float *> a.operand[0] + g * classes * lanes + lane
-            dz = <float *> a.operand[2] + g * classes * lanes + lane
-            if g * lanes + lane >= batch:
+            z = a.logits + g * classes * lanes + lane
+            dz = a.gradient + g * classes * lanes + lane
+            if g * lanes + lane >= a.batch:
                 for o in range(classes):
                     dz[o * lanes] = 0
                 continue
-            label = labels[g * lanes + lane]
+            label = a.labels[g * lanes + lane]
             if label < 0 or label >= classes:
                 return 3
             best = first_largest(z, classes, lanes)
@@ -135,8 +116,8 @@ cdef int softmax_loss(const void *args, Py_ssize_t block, const TaskContext *con
             for o in range(classes):
                 dz[o * lanes] = dz[o * lanes] * total - share * scale
             dz[label * lanes] -= (1 - smoothing) * scale
-        losses[g] = loss
-        correct[g] = hits
+        a.losses[g] = loss
+        a.correct[g] = hits
     return 0
 
 
@@ -144,22 +125,19 @@ cdef int loss_sum(const void *args, Py_ssize_t block, const TaskContext *context
     """losses[iteration % length] = sum of the groups' losses / batch, with labels / number of those that are not
     IGNORED; correct likewise, not divided. Sums in order. With check_finite a loss that is NaN or infinite is a
     failure, after it was logged."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef int groups = <int> a.integers[0], batch = <int> a.integers[1]
-    cdef Py_ssize_t at = context.iteration % a.integers[2]
-    cdef const float *losses = <const float *> a.operand[0]
-    cdef const int32_t *correct = <const int32_t *> a.operand[1]
+    cdef loss_sum_args a = read_loss_sum(args, block)
+    cdef Py_ssize_t at = context.iteration % a.length
     cdef float loss = 0
     cdef int32_t hits = 0
-    cdef int g
-    for g in range(groups):
-        loss += losses[g]
-        hits += correct[g]
-    if a.operand[4] != NULL:
-        batch = <int> count_answers(<const int32_t *> a.operand[4], batch)
-    (<float *> a.operand[2])[at] = loss / batch
-    (<int32_t *> a.operand[3])[at] = hits
-    if a.integers[3] and not isfinite(loss):
+    cdef int g, batch = a.batch
+    for g in range(a.groups):
+        loss += a.losses[g]
+        hits += a.correct[g]
+    if a.labels != NULL:
+        batch = count_answers(a.labels, batch)
+    a.loss_log[at] = loss / batch
+    a.correct_log[at] = hits
+    if a.check_finite and not isfinite(loss):
         return 4
     return 0
 
@@ -247,95 +225,76 @@ cdef inline void finish_gradient(float *z, Py_ssize_t target, Py_ssize_t vocabul
         z[i] = 0
 
 
-cdef inline float gradient_scale(const KernelArgs *a) noexcept nogil:
+cdef inline float gradient_scale(const int32_t *targets, Py_ssize_t rows, bint ignored) noexcept nogil:
     """One over the number of rows that have a loss."""
-    cdef Py_ssize_t rows = a.integers[2]
-    return <float> (1.0 / (count_answers(<const int32_t *> a.operand[1], rows) if a.integers[3] else rows))
+    return <float> (1.0 / (count_answers(targets, rows) if ignored else rows))
 
 
 cdef int vocabulary_loss(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *targets = <const int32_t *> a.operand[1]
-    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
-    cdef float largest, total, shifted, scale = gradient_scale(a)
+    cdef vocabulary_loss_args a = read_vocabulary_loss(args, block)
+    cdef Py_ssize_t row, target
+    cdef float largest, total, shifted, scale = gradient_scale(a.targets, a.rows, a.ignored)
     cdef float *z
-    for row in range(b[0], b[1]):
-        target = targets[row]
-        if a.integers[3] and target == -100:
-            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
-            (<float *> a.operand[2])[row] = 0
-            (<int32_t *> a.operand[3])[row] = 0
+    for row in range(a.r0, a.r1):
+        target = a.targets[row]
+        z = a.logits + row * a.pitch
+        if a.ignored and target == -100:
+            memset(z, 0, a.pitch * sizeof(float))
+            a.losses[row] = 0
+            a.correct[row] = 0
             continue
-        if target < 0 or target >= vocabulary:
+        if target < 0 or target >= a.vocabulary:
             return 3
-        z = <float *> a.operand[0] + row * pitch
-        largest = micro.vocabulary.largest(z, vocabulary)
-        (<int32_t *> a.operand[3])[row] = is_first_largest(z, target, largest)
+        largest = vocabulary_loops(a.micro).largest(z, a.vocabulary)
+        a.correct[row] = is_first_largest(z, target, largest)
         shifted = z[target] - largest
-        total = micro.vocabulary.sum_powers(z, vocabulary, largest, z)
-        (<float *> a.operand[2])[row] = logf(total) - shifted
-        micro.vocabulary.scale(z, vocabulary, scale / total)
-        finish_gradient(z, target, vocabulary, pitch, scale)
-    return 0
-
-
-cdef int evaluate(const KernelArgs *a, Py_ssize_t block, float *logsumexp, float *losses,
-                  int32_t *correct) noexcept nogil:
-    """Losses and hits of a block's rows; with `logsumexp` the logarithms of the sums too."""
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *targets = <const int32_t *> a.operand[1]
-    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row, target
-    cdef float largest, total
-    cdef const float *z
-    for row in range(b[0], b[1]):
-        target = targets[row]
-        if a.integers[3] and target == -100:
-            losses[row] = correct[row] = 0
-            if logsumexp != NULL:
-                logsumexp[row] = 0
-            continue
-        if target < 0 or target >= vocabulary:
-            return 3
-        z = <const float *> a.operand[0] + row * pitch
-        largest = micro.vocabulary.largest(z, vocabulary)
-        total = logf(micro.vocabulary.sum_powers(z, vocabulary, largest, NULL))
-        losses[row] = total - (z[target] - largest)
-        correct[row] = is_first_largest(z, target, largest)
-        if logsumexp != NULL:
-            logsumexp[row] = total + largest
+        total = vocabulary_loops(a.micro).sum_powers(z, a.vocabulary, largest, z)
+        a.losses[row] = logf(total) - shifted
+        vocabulary_loops(a.micro).scale(z, a.vocabulary, scale / total)
+        finish_gradient(z, target, a.vocabulary, a.pitch, scale)
     return 0
 
 
 cdef int vocabulary_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    return evaluate(a, block, NULL, <float *> a.operand[2], <int32_t *> a.operand[3])
-
-
-cdef int vocabulary_logsumexp(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    return evaluate(a, block, <float *> a.operand[2], <float *> a.operand[3], <int32_t *> a.operand[4])
+    """Losses and hits of a block's rows; with `logsumexp` the logarithms of the sums too."""
+    cdef vocabulary_evaluate_args a = read_vocabulary_evaluate(args, block)
+    cdef Py_ssize_t row, target
+    cdef float largest, total
+    cdef const float *z
+    for row in range(a.r0, a.r1):
+        target = a.targets[row]
+        if a.ignored and target == -100:
+            a.losses[row] = a.correct[row] = 0
+            if a.logsumexp != NULL:
+                a.logsumexp[row] = 0
+            continue
+        if target < 0 or target >= a.vocabulary:
+            return 3
+        z = a.logits + row * a.pitch
+        largest = vocabulary_loops(a.micro).largest(z, a.vocabulary)
+        total = logf(vocabulary_loops(a.micro).sum_powers(z, a.vocabulary, largest, NULL))
+        a.losses[row] = total - (z[target] - largest)
+        a.correct[row] = is_first_largest(z, target, largest)
+        if a.logsumexp != NULL:
+            a.logsumexp[row] = total + largest
+    return 0
 
 
 cdef int vocabulary_gradient(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const int32_t *targets = <const int32_t *> a.operand[1]
-    cdef const float *logsumexp = <const float *> a.operand[2]
-    cdef Py_ssize_t vocabulary = a.integers[0], pitch = a.integers[1], row
-    cdef float scale = gradient_scale(a)
+    cdef vocabulary_gradient_args a = read_vocabulary_gradient(args, block)
+    cdef Py_ssize_t row, target
+    cdef float scale = gradient_scale(a.targets, a.rows, a.ignored)
     cdef float *z
-    for row in range(b[0], b[1]):
-        if a.integers[3] and targets[row] == -100:
-            memset(<float *> a.operand[0] + row * pitch, 0, pitch * sizeof(float))
+    for row in range(a.r0, a.r1):
+        target = a.targets[row]
+        z = a.logits + row * a.pitch
+        if a.ignored and target == -100:
+            memset(z, 0, a.pitch * sizeof(float))
             continue
-        if targets[row] < 0 or targets[row] >= vocabulary:
+        if target < 0 or target >= a.vocabulary:
             return 3
-        z = <float *> a.operand[0] + row * pitch
-        (<const Micro *> a.micro).vocabulary.scaled_powers(z, vocabulary, logsumexp[row], scale)
-        finish_gradient(z, targets[row], vocabulary, pitch, scale)
+        vocabulary_loops(a.micro).scaled_powers(z, a.vocabulary, a.logsumexp[row], scale)
+        finish_gradient(z, target, a.vocabulary, a.pitch, scale)
     return 0
 
 
@@ -389,9 +348,9 @@ def _gradient_reference(operands, attributes, bounds, iteration):
 INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows", "ignored?"), ("r0", "r1")
 register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
                     _loss_reference, <uintptr_t> &vocabulary_loss))
-register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
-                    _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
+register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "logsumexp?", "losses", "correct"), INTEGERS, (),
+                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
 register(KernelSpec("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct"), INTEGERS, (),
-                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_logsumexp))
+                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
 register(KernelSpec("vocabulary_gradient", ("logits", "targets", "logsumexp"), INTEGERS, (), BOUNDS,
                     _gradient_reference, <uintptr_t> &vocabulary_gradient))

@@ -16,15 +16,15 @@ __device__ inline int largest_logit(const float *z, int classes, int lanes)
 
 KERNEL(softmax)
 {
-    const int classes = a.integers[0], lanes = a.integers[1], batch = a.integers[2];
-    const int *b = block_bounds(a);
-    for (int i = thread_of_row(); i < (b[1] - b[0]) * lanes; i += threads_of_row()) {
-        const int g = b[0] + i / lanes, lane = i % lanes;
+    const int classes = a.classes, lanes = a.lanes;
+    const auto &b = block_bounds(a);
+    for (int i = thread_of_row(); i < (b.g1 - b.g0) * lanes; i += threads_of_row()) {
+        const int g = b.g0 + i / lanes, lane = i % lanes;
         const long long image = (long long)g * lanes + lane;
-        if (image >= batch)
+        if (image >= a.batch)
             continue;
-        const float *z = (const float *)a.operand[0] + (long long)g * classes * lanes + lane;
-        float *p = (float *)a.operand[1] + image * classes;
+        const float *z = a.logits + (long long)g * classes * lanes + lane;
+        float *p = a.probabilities + image * classes;
         const int best = largest_logit(z, classes, lanes);
         const float largest = z[best * lanes];
         float total = 0;
@@ -32,7 +32,7 @@ KERNEL(softmax)
             total += p[o] = expf(z[o * lanes] - largest);
         for (int o = 0; o < classes; o++)
             p[o] /= total;
-        ((int *)a.operand[2])[image] = best;
+        a.predictions[image] = best;
     }
 }
 
@@ -40,16 +40,17 @@ KERNEL(softmax)
 KERNEL(softmax_loss)
 {
     float *loss = shared, *hit = shared + THREADS; /* [THREADS] each */
-    const int classes = a.integers[0], lanes = a.integers[1], batch = a.integers[2];
-    const int *b = block_bounds(a);
-    const int g = b[0] + (int)blockIdx.x * (THREADS / lanes) + (int)threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    const float scale = (float)(1.0 / batch), smoothing = (float)a.reals[0], share = (float)(a.reals[0] / classes);
+    const int classes = a.classes, lanes = a.lanes;
+    const auto &b = block_bounds(a);
+    const int g = b.g0 + (int)blockIdx.x * (THREADS / lanes) + (int)threadIdx.x / lanes, lane = threadIdx.x % lanes;
+    const float scale = (float)(1.0 / a.batch), smoothing = (float)a.label_smoothing,
+                share = (float)(a.label_smoothing / classes);
     loss[threadIdx.x] = hit[threadIdx.x] = 0;
-    if (g < b[1]) {
-        const float *z = (const float *)a.operand[0] + (long long)g * classes * lanes + lane;
-        float *dz = (float *)a.operand[2] + (long long)g * classes * lanes + lane;
-        const int label = ((const int *)a.operand[1])[(long long)g * lanes + lane];
-        const bool image = (long long)g * lanes + lane < batch;
+    if (g < b.g1) {
+        const float *z = a.logits + (long long)g * classes * lanes + lane;
+        float *dz = a.gradient + (long long)g * classes * lanes + lane;
+        const int label = a.labels[(long long)g * lanes + lane];
+        const bool image = (long long)g * lanes + lane < a.batch;
         if (image && (label < 0 || label >= classes)) {
             fail(a, BAD_LABEL);
         } else if (image) {
@@ -74,14 +75,14 @@ KERNEL(softmax_loss)
         }
     }
     __syncthreads();
-    if (g < b[1] && lane == 0) {
+    if (g < b.g1 && lane == 0) {
         float sum = 0, hits = 0;
         for (int i = 0; i < lanes; i++) {
             sum += loss[threadIdx.x + i];
             hits += hit[threadIdx.x + i];
         }
-        ((float *)a.operand[3])[g] = sum;
-        ((int *)a.operand[4])[g] = (int)hits;
+        a.losses[g] = sum;
+        a.correct[g] = (int)hits;
     }
 }
 
@@ -90,13 +91,12 @@ KERNEL(loss_sum)
 {
     float *sums = shared;
     int *hits = (int *)(shared + THREADS);
-    const int groups = a.integers[0];
-    const long long at = iteration_of(a) % a.integers[2];
+    const long long at = iteration_of(a) % a.length;
     float sum = 0;
     int hit = 0;
-    for (int g = threadIdx.x; g < groups; g += THREADS) {
-        sum += ((const float *)a.operand[0])[g];
-        hit += ((const int *)a.operand[1])[g];
+    for (int g = threadIdx.x; g < a.groups; g += THREADS) {
+        sum += a.losses[g];
+        hit += a.correct[g];
     }
     sums[threadIdx.x] = sum;
     hits[threadIdx.x] = hit;
@@ -110,11 +110,11 @@ KERNEL(loss_sum)
     const float total = sums[0];
     const int total_hits = hits[0];
     __syncthreads();
-    const int answers = a.operand[4] ? count_answers((const int *)a.operand[4], a.integers[1]) : a.integers[1];
+    const int answers = a.labels ? count_answers(a.labels, a.batch) : a.batch;
     if (threadIdx.x == 0) {
-        ((float *)a.operand[2])[at] = total / answers;
-        ((int *)a.operand[3])[at] = total_hits;
-        if (a.integers[3] && !(total - total == 0)) /* NaN or infinite */
+        a.loss_log[at] = total / answers;
+        a.correct_log[at] = total_hits;
+        if (a.check_finite && !(total - total == 0)) /* NaN or infinite */
             fail(a, NOT_FINITE);
     }
 }

@@ -13,18 +13,18 @@ struct VocabularyRow {
 
 /* Call body(row) for each of a CUDA block's rows whose target is in the vocabulary, leave_out(row) for those without a
  * loss; the others fail. */
-template <typename Body, typename LeaveOut>
-__device__ inline void for_rows(const GpuArgs &a, Body body, LeaveOut leave_out)
+template <typename Body, typename LeaveOut, typename Args>
+__device__ inline void for_rows(const Args &a, Body body, LeaveOut leave_out)
 {
-    const int *b = block_bounds(a);
-    for (int row = b[0] + (int)blockIdx.x; row < b[1]; row += gridDim.x) {
+    const auto &b = block_bounds(a);
+    for (int row = b.r0 + (int)blockIdx.x; row < b.r1; row += gridDim.x) {
         VocabularyRow r;
         r.row = row;
-        r.target = ((const int *)a.operand[1])[row];
-        r.vocabulary = a.integers[0];
-        r.pitch = a.integers[1];
-        r.z = (float *)a.operand[0] + (long long)row * r.pitch;
-        if (a.integers[3] && r.target == IGNORED)
+        r.target = a.targets[row];
+        r.vocabulary = a.vocabulary;
+        r.pitch = a.pitch;
+        r.z = a.logits + (long long)row * r.pitch;
+        if (a.ignored && r.target == IGNORED)
             leave_out(r);
         else if (r.target < 0 || r.target >= r.vocabulary)
             fail(a, BAD_LABEL);
@@ -34,9 +34,10 @@ __device__ inline void for_rows(const GpuArgs &a, Body body, LeaveOut leave_out)
 }
 
 /* One over the number of rows that have a loss. */
-__device__ inline float share_of_row(const GpuArgs &a)
+template <typename Args>
+__device__ inline float share_of_row(const Args &a)
 {
-    return (float)(1.0 / (a.integers[3] ? count_answers((const int *)a.operand[1], a.integers[2]) : a.integers[2]));
+    return (float)(1.0 / (a.ignored ? count_answers(a.targets, a.rows) : a.rows));
 }
 
 __device__ inline void clear_row(const VocabularyRow &r)
@@ -67,12 +68,12 @@ __device__ inline float largest_of(const VocabularyRow &r, bool *hit)
     return most;
 }
 
-/* Loss and hit of a row into the operands that begin at `losses`. */
-__device__ inline void write_loss(const GpuArgs &a, const VocabularyRow &r, int losses, float loss, bool hit)
+template <typename Args>
+__device__ inline void write_loss(const Args &a, const VocabularyRow &r, float loss, bool hit)
 {
     if (threadIdx.x == 0) {
-        ((float *)a.operand[losses])[r.row] = loss;
-        ((int *)a.operand[losses + 1])[r.row] = hit;
+        a.losses[r.row] = loss;
+        a.correct[r.row] = hit;
     }
 }
 
@@ -87,19 +88,19 @@ KERNEL(vocabulary_loss)
         for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
             total += r.z[i] = expf(r.z[i] - largest);
         total = sum_for_all(shared, total);
-        write_loss(a, r, 2, logf(total) - shifted, hit);
+        write_loss(a, r, logf(total) - shifted, hit);
         for (int i = threadIdx.x; i < r.pitch; i += THREADS)
             r.z[i] = i >= r.vocabulary ? 0 : r.z[i] * (scale / total) - (i == r.target ? scale : 0);
     };
     for_rows(a, learn, [&](const VocabularyRow &r) {
         clear_row(r);
-        write_loss(a, r, 2, 0, false);
+        write_loss(a, r, 0, false);
     });
 }
 
-/* Losses and hits; with LOGSUMEXP the logarithms of the sums too. */
-template <bool LOGSUMEXP>
-__device__ inline void evaluate_rows(const GpuArgs &a)
+/* Losses and hits; with `logsumexp` the logarithms of the sums too. */
+template <typename Args>
+__device__ inline void evaluate_rows(const Args &a)
 {
     const auto look = [&](const VocabularyRow &r) {
         bool hit;
@@ -108,31 +109,31 @@ __device__ inline void evaluate_rows(const GpuArgs &a)
         for (int i = threadIdx.x; i < r.vocabulary; i += THREADS)
             total += expf(r.z[i] - largest);
         total = logf(sum_for_all(shared, total));
-        write_loss(a, r, LOGSUMEXP ? 3 : 2, total - (r.z[r.target] - largest), hit);
-        if (LOGSUMEXP && threadIdx.x == 0)
-            ((float *)a.operand[2])[r.row] = total + largest;
+        write_loss(a, r, total - (r.z[r.target] - largest), hit);
+        if (a.logsumexp && threadIdx.x == 0)
+            a.logsumexp[r.row] = total + largest;
     };
     for_rows(a, look, [&](const VocabularyRow &r) {
-        write_loss(a, r, LOGSUMEXP ? 3 : 2, 0, false);
-        if (LOGSUMEXP && threadIdx.x == 0)
-            ((float *)a.operand[2])[r.row] = 0;
+        write_loss(a, r, 0, false);
+        if (a.logsumexp && threadIdx.x == 0)
+            a.logsumexp[r.row] = 0;
     });
 }
 
 KERNEL(vocabulary_evaluate)
 {
-    evaluate_rows<false>(a);
+    evaluate_rows(a);
 }
 KERNEL(vocabulary_logsumexp)
 {
-    evaluate_rows<true>(a);
+    evaluate_rows(a);
 }
 
 KERNEL(vocabulary_gradient)
 {
     const float scale = share_of_row(a);
     const auto learn = [&](const VocabularyRow &r) {
-        const float logsumexp = ((const float *)a.operand[2])[r.row];
+        const float logsumexp = a.logsumexp[r.row];
         for (int i = threadIdx.x; i < r.pitch; i += THREADS)
             r.z[i] = i >= r.vocabulary ? 0 : expf(r.z[i] - logsumexp) * scale - (i == r.target ? scale : 0);
     };

@@ -6,21 +6,6 @@
 #include "cython_src/kernels/simd/float4.cuh"
 #include "cython_src/kernels/simd/lanes.h"
 
-struct ChannelsMap {
-    int channels, height, width, halo, pitch;
-};
-
-__device__ inline ChannelsMap channel_map_at(const int *integers)
-{
-    ChannelsMap m;
-    m.channels = integers[0];
-    m.height = integers[1];
-    m.width = integers[2];
-    m.halo = integers[3];
-    m.pitch = integers[4];
-    return m;
-}
-
 /* A map that differs in its halo only. */
 __device__ inline ChannelsMap with_halo(ChannelsMap m, int halo)
 {
@@ -76,14 +61,14 @@ __device__ inline void clear_channel_halo(const ChannelsMap &m, float *p, int n0
 
 /* Call body(n, y, x, c) for every `step` channels from c on of the interior of a block, [n0, n1) x [y0, y1) x [c0, end);
  * all threads of the grid row divide them, neighbours in channels. */
-template <typename Body>
-__device__ inline void for_channels(const ChannelsMap &m, const int *b, int c0, int end, int step, Body body)
+template <typename Bounds, typename Body>
+__device__ inline void for_channels(const ChannelsMap &m, const Bounds &b, int c0, int end, int step, Body body)
 {
-    const unsigned count = (end - c0) / step, rows = b[3] - b[2], width = m.width;
-    const unsigned total = (b[1] - b[0]) * rows * width * count;
+    const unsigned count = (end - c0) / step, rows = b.y1 - b.y0, width = m.width;
+    const unsigned total = (b.n1 - b.n0) * rows * width * count;
     for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
         const unsigned at = i / count, row = at / width;
-        body(b[0] + (int)(row / rows), b[2] + (int)(row % rows), (int)(at % width), c0 + (int)(i % count) * step);
+        body(b.n0 + (int)(row / rows), b.y0 + (int)(row % rows), (int)(at % width), c0 + (int)(i % count) * step);
     }
 }
 

@@ -1,22 +1,8 @@
 """Addresses within maps that hold the channels in the vector lanes; channels.py beside it describes the geometry."""
 
-from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from ..simd.lanes cimport LANES
-
-
-cdef struct ChannelsMap:
-    int channels, height, width, halo, pitch
-
-
-cdef inline void read_channels_map(ChannelsMap *m, const int64_t *integers) noexcept nogil:
-    """From a kernel's integer attributes, in the order of channels_maps.channels_attributes()."""
-    m.channels = <int> integers[0]
-    m.height = <int> integers[1]
-    m.width = <int> integers[2]
-    m.halo = <int> integers[3]
-    m.pitch = <int> integers[4]
+from maps_c cimport *
 
 
 cdef inline ChannelsMap with_halo(const ChannelsMap *m, int halo) noexcept nogil:
@@ -57,18 +43,60 @@ cdef inline void clear_pixels(const ChannelsMap *m, float *p, int count, int c0,
         memset(p + <Py_ssize_t> x * m.pitch + c0, 0, (c1 - c0) * sizeof(float))
 
 
-cdef inline void clear_channel_halo(const ChannelsMap *m, float *p, Py_ssize_t n, int y0, int y1, int c0,
-                                    int c1) noexcept nogil:
-    """Zero the halo that belongs to interior rows [y0, y1), physical channels [c0, c1), of image n."""
-    cdef int y, columns = m.width + 2 * m.halo
-    if m.halo == 0:
-        return
-    if y0 == 0:
-        for y in range(-m.halo, 0):
-            clear_pixels(m, p + pixel(m, n, y, -m.halo), columns, c0, c1)
-    for y in range(y0, y1):
-        clear_pixels(m, p + pixel(m, n, y, -m.halo), m.halo, c0, c1)
-        clear_pixels(m, p + pixel(m, n, y, m.width), m.halo, c0, c1)
-    if y1 == m.height:
-        for y in range(m.height, m.height + m.halo):
-            clear_pixels(m, p + pixel(m, n, y, -m.halo), columns, c0, c1)
+cdef inline void clear_channel_halo(const ChannelsMap *m, float *p, const Box *b) noexcept nogil:
+    """Zero the halo that belongs to a block's rows, in its images and physical channels."""
+    cdef int n, y, columns = m.width + 2 * m.halo, end = channel_end(m, b.c1)
+    for n in range(b.n0, b.n1 if m.halo else b.n0):
+        if b.y0 == 0:
+            for y in range(-m.halo, 0):
+                clear_pixels(m, p + pixel(m, n, y, -m.halo), columns, b.c0, end)
+        for y in range(b.y0, b.y1):
+            clear_pixels(m, p + pixel(m, n, y, -m.halo), m.halo, b.c0, end)
+            clear_pixels(m, p + pixel(m, n, y, m.width), m.halo, b.c0, end)
+        if b.y1 == m.height:
+            for y in range(m.height, m.height + m.halo):
+                clear_pixels(m, p + pixel(m, n, y, -m.halo), columns, b.c0, end)
+
+
+cdef inline void set_plane(ChannelsTask *task, int number, float *p, const ChannelsMap *m, const Box *b) noexcept nogil:
+    """Plane of a block's images and rows, from its first channel; NULL stays NULL."""
+    task.plane[number].p = p + pixel(m, b.n0, b.y0, 0) + b.c0 if p != NULL else NULL
+    task.plane[number].image = image_size(m)
+    task.plane[number].row = row_size(m)
+
+
+cdef inline void set_vectors(ChannelsTask *task, int number, int c0, const float *first,
+                             const float *second) noexcept nogil:
+    """Two vectors, from a block's first channel; NULL stays NULL."""
+    task.vector[number] = first + c0 if first != NULL else NULL
+    task.vector[number + 1] = second + c0 if second != NULL else NULL
+
+
+cdef inline void set_block(ChannelsTask *task, const ChannelsMap *m, const Box *b) noexcept nogil:
+    """Size of a block, padding channels included."""
+    task.pitch = m.pitch
+    task.images = b.n1 - b.n0
+    task.rows = b.y1 - b.y0
+    task.pixels = m.width
+    task.channels = channel_end(m, b.c1) - b.c0
+    task.activation = task.mask = task.residual = task.accumulate = task.streamed = 0
+
+
+cdef inline void set_windows(WindowTask *task, float *source, const ChannelsMap *source_map, float *target,
+                             const ChannelsMap *target_map, bint backward, const Window *window,
+                             const Box *b) noexcept nogil:
+    """Windows between two maps, for a block of the target: the large side backward, the small one forward."""
+    cdef const ChannelsMap *large = target_map if backward else source_map
+    cdef const ChannelsMap *small = source_map if backward else target_map
+    memset(task, 0, sizeof(WindowTask))
+    task.input.p = source + pixel(source_map, b.n0, 0, 0) + b.c0
+    task.input.image, task.input.row = image_size(source_map), row_size(source_map)
+    task.out.p = target + pixel(target_map, b.n0, 0, 0) + b.c0
+    task.out.image, task.out.row = image_size(target_map), row_size(target_map)
+    task.pitch = target_map.pitch
+    task.images = b.n1 - b.n0
+    task.y0, task.y1 = b.y0, b.y1
+    task.channels = channel_end(target_map, b.c1) - b.c0
+    task.large_height, task.large_width, task.large_halo = large.height, large.width, large.halo
+    task.small_height, task.small_width = small.height, small.width
+    task.kernel, task.stride, task.padding = window.kernel, window.stride, window.padding

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from ...plan.model import Access, read, update, write
+from ..interface.arguments import MAP_NAMES, channels_attributes
 from ..simd.instruction_sets import LANES
 
 IMAGE_PITCH = 4
 ACTIVATIONS = ("none", "relu", "relu6")  # codes 0, 1, 2 of the attribute "activation"
 STATISTICS_ROWS = 3  # of a block's statistics: mean, sum of squared deviations from it, number of pixels
-MAP_NAMES = ("channels", "height", "width", "halo", "pitch")
-BOX = ("n0", "n1", "y0", "y1", "c0", "c1")  # bounds of a block: images, interior rows, channels
 
 
 @dataclass(frozen=True)
@@ -192,11 +191,6 @@ def _operand_map(operand: str, dimensions: int, *sizes: int) -> ChannelsMap:
 def channel_end(c1: int, pitch: int) -> int:
     """One past the last physical channel of a block that ends at channel c1."""
     return min(pitch, -(-c1 // LANES) * LANES)
-
-
-def channels_attributes(prefix: str) -> tuple[str, ...]:
-    """Names of the integer attributes that describe one map of a kernel, in the order of the C struct."""
-    return tuple(f"{prefix}_{name}" for name in MAP_NAMES)
 
 
 def statistics_shape(num_partials: int, pitch: int) -> tuple[int, int, int]:

@@ -4,23 +4,6 @@
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
-struct Map {
-    int channels, height, width, rows, pitch, halo, lanes;
-};
-
-__device__ inline Map map_at(const int *integers)
-{
-    Map m;
-    m.channels = integers[0];
-    m.height = integers[1];
-    m.width = integers[2];
-    m.rows = integers[3];
-    m.pitch = integers[4];
-    m.halo = integers[5];
-    m.lanes = integers[6];
-    return m;
-}
-
 /* Offset of lane 0 of the interior pixel (y, x); either may lie in the halo. */
 __device__ inline long long pixel(const Map &m, int group, int channel, int y, int x)
 {
@@ -63,17 +46,18 @@ struct Place {
     int group, channel, y, x, lane;
 };
 
-__device__ inline Place place_of(long long i, const int *b, int rows, int width, int lanes)
+template <typename Bounds>
+__device__ inline Place place_of(long long i, const Bounds &b, int rows, int width, int lanes)
 {
     Place p;
     p.lane = (int)(i % lanes);
     i /= lanes;
     p.x = (int)(i % width);
     i /= width;
-    p.y = b[4] + (int)(i % rows);
+    p.y = b.y0 + (int)(i % rows);
     i /= rows;
-    p.channel = b[2] + (int)(i % (b[3] - b[2]));
-    p.group = b[0] + (int)(i / (b[3] - b[2]));
+    p.channel = b.c0 + (int)(i % (b.c1 - b.c0));
+    p.group = b.g0 + (int)(i / (b.c1 - b.c0));
     return p;
 }
 

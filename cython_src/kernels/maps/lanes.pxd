@@ -5,23 +5,9 @@ column x + halo. In the lane layout a group is sixteen images, one a lane; in th
 one image, and the right halo of a row is the left halo of the next.
 """
 
-from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-
-cdef struct Map:
-    int channels, height, width, rows, pitch, halo, lanes
-
-
-cdef inline void read_map(Map *m, const int64_t *integers) noexcept nogil:
-    """From a kernel's integer attributes, in the order of lanes_maps.map_attributes()."""
-    m.channels = <int> integers[0]
-    m.height = <int> integers[1]
-    m.width = <int> integers[2]
-    m.rows = <int> integers[3]
-    m.pitch = <int> integers[4]
-    m.halo = <int> integers[5]
-    m.lanes = <int> integers[6]
+from maps_c cimport *
 
 
 cdef inline Py_ssize_t plane_size(const Map *m) noexcept nogil:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...plan.model import Access, read, write
+from ..interface.arguments import STRUCTS
 from ..simd.instruction_sets import LANES
 
 KERNEL = 5  # side of the convolutions' kernels
-MAP_NAMES = ("channels", "height", "width", "rows", "pitch", "halo", "lanes")
-BOX = ("g0", "g1", "c0", "c1", "y0", "y1")  # bounds of a block: groups, channels, interior rows
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class LanesMap:
 
     def attributes(self, prefix: str) -> dict[str, int]:
         """The kernel attributes that describe this map."""
-        return {f"{prefix}_{name}": getattr(self, name) for name in MAP_NAMES}
+        return {f"{prefix}_{name}": getattr(self, name) for name in STRUCTS["Map"]}
 
     def written_rows(self, y0: int, y1: int) -> tuple[int, int]:
         """Physical rows that the producer of interior rows [y0, y1) writes, halo included."""
@@ -118,11 +117,6 @@ def operand_map(
 
 
 _operand_map = lru_cache(1024)(LanesMap)
-
-
-def map_attributes(prefix: str) -> tuple[str, ...]:
-    """Names of the integer attributes that describe one feature map of a kernel, in the order of the C struct."""
-    return tuple(f"{prefix}_{name}" for name in MAP_NAMES)
 
 
 def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:

@@ -21,208 +21,132 @@ NoNorm, which stands in a norm's place in MobileBERT, is y = x * weight + bias, 
 """
 
 from libc.math cimport sqrtf
-from libc.stdint cimport int32_t, uintptr_t
 
-from ..elementwise.channels_loops cimport ChannelsElementwiseLoops
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, read_channels_map, with_halo
-from ..maps.channels_planes cimport (
-    BRANCH_ADD, BRANCH_WRITE, MASK_ARGUMENT, MASK_RESULT, RESIDUAL_PLAIN, RESIDUAL_SCALED, ChannelsTask, set_block,
-    set_plane)
-from ..simd.lanes cimport LANES
-from .channels_loops cimport ChannelsNormLoops
+from elementwise_c cimport *
+from norm_c cimport *
+
+from ..maps.channels cimport clear_channel_halo, set_block, set_plane, set_vectors, with_halo
 
 import numpy as np
 
+from ..interface.arguments import BOX, channels_attributes
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps import channels as channels_maps
-from ..maps.channels import BOX, activate, block_statistics, channels_attributes, inside, passes, write_block
-
-
-cdef extern from "cython_src/kernels/norm/tokens_loops.h" nogil:
-    ctypedef struct LayerNormTask:
-        const float *input "in"
-        const float *residual
-        float *sum
-        const float *weight
-        const float *bias
-        float *out
-        float *statistics
-        Py_ssize_t features
-        int rows
-        float eps
-
-    ctypedef struct LayerNormGradientTask:
-        const float *gradient
-        const float *input "in"
-        const float *weight
-        const float *statistics
-        const float *residual
-        float *out
-        float *weight_gradient
-        float *bias_gradient
-        Py_ssize_t features
-        int rows
-
-    ctypedef struct LayerNormLoops:
-        void (*forward)(const LayerNormTask *) noexcept nogil
-        void (*backward)(const LayerNormGradientTask *) noexcept nogil
-        void (*no_norm_forward)(const LayerNormTask *) noexcept nogil
-        void (*no_norm_backward)(const LayerNormGradientTask *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const ChannelsElementwiseLoops *channels_elementwise
-        const ChannelsNormLoops *channels_norm
-        const LayerNormLoops *layernorm
+from ..maps.channels import activate, block_statistics, inside, passes, write_block
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Statistics of a block into its partial. bounds: images, rows, partial."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    """Statistics of a block into its partial."""
+    cdef channels_norm_statistics_args a = read_channels_norm_statistics(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m
-    read_channels_map(&m, a.integers)
-    set_block(&task, &m, b, 0, m.channels)
-    set_plane(&task, 0, a.operand[0], &m, b, 0)
-    (<const Micro *> a.micro).channels_norm.statistics(
-        &task, <float *> a.operand[1] + <Py_ssize_t> b[4] * 3 * m.pitch, m.pitch)
+    a.box.c0, a.box.c1 = 0, a.in_map.channels
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.input, &a.in_map, &a.box)
+    channels_norm_loops(a.micro).statistics(&task, a.partials + a.partial * 3 * a.in_map.pitch, a.in_map.pitch)
     return 0
 
 
-cdef inline int padded(Py_ssize_t channels, int c1) noexcept nogil:
+cdef inline Py_ssize_t whole(Py_ssize_t channels) noexcept nogil:
+    """Elements of a vector of channels, padding included."""
+    return (channels + LANES - 1) // LANES * LANES
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t channels, Py_ssize_t c1) noexcept nogil:
     """End of a block's part of a vector: elements past the last channel belong to the last block."""
-    return (c1 + LANES - 1) // LANES * LANES if c1 == channels else c1
+    return whole(c1) if c1 == channels else c1
 
 
 cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Scale and shift from the statistics of all blocks; running statistics. bounds: channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + LANES - 1) // LANES * LANES
-    cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
-    cdef float count = <float> a.integers[2], eps = <float> a.reals[0], momentum = <float> a.reals[1]
-    cdef const float *weight = <const float *> a.operand[1]
-    cdef const float *bias = <const float *> a.operand[2]
-    cdef float *running_mean = <float *> a.operand[3]
-    cdef float *running_var = <float *> a.operand[4]
-    cdef float *scale = <float *> a.operand[5]
-    cdef float *shift = <float *> a.operand[6]
-    cdef float *mean = <float *> a.operand[7]
-    cdef float *inv_std = <float *> a.operand[8]
+    """Scale and shift from the statistics of all blocks; running statistics."""
+    cdef channels_norm_finish_args a = read_channels_norm_finish(args, block)
+    cdef Py_ssize_t c, end = padded(a.channels, a.c1)
+    cdef float count = <float> a.count, eps = <float> a.eps, momentum = <float> a.momentum
     cdef float squares, unbiased = count - 1 if count > 1 else 1
-    (<const Micro *> a.micro).channels_norm.merge_statistics(
-        <const float *> a.operand[0] + b[0], partials, pitch, end - b[0], count, mean + b[0], inv_std + b[0])
-    for c in range(b[0], b[1]):
-        squares = inv_std[c]
-        running_mean[c] = (1 - momentum) * running_mean[c] + momentum * mean[c]
-        running_var[c] = (1 - momentum) * running_var[c] + momentum * (squares / unbiased)
-        inv_std[c] = 1 / sqrtf(squares / count + eps)
-        scale[c] = weight[c] * inv_std[c]
-        shift[c] = bias[c] - mean[c] * scale[c]
-    for c in range(b[1], end):
-        scale[c] = shift[c] = mean[c] = inv_std[c] = 0
+    channels_norm_loops(a.micro).merge_statistics(
+        a.partials + a.c0, a.num_partials, whole(a.channels), end - a.c0, count, a.mean + a.c0, a.inv_std + a.c0)
+    for c in range(a.c0, a.c1):
+        squares = a.inv_std[c]
+        a.running_mean[c] = (1 - momentum) * a.running_mean[c] + momentum * a.mean[c]
+        a.running_var[c] = (1 - momentum) * a.running_var[c] + momentum * (squares / unbiased)
+        a.inv_std[c] = 1 / sqrtf(squares / count + eps)
+        a.scale[c] = a.weight[c] * a.inv_std[c]
+        a.shift[c] = a.bias[c] - a.mean[c] * a.scale[c]
+    for c in range(a.c1, end):
+        a.scale[c] = a.shift[c] = a.mean[c] = a.inv_std[c] = 0
     return 0
 
 
 cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Scale and shift from the running statistics. bounds: channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t channels = a.integers[0], c
-    cdef const float *running_mean = <const float *> a.operand[2]
-    cdef float *scale = <float *> a.operand[4]
-    cdef float *shift = <float *> a.operand[5]
-    cdef float s
-    for c in range(b[0], padded(channels, b[1])):
-        scale[c] = shift[c] = 0
-        if c < channels:
-            s = 1 / sqrtf((<const float *> a.operand[3])[c] + <float> a.reals[0])
-            scale[c] = (<const float *> a.operand[0])[c] * s
-            shift[c] = (<const float *> a.operand[1])[c] - running_mean[c] * scale[c]
+    """Scale and shift from the running statistics."""
+    cdef channels_norm_evaluate_args a = read_channels_norm_evaluate(args, block)
+    cdef Py_ssize_t c
+    for c in range(a.c0, padded(a.channels, a.c1)):
+        a.scale[c] = a.shift[c] = 0
+        if c < a.channels:
+            a.scale[c] = a.weight[c] * (1 / sqrtf(a.running_var[c] + <float> a.eps))
+            a.shift[c] = a.bias[c] - a.running_mean[c] * a.scale[c]
     return 0
 
 
 cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef channels_norm_apply_args a = read_channels_norm_apply(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m, residual, out
-    cdef int n, i
-    read_channels_map(&m, a.integers)
-    residual = with_halo(&m, <int> a.integers[5])
-    out = with_halo(&m, <int> a.integers[6])
-    set_block(&task, &m, b, b[4], b[5])
-    set_plane(&task, 0, a.operand[0], &m, b, b[4])
-    set_plane(&task, 1, a.operand[6], &out, b, b[4])
-    set_plane(&task, 2, a.operand[3], &residual, b, b[4])
-    for i in range(2):
-        task.vector[i] = <const float *> a.operand[1 + i] + b[4]
-        task.vector[2 + i] = <const float *> a.operand[4 + i] + b[4]
-    task.activation = <int> a.integers[7]
-    if a.operand[3] != NULL:
-        task.residual = RESIDUAL_SCALED if a.operand[4] != NULL else RESIDUAL_PLAIN
-    (<const Micro *> a.micro).channels_norm.apply(&task)
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&out, <float *> a.operand[6], n, b[2], b[3], b[4], channel_end(&m, b[5]))
+    cdef ChannelsMap residual = with_halo(&a.in_map, a.residual_halo), out = with_halo(&a.in_map, a.out_halo)
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.input, &a.in_map, &a.box)
+    set_plane(&task, 1, a.output, &out, &a.box)
+    set_plane(&task, 2, a.residual, &residual, &a.box)
+    set_vectors(&task, 0, a.box.c0, a.scale, a.shift)
+    set_vectors(&task, 2, a.box.c0, a.residual_scale, a.residual_shift)
+    task.activation = a.activation
+    if a.residual != NULL:
+        task.residual = RESIDUAL_SCALED if a.residual_scale != NULL else RESIDUAL_PLAIN
+    channels_norm_loops(a.micro).apply(&task)
+    clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Sums of g and g xhat over a block into its partial. bounds: images, rows, partial."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    """Sums of g and g xhat over a block into its partial."""
+    cdef channels_norm_backward_statistics_args a = read_channels_norm_backward_statistics(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m, gradient, activations
-    cdef int i
-    read_channels_map(&m, a.integers)
-    gradient = with_halo(&m, <int> a.integers[5])
-    activations = with_halo(&m, <int> a.integers[6])
-    set_block(&task, &m, b, 0, m.channels)
-    set_plane(&task, 0, a.operand[0], &gradient, b, 0)
-    set_plane(&task, 1, a.operand[4], &m, b, 0)
-    set_plane(&task, 2, a.operand[1], &activations, b, 0)
-    for i in range(2):
-        task.vector[i] = <const float *> a.operand[5 + i]
-        task.vector[2 + i] = <const float *> a.operand[2 + i]
-    task.activation = <int> a.integers[7]
-    if task.activation:
-        task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
-    (<const Micro *> a.micro).channels_norm.backward_statistics(
-        &task, <float *> a.operand[7] + <Py_ssize_t> b[4] * 2 * m.pitch, m.pitch)
+    cdef ChannelsMap gradient = with_halo(&a.in_map, a.gradient_halo)
+    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo)
+    a.box.c0, a.box.c1 = 0, a.in_map.channels
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.gradient, &gradient, &a.box)
+    set_plane(&task, 1, a.input, &a.in_map, &a.box)
+    set_plane(&task, 2, a.activations, &activations, &a.box)
+    set_vectors(&task, 0, 0, a.mean, a.inv_std)
+    set_vectors(&task, 2, 0, a.scale, a.shift)
+    task.activation = a.activation
+    if a.activation:
+        task.mask = MASK_RESULT if a.activations != NULL else MASK_ARGUMENT
+    channels_norm_loops(a.micro).backward_statistics(
+        &task, a.partials + a.partial * 2 * a.in_map.pitch, a.in_map.pitch)
     return 0
 
 
 cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef Py_ssize_t channels = a.integers[0], c, pitch = (channels + LANES - 1) // LANES * LANES
-    cdef int partials = <int> a.integers[1], end = padded(channels, b[1])
-    cdef float share = <float> (1.0 / a.integers[2]), scale
-    cdef const float *weight = <const float *> a.operand[1]
-    cdef const float *inv_std = <const float *> a.operand[2]
-    cdef const float *partial = <const float *> a.operand[0]
-    cdef float *dweight = <float *> a.operand[3]
-    cdef float *dbias = <float *> a.operand[4]
-    cdef float *coefficients = <float *> a.operand[5]
-    cdef const Micro *micro = <const Micro *> a.micro
-    micro.channels_norm.sum_partials(partial + b[0], partials, 2 * pitch, b[1] - b[0], dbias + b[0])
-    micro.channels_norm.sum_partials(partial + pitch + b[0], partials, 2 * pitch, b[1] - b[0], dweight + b[0])
-    for c in range(b[0], b[1]):
-        scale = weight[c] * inv_std[c]
-        coefficients[c] = scale
-        coefficients[pitch + c] = -share * scale * inv_std[c] * dweight[c]
-        coefficients[2 * pitch + c] = -share * scale * dbias[c]
-    for c in range(b[1], end):
-        coefficients[c] = coefficients[pitch + c] = coefficients[2 * pitch + c] = 0
+    cdef channels_norm_backward_finish_args a = read_channels_norm_backward_finish(args, block)
+    cdef Py_ssize_t c, pitch = whole(a.channels), length = a.c1 - a.c0
+    cdef float share = <float> (1.0 / a.count), scale
+    cdef float *slope = a.coefficients + pitch
+    cdef float *offset = a.coefficients + 2 * pitch
+    cdef const ChannelsNormLoops *loops = channels_norm_loops(a.micro)
+    loops.sum_partials(a.partials + a.c0, a.num_partials, 2 * pitch, length, a.gradient_bias + a.c0)
+    loops.sum_partials(a.partials + pitch + a.c0, a.num_partials, 2 * pitch, length, a.gradient_weight + a.c0)
+    for c in range(a.c0, a.c1):
+        scale = a.weight[c] * a.inv_std[c]
+        a.coefficients[c] = scale
+        slope[c] = -share * scale * a.inv_std[c] * a.gradient_weight[c]
+        offset[c] = -share * scale * a.gradient_bias[c]
+    for c in range(a.c1, padded(a.channels, a.c1)):
+        a.coefficients[c] = slope[c] = offset[c] = 0
     return 0
 
 
-cdef void add_rows(const ChannelsTask *whole, float *scratch, const Micro *micro) noexcept nogil:
+cdef void add_rows(const ChannelsTask *whole, float *scratch, const MicroKernels *micro) noexcept nogil:
     """norm_backward_apply row by row, each added to what stands in plane 2."""
     cdef ChannelsTask task = whole[0]
     cdef ChannelsTask total
@@ -233,54 +157,43 @@ cdef void add_rows(const ChannelsTask *whole, float *scratch, const Micro *micro
     total.residual = RESIDUAL_PLAIN
     for image in range(whole.images):
         for row in range(whole.rows):
-            for i in range(5):
+            for i in range(MAX_PLANES):
                 if whole.plane[i].p != NULL:
                     task.plane[i].p = whole.plane[i].p + image * whole.plane[i].image + row * whole.plane[i].row
             total.plane[1] = total.plane[2] = task.plane[2]
             total.plane[0] = total.plane[2]
             task.plane[2].p = total.plane[0].p = scratch
-            micro.channels_norm.backward_apply(&task)
-            micro.channels_elementwise.activate(&total)
+            channels_norm_loops(micro).backward_apply(&task)
+            channels_elementwise_loops(micro).activate(&total)
 
 
 cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef channels_norm_backward_apply_args a = read_channels_norm_backward_apply(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m, gradient, activations, out, branch
-    cdef int n, i, end
-    read_channels_map(&m, a.integers)
-    gradient = with_halo(&m, <int> a.integers[5])
-    activations = with_halo(&m, <int> a.integers[6])
-    out = with_halo(&m, <int> a.integers[7])
-    branch = with_halo(&m, <int> a.integers[8])
-    end = channel_end(&m, b[5])
-    set_block(&task, &m, b, b[4], b[5])
-    set_plane(&task, 0, a.operand[0], &gradient, b, b[4])
-    set_plane(&task, 1, a.operand[4], &m, b, b[4])
-    set_plane(&task, 2, a.operand[7], &out, b, b[4])
-    set_plane(&task, 3, a.operand[1], &activations, b, b[4])
-    set_plane(&task, 4, a.operand[8], &branch, b, b[4])
-    for i in range(3):
-        task.vector[i] = <const float *> a.operand[6] + i * m.pitch + b[4]
-    task.vector[3] = <const float *> a.operand[5] + b[4]
-    for i in range(2):
-        task.vector[4 + i] = <const float *> a.operand[2 + i] + b[4]
-    task.activation = <int> a.integers[9]
-    if task.activation:
-        task.mask = MASK_RESULT if a.operand[1] != NULL else MASK_ARGUMENT
-    if a.operand[8] != NULL:
-        task.residual = BRANCH_ADD if a.integers[10] else BRANCH_WRITE
-    if a.operand[9] != NULL:
-        add_rows(&task, <float *> context.scratch, <const Micro *> a.micro)
+    cdef ChannelsMap gradient = with_halo(&a.in_map, a.gradient_halo), out = with_halo(&a.in_map, a.out_halo)
+    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo)
+    cdef ChannelsMap branch = with_halo(&a.in_map, a.branch_halo)
+    set_block(&task, &a.in_map, &a.box)
+    set_plane(&task, 0, a.gradient, &gradient, &a.box)
+    set_plane(&task, 1, a.input, &a.in_map, &a.box)
+    set_plane(&task, 2, a.output, &out, &a.box)
+    set_plane(&task, 3, a.activations, &activations, &a.box)
+    set_plane(&task, 4, a.branch, &branch, &a.box)
+    set_vectors(&task, 0, a.box.c0, a.coefficients, a.coefficients + a.in_map.pitch)
+    set_vectors(&task, 2, a.box.c0, a.coefficients + 2 * a.in_map.pitch, a.mean)
+    set_vectors(&task, 4, a.box.c0, a.scale, a.shift)
+    task.activation = a.activation
+    if a.activation:
+        task.mask = MASK_RESULT if a.activations != NULL else MASK_ARGUMENT
+    if a.branch != NULL:
+        task.residual = BRANCH_ADD if a.accumulate_branch else BRANCH_WRITE
+    if a.previous != NULL:
+        add_rows(&task, <float *> context.scratch, a.micro)
     else:
-        (<const Micro *> a.micro).channels_norm.backward_apply(&task)
-    for n in range(b[0], b[1]):
-        if a.operand[9] == NULL:
-            clear_channel_halo(&out, <float *> a.operand[7], n, b[2], b[3], b[4], end)
-        if task.residual == BRANCH_WRITE:
-            clear_channel_halo(&branch, <float *> a.operand[8], n, b[2], b[3], b[4], end)
+        channels_norm_loops(a.micro).backward_apply(&task)
+        clear_channel_halo(&out, a.output, &a.box)
+    if task.residual == BRANCH_WRITE:
+        clear_channel_halo(&branch, a.branch, &a.box)
     return 0
 
 
@@ -438,80 +351,48 @@ register(KernelSpec(
     <uintptr_t> &norm_backward_apply, scratch_bytes=_backward_apply_scratch))
 
 
-cdef inline float *at(const void *operand, Py_ssize_t offset) noexcept nogil:
+cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
     """Element of an operand; NULL where a loop leaves it out."""
-    return <float *> operand + offset if operand != NULL else NULL
-
-
-cdef inline LayerNormTask forward_task(const KernelArgs *a, const int32_t *b) noexcept nogil:
-    """What both norms take, of the rows of a block."""
-    cdef Py_ssize_t start = b[0] * a.integers[0]
-    cdef LayerNormTask task
-    task.input = at(a.operand[0], start)
-    task.residual = at(a.operand[1], start)
-    task.sum = at(a.operand[2], start)
-    task.weight = <const float *> a.operand[3]
-    task.bias = <const float *> a.operand[4]
-    task.out = at(a.operand[5], start)
-    task.statistics = NULL
-    task.features = a.integers[0]
-    task.rows = b[1] - b[0]
-    task.eps = 0
-    return task
+    return operand + offset if operand != NULL else NULL
 
 
 cdef int layernorm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef LayerNormTask task = forward_task(a, b)
-    task.statistics = at(a.operand[6], 2 * <Py_ssize_t> b[0])
-    task.eps = <float> a.reals[0]
-    (<const Micro *> a.micro).layernorm.forward(&task)
+    cdef layernorm_forward_args a = read_layernorm_forward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features
+    cdef LayerNormTask task = LayerNormTask(
+        a.input + start, at(a.residual, start), at(a.sum, start), a.weight, a.bias, a.output + start,
+        a.statistics + 2 * a.r0, a.features, a.r1 - a.r0, <float> a.eps)
+    layernorm_loops(a.micro).forward(&task)
     return 0
 
 
 cdef int no_norm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef LayerNormTask task = forward_task(a, a.bounds + block * a.bounds_width)
-    (<const Micro *> a.micro).layernorm.no_norm_forward(&task)
+    cdef no_norm_forward_args a = read_no_norm_forward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features
+    cdef LayerNormTask task = LayerNormTask(
+        a.input + start, at(a.residual, start), at(a.sum, start), a.weight, a.bias, a.output + start, NULL, a.features,
+        a.r1 - a.r0, 0)
+    layernorm_loops(a.micro).no_norm_forward(&task)
     return 0
 
 
-cdef inline LayerNormGradientTask backward_task(
-    const KernelArgs *a, const int32_t *b, float *statistics, int following
-) noexcept nogil:
-    """What both norms take, of the rows of a block; `following` is the first operand behind weight and statistics."""
-    cdef Py_ssize_t features = a.integers[0], start = b[0] * features
-    cdef LayerNormGradientTask task
-    task.gradient = at(a.operand[0], start)
-    task.input = at(a.operand[1], start)
-    task.weight = <const float *> a.operand[2]
-    task.statistics = statistics
-    task.residual = at(a.operand[following], start)
-    task.out = at(a.operand[following + 1], start)
-    task.weight_gradient = at(a.operand[following + 2], b[2] * features)
-    task.bias_gradient = at(a.operand[following + 3], b[2] * features)
-    task.features = features
-    task.rows = b[1] - b[0]
-    return task
-
-
 cdef int no_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, partial buffer."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef LayerNormGradientTask task = backward_task(a, a.bounds + block * a.bounds_width, NULL, 3)
-    (<const Micro *> a.micro).layernorm.no_norm_backward(&task)
+    cdef no_norm_backward_args a = read_no_norm_backward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, sums = a.partial * a.features
+    cdef LayerNormGradientTask task = LayerNormGradientTask(
+        a.gradient + start, a.input + start, a.weight, NULL, at(a.residual, start), a.output + start,
+        a.weight_partials + sums, a.bias_partials + sums, a.features, a.r1 - a.r0)
+    layernorm_loops(a.micro).no_norm_backward(&task)
     return 0
 
 
 cdef int layernorm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: rows, partial buffer."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef LayerNormGradientTask task = backward_task(a, b, at(a.operand[3], 2 * <Py_ssize_t> b[0]), 4)
-    (<const Micro *> a.micro).layernorm.backward(&task)
+    cdef layernorm_backward_args a = read_layernorm_backward(args, block)
+    cdef Py_ssize_t start = a.r0 * a.features, sums = a.partial * a.features
+    cdef LayerNormGradientTask task = LayerNormGradientTask(
+        a.gradient + start, a.input + start, a.weight, a.statistics + 2 * a.r0, at(a.residual, start), a.output + start,
+        a.weight_partials + sums, a.bias_partials + sums, a.features, a.r1 - a.r0)
+    layernorm_loops(a.micro).backward(&task)
     return 0
 
 

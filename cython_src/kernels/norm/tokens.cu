@@ -5,15 +5,15 @@
 /* A CUDA block for each row. Bounds: rows. */
 KERNEL(layernorm_forward)
 {
-    const int features = a.integers[0], *b = block_bounds(a);
-    const float *weight = (const float *)a.operand[3], *bias = (const float *)a.operand[4];
-    for (int row = b[0] + (int)blockIdx.x; row < b[1]; row += gridDim.x) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for (int row = b.r0 + (int)blockIdx.x; row < b.r1; row += gridDim.x) {
         const long long start = (long long)row * features;
-        const float *x = (const float *)a.operand[0] + start, *residual = (const float *)a.operand[1];
-        float *out = (float *)a.operand[5] + start, *statistics = (float *)a.operand[6] + 2 * (long long)row;
+        const float *x = a.input + start, *residual = a.residual;
+        float *out = a.output + start, *statistics = a.statistics + 2 * (long long)row;
         float sum = 0, squares = 0;
         if (residual) { /* each thread reads below what it wrote itself */
-            float *both = a.operand[2] ? (float *)a.operand[2] + start : out;
+            float *both = a.sum ? a.sum + start : out;
             for (int f = threadIdx.x; f < features; f += THREADS)
                 both[f] = x[f] + residual[start + f];
             x = both;
@@ -23,9 +23,9 @@ KERNEL(layernorm_forward)
         const float mean = sum_for_all(shared, sum) / features;
         for (int f = threadIdx.x; f < features; f += THREADS)
             squares += (x[f] - mean) * (x[f] - mean);
-        const float inv_std = 1 / sqrtf(sum_for_all(shared, squares) / features + (float)a.reals[0]);
+        const float inv_std = 1 / sqrtf(sum_for_all(shared, squares) / features + (float)a.eps);
         for (int f = threadIdx.x; f < features; f += THREADS)
-            out[f] = (x[f] - mean) * inv_std * weight[f] + bias[f];
+            out[f] = (x[f] - mean) * inv_std * a.weight[f] + a.bias[f];
         if (threadIdx.x == 0) {
             statistics[0] = mean;
             statistics[1] = inv_std;
@@ -36,97 +36,98 @@ KERNEL(layernorm_forward)
 /* The gradient of the input, a CUDA block for each row. Bounds: rows, partial. */
 KERNEL(layernorm_backward)
 {
-    const int features = a.integers[0], *b = block_bounds(a);
-    const float *weight = (const float *)a.operand[2], *residual = (const float *)a.operand[4];
-    for (int row = b[0] + (int)blockIdx.x; row < b[1]; row += gridDim.x) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    for (int row = b.r0 + (int)blockIdx.x; row < b.r1; row += gridDim.x) {
         const long long start = (long long)row * features;
-        const float *dy = (const float *)a.operand[0] + start, *x = (const float *)a.operand[1] + start;
-        const float *statistics = (const float *)a.operand[3] + 2 * (long long)row;
+        const float *dy = a.gradient + start, *x = a.input + start;
+        const float *statistics = a.statistics + 2 * (long long)row;
         const float mean = statistics[0], inv_std = statistics[1];
         float sum = 0, product = 0;
         for (int f = threadIdx.x; f < features; f += THREADS) {
-            const float g = dy[f] * weight[f];
+            const float g = dy[f] * a.weight[f];
             sum += g;
             product += g * ((x[f] - mean) * inv_std);
         }
         const float mean_g = sum_for_all(shared, sum) / features,
                     mean_product = sum_for_all(shared, product) / features;
         for (int f = threadIdx.x; f < features; f += THREADS) {
-            float dx = inv_std * (dy[f] * weight[f] - mean_g - (x[f] - mean) * inv_std * mean_product);
-            if (residual)
-                dx += residual[start + f];
-            ((float *)a.operand[5])[start + f] = dx;
+            float dx = inv_std * (dy[f] * a.weight[f] - mean_g - (x[f] - mean) * inv_std * mean_product);
+            if (a.residual)
+                dx += a.residual[start + f];
+            a.output[start + f] = dx;
         }
     }
 }
 
-/* Sums of `product` and of the gradient over a block's rows into its partials, the operands `partials` and the next: a
+/* Sums of `product` and of the gradient over a block's rows into its partials: a
  * CUDA block for each STRIP_CHANNELS features, whose threads take strips of the rows. product(row, gradient, input). */
-template <typename Product>
-__device__ inline void sum_rows(const GpuArgs &a, int partials, Product product)
+template <typename Product, typename Args>
+__device__ inline void sum_rows(const Args &a, Product product)
 {
-    const int features = a.integers[0], *b = block_bounds(a), first = (int)blockIdx.x * STRIP_CHANNELS;
+    const auto &b = block_bounds(a);
+    const int features = a.features, first = (int)blockIdx.x * STRIP_CHANNELS;
     if (first >= features)
         return;
     const int f = first + (int)threadIdx.x % STRIP_CHANNELS;
     float weight = 0, bias = 0;
     if (f < features)
-        for (int row = b[0] + (int)threadIdx.x / STRIP_CHANNELS; row < b[1]; row += STRIPS) {
+        for (int row = b.r0 + (int)threadIdx.x / STRIP_CHANNELS; row < b.r1; row += STRIPS) {
             const long long at = (long long)row * features + f;
-            const float dy = ((const float *)a.operand[0])[at];
-            weight += product(row, dy, ((const float *)a.operand[1])[at]);
+            const float dy = a.gradient[at];
+            weight += product(row, dy, a.input[at]);
             bias += dy;
         }
     weight = sum_strips(shared, weight);
     bias = sum_strips(shared, bias);
     if (threadIdx.x < STRIP_CHANNELS && f < features) {
-        ((float *)a.operand[partials])[(long long)b[2] * features + f] = weight;
-        ((float *)a.operand[partials + 1])[(long long)b[2] * features + f] = bias;
+        a.weight_partials[(long long)b.partial * features + f] = weight;
+        a.bias_partials[(long long)b.partial * features + f] = bias;
     }
 }
 
 /* The second launch: the gradients of weight and bias. */
-KERNEL(layernorm_weight_gradient)
+KERNEL_OF(layernorm_weight_gradient, layernorm_backward)
 {
-    const float *statistics = (const float *)a.operand[3];
-    sum_rows(a, 6, [&](int row, float dy, float x) {
-        return dy * ((x - statistics[2 * (long long)row]) * statistics[2 * (long long)row + 1]);
+    sum_rows(a, [&](int row, float dy, float x) {
+        return dy * ((x - a.statistics[2 * (long long)row]) * a.statistics[2 * (long long)row + 1]);
     });
 }
 
 /* A thread for each number. Bounds: rows. */
 KERNEL(no_norm_forward)
 {
-    const int features = a.integers[0], *b = block_bounds(a);
-    const float *residual = (const float *)a.operand[1];
-    const long long start = (long long)b[0] * features;
-    for (int at = thread_of_row(); at < (b[1] - b[0]) * features; at += threads_of_row()) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    const float *residual = a.residual;
+    const long long start = (long long)b.r0 * features;
+    for (int at = thread_of_row(); at < (b.r1 - b.r0) * features; at += threads_of_row()) {
         const long long i = start + at;
         const int f = at % features;
-        float x = ((const float *)a.operand[0])[i];
+        float x = a.input[i];
         if (residual)
             x += residual[i];
-        if (residual && a.operand[2])
-            ((float *)a.operand[2])[i] = x;
-        ((float *)a.operand[5])[i] = x * ((const float *)a.operand[3])[f] + ((const float *)a.operand[4])[f];
+        if (residual && a.sum)
+            a.sum[i] = x;
+        a.output[i] = x * a.weight[f] + a.bias[f];
     }
 }
 
 /* The gradient of the input, a thread for each number. Bounds: rows, partial. */
 KERNEL(no_norm_backward)
 {
-    const int features = a.integers[0], *b = block_bounds(a);
-    const float *residual = (const float *)a.operand[3];
-    const long long start = (long long)b[0] * features;
-    for (int at = thread_of_row(); at < (b[1] - b[0]) * features; at += threads_of_row()) {
+    const int features = a.features;
+    const auto &b = block_bounds(a);
+    const long long start = (long long)b.r0 * features;
+    for (int at = thread_of_row(); at < (b.r1 - b.r0) * features; at += threads_of_row()) {
         const long long i = start + at;
-        const float dx = ((const float *)a.operand[0])[i] * ((const float *)a.operand[2])[at % features];
-        ((float *)a.operand[4])[i] = residual ? dx + residual[i] : dx;
+        const float dx = a.gradient[i] * a.weight[at % features];
+        a.output[i] = a.residual ? dx + a.residual[i] : dx;
     }
 }
 
 /* Its second launch. */
-KERNEL(no_norm_weight_gradient)
+KERNEL_OF(no_norm_weight_gradient, no_norm_backward)
 {
-    sum_rows(a, 5, [&](int row, float dy, float x) { return dy * x; });
+    sum_rows(a, [&](int row, float dy, float x) { return dy * x; });
 }

@@ -43,7 +43,7 @@ INLINE float chains_sum(const Vec *sum)
     return lane_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static void forward(const LayerNormTask *t)
+static void layernorm_forward(const LayerNormTask *t)
 {
     const ptrdiff_t features = t->features;
     for (int row = 0; row < t->rows; row++) {
@@ -136,7 +136,7 @@ INLINE void backward_rows(const int has_residual, const LayerNormGradientTask *t
         backward_row(0, has_residual, t, row);
 }
 
-static void backward(const LayerNormGradientTask *t)
+static void layernorm_backward(const LayerNormGradientTask *t)
 {
     if (t->residual)
         backward_rows(1, t);
@@ -185,8 +185,8 @@ static void no_norm_backward(const LayerNormGradientTask *t)
 }
 
 const LayerNormLoops ISA_SYMBOL(forktask_layernorm) = {
-    .forward = forward,
-    .backward = backward,
+    .forward = layernorm_forward,
+    .backward = layernorm_backward,
     .no_norm_forward = no_norm_forward,
     .no_norm_backward = no_norm_backward,
 };

@@ -3,70 +3,67 @@
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
 /* Element e of the gradient: the sum of the partials in order, kept; or what was summed before. */
-__device__ inline float gradient_at(const GpuArgs &a, int e)
+template <typename Args>
+__device__ inline float gradient_at(const Args &a, int e)
 {
-    float *gradient = (float *)a.operand[1];
-    if (!a.operand[0])
-        return gradient[e];
-    const float *partial = (const float *)a.operand[0] + (long long)(e / a.integers[2]) * a.integers[3] +
-                           a.integers[4] + e % a.integers[2];
+    if (!a.partials)
+        return a.gradient[e];
+    const float *partial = a.partials + (long long)(e / a.elements.row_length) * a.elements.row_stride +
+                           a.elements.row_offset + e % a.elements.row_length;
     float sum = partial[0];
-    for (int p = 1; p < a.integers[0]; p++)
-        sum += partial[(long long)p * a.integers[1]];
-    return gradient[e] = sum;
+    for (int p = 1; p < a.elements.num_partials; p++)
+        sum += partial[(long long)p * a.elements.partial_stride];
+    return a.gradient[e] = sum;
 }
 
 /* A thread for each element. Bounds of these: elements. */
 KERNEL(optimizer_sgd)
 {
-    const int *b = block_bounds(a);
-    float *parameter = (float *)a.operand[2], *velocity = (float *)a.operand[3];
-    const float rate = ((const float *)a.operand[4])[iteration_of(a) % a.integers[5]];
-    const float scale = a.operand[5] ? *(const float *)a.operand[5] : 1;
-    const float momentum = (float)a.reals[0], decay = (float)a.reals[1];
-    for (int e = b[0] + thread_of_row(); e < b[1]; e += threads_of_row()) {
-        float g = scale * gradient_at(a, e) + decay * parameter[e];
+    const auto &b = block_bounds(a);
+    float *velocity = a.velocity;
+    const float rate = a.learning_rates[iteration_of(a) % a.num_rates];
+    const float scale = a.scale ? *a.scale : 1;
+    const float momentum = (float)a.momentum, decay = (float)a.weight_decay;
+    for (int e = b.e0 + thread_of_row(); e < b.e1; e += threads_of_row()) {
+        float g = scale * gradient_at(a, e) + decay * a.parameter[e];
         if (velocity)
             velocity[e] = g = momentum * velocity[e] + g;
-        parameter[e] -= rate * g;
+        a.parameter[e] -= rate * g;
     }
 }
 
 /* SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]. Bounds: rows. */
 KERNEL(sgd)
 {
-    const int partials = a.integers[0], outputs = a.integers[1], inputs = a.integers[2];
-    const int *b = block_bounds(a);
-    const float *partial = (const float *)a.operand[0];
-    float *gradient = (float *)a.operand[1];
-    const float rate = ((const float *)a.operand[6])[iteration_of(a) % a.integers[3]];
-    const float momentum = (float)a.reals[0], decay = (float)a.reals[1];
-    const long long size = (long long)outputs * (inputs + 1), items = (long long)(b[1] - b[0]) * (inputs + 1);
+    const int inputs = a.inputs;
+    const auto &b = block_bounds(a);
+    const float rate = a.learning_rates[iteration_of(a) % a.num_rates];
+    const float momentum = (float)a.momentum, decay = (float)a.weight_decay;
+    const long long size = (long long)a.outputs * (inputs + 1), items = (long long)(b.o1 - b.o0) * (inputs + 1);
     for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const int o = b[0] + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
+        const int o = b.o0 + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
         const long long at = (long long)o * (inputs + 1) + k;
-        float *w = k < inputs ? (float *)a.operand[2] + (long long)o * inputs + k : (float *)a.operand[3] + o;
-        float *v = k < inputs ? (float *)a.operand[4] + (long long)o * inputs + k : (float *)a.operand[5] + o;
-        float sum = partial[at];
-        for (int p = 1; p < partials; p++)
-            sum += partial[p * size + at];
-        gradient[at] = sum;
+        float *w = k < inputs ? a.weight + (long long)o * inputs + k : a.bias + o;
+        float *v = k < inputs ? a.weight_momentum + (long long)o * inputs + k : a.bias_momentum + o;
+        float sum = a.partials[at];
+        for (int p = 1; p < a.num_partials; p++)
+            sum += a.partials[p * size + at];
+        a.gradient[at] = sum;
         *w -= rate * (*v = momentum * *v + (sum + decay * *w));
     }
 }
 
 KERNEL(optimizer_adam)
 {
-    const int *b = block_bounds(a);
-    float *parameter = (float *)a.operand[2], *first = (float *)a.operand[3], *second = (float *)a.operand[4];
-    const double rate = ((const float *)a.operand[5])[iteration_of(a) % a.integers[5]],
-                 t = (double)(iteration_of(a) + 1);
-    const float scale = a.operand[6] ? *(const float *)a.operand[6] : 1;
-    const float beta1 = (float)a.reals[0], beta2 = (float)a.reals[1], eps = (float)a.reals[2];
-    const float decay = a.integers[6] ? 0 : (float)a.reals[3],
-                shrink = a.integers[6] ? (float)(1 - rate * a.reals[3]) : 1;
-    const float step = (float)(rate / (1 - pow(a.reals[0], t))), correction = (float)(1 / sqrt(1 - pow(a.reals[1], t)));
-    for (int e = b[0] + thread_of_row(); e < b[1]; e += threads_of_row()) {
+    const auto &b = block_bounds(a);
+    float *parameter = a.parameter, *first = a.first_moment, *second = a.second_moment;
+    const double rate = a.learning_rates[iteration_of(a) % a.num_rates], t = (double)(iteration_of(a) + 1);
+    const float scale = a.scale ? *a.scale : 1;
+    const float beta1 = (float)a.beta1, beta2 = (float)a.beta2, eps = (float)a.eps;
+    const float decay = a.decoupled ? 0 : (float)a.weight_decay,
+                shrink = a.decoupled ? (float)(1 - rate * a.weight_decay) : 1;
+    const float step = (float)(rate / (1 - pow(a.beta1, t))), correction = (float)(1 / sqrt(1 - pow(a.beta2, t)));
+    for (int e = b.e0 + thread_of_row(); e < b.e1; e += threads_of_row()) {
         const float g = scale * gradient_at(a, e) + decay * parameter[e];
         first[e] = beta1 * first[e] + (1 - beta1) * g;
         second[e] = beta2 * second[e] + (1 - beta2) * (g * g);
@@ -79,15 +76,15 @@ KERNEL(optimizer_adam)
 KERNEL(gradient_sum)
 {
     float *sums = shared; /* [THREADS] */
-    const int *b = block_bounds(a);
+    const auto &b = block_bounds(a);
     float sum = 0;
-    for (int e = b[0] + threadIdx.x; e < b[1]; e += THREADS) {
+    for (int e = b.e0 + threadIdx.x; e < b.e1; e += THREADS) {
         const float g = gradient_at(a, e);
         sum += g * g;
     }
     sum = sum_threads(sums, sum);
     if (threadIdx.x == 0)
-        ((float *)a.operand[2])[b[2]] = sum;
+        a.squares[b.partial] = sum;
 }
 
 /* One thread: there are a few squares for each parameter. */
@@ -96,11 +93,11 @@ KERNEL(gradient_scale)
     if (thread_of_row() != 0)
         return;
     double total = 0;
-    for (int i = 0; i < a.integers[0]; i++)
-        total += ((const float *)a.operand[0])[i];
+    for (int i = 0; i < a.num_squares; i++)
+        total += a.squares[i];
     total = sqrt(total);
-    const double factor = a.reals[0] / (total + 1e-6);
-    *(float *)a.operand[1] = factor < 1 ? (float)factor : 1;
-    if (a.operand[2])
-        ((float *)a.operand[2])[iteration_of(a) % a.integers[1]] = (float)total;
+    const double factor = a.max_norm / (total + 1e-6);
+    *a.scale = factor < 1 ? (float)factor : 1;
+    if (a.norm_log)
+        a.norm_log[iteration_of(a) % a.length] = (float)total;
 }

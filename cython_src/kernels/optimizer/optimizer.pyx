@@ -15,115 +15,86 @@ gradient as the last column, and serves both.
 """
 
 from libc.math cimport pow, sqrt
-from libc.stdint cimport int32_t, uintptr_t
 from libc.string cimport memset
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
+from optimizer_c cimport *
 
 import numpy as np
 
+from ..interface.arguments import ELEMENTS
 from ..interface.kernel_spec import KernelSpec, register
 
 
-cdef extern from "cython_src/kernels/optimizer/optimizer_loops.h" nogil:
-    ctypedef struct OptimizerTask:
-        const float *partial
-        float *gradient
-        float *parameter
-        float *first
-        float *second
-        Py_ssize_t partial_stride, row_length, row_stride, start, stop
-        int partials
-        float scale, rate, momentum, decay, shrink, beta1, beta2, eps, correction, step
-
-    ctypedef struct OptimizerLoops:
-        void (*sgd)(const OptimizerTask *) noexcept nogil
-        void (*adam)(const OptimizerTask *) noexcept nogil
-        float (*gradient_sum)(const OptimizerTask *) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const OptimizerLoops *optimizer
-
-
-cdef void set_elements(OptimizerTask *task, const KernelArgs *a, const int32_t *b) noexcept nogil:
-    """What all loops over parameters have in common: the first two operands, five integers, two bounds."""
+cdef void set_elements(OptimizerTask *task, const float *partials, float *gradient, const Elements *e, Py_ssize_t start,
+                       Py_ssize_t stop) noexcept nogil:
     memset(task, 0, sizeof(OptimizerTask))
-    task.partials = <int> a.integers[0]
-    task.partial_stride = a.integers[1]
-    task.row_length = a.integers[2]
-    task.row_stride = a.integers[3]
-    if a.operand[0] != NULL:
-        task.partial = <const float *> a.operand[0] + a.integers[4]
-    task.gradient = <float *> a.operand[1]
-    task.start = b[0]
-    task.stop = b[1]
+    task.partials = e.num_partials
+    task.partial_stride = e.partial_stride
+    task.row_length = e.row_length
+    task.row_stride = e.row_stride
+    if partials != NULL:
+        task.partial = partials + e.row_offset
+    task.gradient = gradient
+    task.start = start
+    task.stop = stop
     task.scale = 1
 
 
 cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: elements."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef optimizer_sgd_args a = read_optimizer_sgd(args, block)
     cdef OptimizerTask task
-    set_elements(&task, a, a.bounds + block * a.bounds_width)
-    task.parameter = <float *> a.operand[2]
-    task.first = <float *> a.operand[3]
-    task.rate = (<const float *> a.operand[4])[context.iteration % a.integers[5]]
-    if a.operand[5] != NULL:
-        task.scale = (<const float *> a.operand[5])[0]
-    task.momentum = <float> a.reals[0]
-    task.decay = <float> a.reals[1]
-    (<const Micro *> a.micro).optimizer.sgd(&task)
+    set_elements(&task, a.partials, a.gradient, &a.elements, a.e0, a.e1)
+    task.parameter = a.parameter
+    task.first = a.velocity
+    task.rate = a.learning_rates[context.iteration % a.num_rates]
+    if a.scale != NULL:
+        task.scale = a.scale[0]
+    task.momentum = <float> a.momentum
+    task.decay = <float> a.weight_decay
+    optimizer_loops(a.micro).sgd(&task)
     return 0
 
 
 cdef int adam(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: elements."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
+    cdef optimizer_adam_args a = read_optimizer_adam(args, block)
     cdef OptimizerTask task
-    cdef double t = <double> (context.iteration + 1), rate
-    set_elements(&task, a, a.bounds + block * a.bounds_width)
-    task.parameter = <float *> a.operand[2]
-    task.first = <float *> a.operand[3]
-    task.second = <float *> a.operand[4]
-    rate = (<const float *> a.operand[5])[context.iteration % a.integers[5]]
-    if a.operand[6] != NULL:
-        task.scale = (<const float *> a.operand[6])[0]
-    task.beta1 = <float> a.reals[0]
-    task.beta2 = <float> a.reals[1]
-    task.eps = <float> a.reals[2]
-    task.decay = 0 if a.integers[6] else <float> a.reals[3]
-    task.shrink = <float> (1 - rate * a.reals[3]) if a.integers[6] else 1
-    task.step = <float> (rate / (1 - pow(a.reals[0], t)))
-    task.correction = <float> (1 / sqrt(1 - pow(a.reals[1], t)))
-    (<const Micro *> a.micro).optimizer.adam(&task)
+    cdef double t = <double> (context.iteration + 1), rate = a.learning_rates[context.iteration % a.num_rates]
+    set_elements(&task, a.partials, a.gradient, &a.elements, a.e0, a.e1)
+    task.parameter = a.parameter
+    task.first = a.first_moment
+    task.second = a.second_moment
+    if a.scale != NULL:
+        task.scale = a.scale[0]
+    task.beta1 = <float> a.beta1
+    task.beta2 = <float> a.beta2
+    task.eps = <float> a.eps
+    task.decay = 0 if a.decoupled else <float> a.weight_decay
+    task.shrink = <float> (1 - rate * a.weight_decay) if a.decoupled else 1
+    task.step = <float> (rate / (1 - pow(a.beta1, t)))
+    task.correction = <float> (1 / sqrt(1 - pow(a.beta2, t)))
+    optimizer_loops(a.micro).adam(&task)
     return 0
 
 
 cdef int gradient_sum(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: elements, place in `squares`."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef gradient_sum_args a = read_gradient_sum(args, block)
     cdef OptimizerTask task
-    set_elements(&task, a, b)
-    (<float *> a.operand[2])[b[2]] = (<const Micro *> a.micro).optimizer.gradient_sum(&task)
+    set_elements(&task, a.partials, a.gradient, &a.elements, a.e0, a.e1)
+    a.squares[a.partial] = optimizer_loops(a.micro).gradient_sum(&task)
     return 0
 
 
 cdef int gradient_scale(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """One block."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const float *squares = <const float *> a.operand[0]
+    cdef gradient_scale_args a = read_gradient_scale(args, block)
     cdef double total = 0, factor
     cdef Py_ssize_t i
-    for i in range(a.integers[0]):
-        total += squares[i]
+    for i in range(a.num_squares):
+        total += a.squares[i]
     total = sqrt(total)
-    factor = a.reals[0] / (total + 1e-6)
-    (<float *> a.operand[1])[0] = <float> factor if factor < 1 else 1
-    if a.operand[2] != NULL:
-        (<float *> a.operand[2])[context.iteration % a.integers[1]] = <float> total
+    factor = a.max_norm / (total + 1e-6)
+    a.scale[0] = <float> factor if factor < 1 else 1
+    if a.norm_log != NULL:
+        a.norm_log[context.iteration % a.length] = <float> total
     return 0
 
 
@@ -191,7 +162,6 @@ def _scale_reference(operands, attributes, bounds, iteration):
         operands["norm_log"][iteration % attributes["length"]] = norm
 
 
-ELEMENTS = ("num_partials", "partial_stride", "row_length", "row_stride", "row_offset")
 # Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
 register(KernelSpec(
     "optimizer_sgd", ("partials?", "gradient", "parameter", "velocity?", "learning_rates", "scale?"),
@@ -211,33 +181,31 @@ register(KernelSpec("gradient_scale", ("squares", "scale", "norm_log?"), ("num_s
 
 
 cdef int joint_sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]. bounds: rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef Py_ssize_t inputs = a.integers[2], o, row
+    """SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]."""
+    cdef sgd_args a = read_sgd(args, block)
+    cdef Py_ssize_t inputs = a.inputs, o, row
     cdef OptimizerTask task
     memset(&task, 0, sizeof(OptimizerTask))
-    task.partials = <int> a.integers[0]
-    task.partial_stride = a.integers[1] * (inputs + 1)
-    task.rate = (<const float *> a.operand[6])[context.iteration % a.integers[3]]
-    task.momentum = <float> a.reals[0]
-    task.decay = <float> a.reals[1]
+    task.partials = a.num_partials
+    task.partial_stride = a.outputs * (inputs + 1)
+    task.rate = a.learning_rates[context.iteration % a.num_rates]
+    task.momentum = <float> a.momentum
+    task.decay = <float> a.weight_decay
     task.scale = 1
-    for o in range(b[0], b[1]):
+    for o in range(a.o0, a.o1):
         row = o * (inputs + 1)
-        task.partial = <const float *> a.operand[0] + row
-        task.gradient = <float *> a.operand[1] + row
-        task.parameter = <float *> a.operand[2] + o * inputs
-        task.first = <float *> a.operand[4] + o * inputs
+        task.partial = a.partials + row
+        task.gradient = a.gradient + row
+        task.parameter = a.weight + o * inputs
+        task.first = a.weight_momentum + o * inputs
         task.row_length = task.stop = inputs
-        micro.optimizer.sgd(&task)
+        optimizer_loops(a.micro).sgd(&task)
         task.partial += inputs
         task.gradient += inputs
-        task.parameter = <float *> a.operand[3] + o
-        task.first = <float *> a.operand[5] + o
+        task.parameter = a.bias + o
+        task.first = a.bias_momentum + o
         task.row_length = task.stop = 1
-        micro.optimizer.sgd(&task)
+        optimizer_loops(a.micro).sgd(&task)
     return 0
 
 
@@ -255,6 +223,6 @@ def _joint_sgd_reference(operands, attributes, bounds, iteration):
 register(KernelSpec(
     "sgd",
     ("partials", "gradient", "weight", "bias", "weight_momentum", "bias_momentum", "learning_rates"),
-    ("partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"),
+    ("num_partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"),
     _joint_sgd_reference,
     <uintptr_t> &joint_sgd))

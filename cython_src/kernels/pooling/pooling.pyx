@@ -8,127 +8,97 @@ With the images in the lanes windows are 2 x 2. The forward pass keeps which ele
 that ReLU stopped it, so that the backward pass needs no activations.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uintptr_t
+from pooling_c cimport *
 
-from ..interface.block_kernel cimport KernelArgs, TaskContext
-from ..maps.channels cimport ChannelsMap, channel_end, clear_channel_halo, clear_pixels, pixel, read_channels_map
-from ..maps.channels_planes cimport ChannelsTask, set_block, set_plane
-from ..maps.channels_windows cimport WindowTask, set_windows
-from ..maps.lanes cimport Map, clear_halo, offset, read_map
-from .lanes_loops cimport LanesPoolingLoops
+from ..maps.channels cimport channel_end, clear_channel_halo, clear_pixels, pixel, set_block, set_plane, set_windows
+from ..maps.lanes cimport clear_halo, offset
 
 import numpy as np
 
+from ..interface.arguments import BOX, LANES_BOX, WINDOW, channels_attributes, map_attributes
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps import channels as channels_maps
-from ..maps import lanes as lanes_maps
-from ..maps.channels import BOX, all_rows, channels_attributes, inside, scatter_windows, window_of, windows, write_block
-from ..maps.lanes import box, clear_box_halo, interior, map_attributes
-
-
-cdef extern from "cython_src/kernels/pooling/channels_loops.h" nogil:
-    ctypedef struct ChannelsPoolingLoops:
-        void (*max_pool)(const WindowTask *) noexcept nogil
-        void (*max_pool_backward)(const WindowTask *) noexcept nogil
-        void (*average_pool)(const WindowTask *) noexcept nogil
-        void (*average_pool_backward)(const WindowTask *) noexcept nogil
-        void (*global_mean)(const ChannelsTask *, float *, Py_ssize_t) noexcept nogil
-        void (*spread)(const ChannelsTask *, const float *, Py_ssize_t, float) noexcept nogil
-
-
-cdef extern from "cython_src/kernels/simd/micro_kernels.h" nogil:
-    ctypedef struct Micro "MicroKernels":  # what is used here of the table of inner loops
-        const ChannelsPoolingLoops *channels_pooling
-        const LanesPoolingLoops *lanes_pooling
-
-
-ctypedef void (*WindowLoop)(const WindowTask *) noexcept nogil
-
-
-cdef const ChannelsPoolingLoops *loops(const void *args) noexcept nogil:
-    return (<const Micro *> (<const KernelArgs *> args).micro).channels_pooling
-
-
-cdef int pool(const void *args, Py_ssize_t block, WindowLoop loop, int index, int output, int backward) noexcept nogil:
-    """A block of windows, from operand 0 to operand `output`; the maximum's places are operand `index`, or -1.
-    bounds: images, rows of the output, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef ChannelsMap source, target
-    cdef const ChannelsMap *small = &source if backward else &target
-    cdef WindowTask task
-    cdef int n
-    read_channels_map(&source, a.integers)
-    read_channels_map(&target, a.integers + 5)
-    set_windows(&task, a.operand[0], &source, a.operand[output], &target, backward, a.integers + 10, b)
-    if index >= 0:
-        task.index = <uint8_t *> a.operand[index] + <Py_ssize_t> b[0] * small.height * small.width * small.pitch + b[4]
-    if backward:
-        task.accumulate = <int> a.integers[13]
-    loop(&task)
-    if not task.accumulate:
-        for n in range(b[0], b[1]):
-            clear_channel_halo(&target, <float *> a.operand[output], n, b[2], b[3], b[4], channel_end(&target, b[5]))
-    return 0
+from ..maps.channels import all_rows, inside, scatter_windows, window_of, windows, write_block
+from ..maps.lanes import box, clear_box_halo, interior
 
 
 cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return pool(args, block, loops(args).max_pool, 2, 1, 0)
+    cdef channels_max_pool_args a = read_channels_max_pool(args, block)
+    cdef WindowTask task
+    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
+    task.index = a.index + a.box.n0 * places(&a.out_map) + a.box.c0
+    channels_pooling_loops(a.micro).max_pool(&task)
+    clear_channel_halo(&a.out_map, a.output, &a.box)
+    return 0
+
+
+cdef inline Py_ssize_t places(const ChannelsMap *m) noexcept nogil:
+    """Places of the maxima of an image: a map without halo."""
+    return <Py_ssize_t> m.height * m.width * m.pitch
 
 
 cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return pool(args, block, loops(args).max_pool_backward, 1, 2, 1)
+    cdef channels_max_pool_backward_args a = read_channels_max_pool_backward(args, block)
+    cdef WindowTask task
+    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
+    task.index = a.index + a.box.n0 * places(&a.in_map) + a.box.c0
+    task.accumulate = a.accumulate
+    channels_pooling_loops(a.micro).max_pool_backward(&task)
+    if not a.accumulate:
+        clear_channel_halo(&a.out_map, a.output, &a.box)
+    return 0
 
 
 cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return pool(args, block, loops(args).average_pool, -1, 1, 0)
+    cdef channels_average_pool_args a = read_channels_average_pool(args, block)
+    cdef WindowTask task
+    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
+    channels_pooling_loops(a.micro).average_pool(&task)
+    clear_channel_halo(&a.out_map, a.output, &a.box)
+    return 0
 
 
 cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    return pool(args, block, loops(args).average_pool_backward, -1, 1, 1)
+    cdef channels_average_pool_backward_args a = read_channels_average_pool_backward(args, block)
+    cdef WindowTask task
+    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
+    task.accumulate = a.accumulate
+    channels_pooling_loops(a.micro).average_pool_backward(&task)
+    if not a.accumulate:
+        clear_channel_halo(&a.out_map, a.output, &a.box)
+    return 0
 
 
 cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef int32_t *whole = [b[0], b[1], 0, 0]
+    cdef channels_global_pool_args a = read_channels_global_pool(args, block)
     cdef ChannelsTask task
-    cdef ChannelsMap m
-    read_channels_map(&m, a.integers)
-    whole[3] = m.height
-    set_block(&task, &m, whole, b[2], b[3])
-    task.channels = b[3] - b[2]
-    set_plane(&task, 0, a.operand[0], &m, whole, b[2])
-    (<const Micro *> a.micro).channels_pooling.global_mean(
-        &task, <float *> a.operand[1] + <Py_ssize_t> b[0] * m.channels + b[2], m.channels)
+    a.box.y0, a.box.y1 = 0, a.in_map.height
+    set_block(&task, &a.in_map, &a.box)
+    task.channels = a.box.c1 - a.box.c0
+    set_plane(&task, 0, a.input, &a.in_map, &a.box)
+    channels_pooling_loops(a.micro).global_mean(
+        &task, a.output + <Py_ssize_t> a.box.n0 * a.in_map.channels + a.box.c0, a.in_map.channels)
     return 0
 
 
 cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """bounds: images, rows, channels."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
+    cdef channels_global_pool_backward_args a = read_channels_global_pool_backward(args, block)
+    cdef ChannelsMap *m = &a.out_map
     cdef ChannelsTask task
-    cdef ChannelsMap m
-    cdef float *out = <float *> a.operand[1]
-    cdef int n, y, end
-    read_channels_map(&m, a.integers)
-    end = channel_end(&m, b[5])
-    set_block(&task, &m, b, b[4], b[5])
-    task.channels = b[5] - b[4]
-    task.accumulate = <int> a.integers[5]
-    set_plane(&task, 0, out, &m, b, b[4])
-    (<const Micro *> a.micro).channels_pooling.spread(
-        &task, <const float *> a.operand[0] + <Py_ssize_t> b[0] * m.channels + b[4], m.channels,
+    cdef int n, y
+    set_block(&task, m, &a.box)
+    task.channels = a.box.c1 - a.box.c0
+    task.accumulate = a.accumulate
+    set_plane(&task, 0, a.output, m, &a.box)
+    channels_pooling_loops(a.micro).spread(
+        &task, a.gradient + <Py_ssize_t> a.box.n0 * m.channels + a.box.c0, m.channels,
         <float> (1.0 / (m.height * m.width)))
-    if task.accumulate:
+    if a.accumulate:
         return 0
-    for n in range(b[0], b[1]):
-        clear_channel_halo(&m, out, n, b[2], b[3], b[4], end)
-        if end > b[5]:
-            for y in range(b[2], b[3]):
-                clear_pixels(&m, out + pixel(&m, n, y, 0), m.width, b[5], end)
+    clear_channel_halo(m, a.output, &a.box)
+    for n in range(a.box.n0, a.box.n1):
+        for y in range(a.box.y0, a.box.y1):
+            clear_pixels(m, a.output + pixel(m, n, y, 0), m.width, a.box.c1, channel_end(m, a.box.c1))
     return 0
 
 
@@ -188,7 +158,6 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
 
 
 CHANNELS_MAPS = channels_attributes("in") + channels_attributes("out")
-WINDOW = ("kernel", "stride", "padding")
 # index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
 register(KernelSpec("channels_max_pool", ("input", "output", "index"), CHANNELS_MAPS + WINDOW, (), BOX, _max_reference,
                     <uintptr_t> &max_pool))
@@ -209,50 +178,36 @@ register(KernelSpec("channels_global_pool_backward", ("gradient", "output"),
 
 
 cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Y = maximum of each window of X. bounds: groups, channels, pooled rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *x = <const float *> a.operand[0]
-    cdef float *out = <float *> a.operand[1]
-    cdef uint8_t *index = <uint8_t *> a.operand[2]
-    cdef Map source, target
+    """Y = maximum of each window of X."""
+    cdef pool_forward_args a = read_pool_forward(args, block)
     cdef int g, c, y
     cdef Py_ssize_t at
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    for g in range(b[0], b[1]):
-        for c in range(b[2], b[3]):
-            for y in range(b[4], b[5]):
-                at = (<Py_ssize_t> g * target.channels + c) * target.height + y
-                micro.lanes_pooling.pool_row(
-                    x + offset(&source, g, c, 2 * y), x + offset(&source, g, c, 2 * y + 1), target.width, target.lanes,
-                    0, out + offset(&target, g, c, y), index + at * target.width * target.lanes)
-            clear_halo(&target, out, g, c, b[4], b[5])
+    for g in range(a.box.g0, a.box.g1):
+        for c in range(a.box.c0, a.box.c1):
+            for y in range(a.box.y0, a.box.y1):
+                at = (<Py_ssize_t> g * a.out_map.channels + c) * a.out_map.height + y
+                lanes_pooling_loops(a.micro).pool_row(
+                    a.input + offset(&a.in_map, g, c, 2 * y), a.input + offset(&a.in_map, g, c, 2 * y + 1),
+                    a.out_map.width, a.out_map.lanes, 0, a.output + offset(&a.out_map, g, c, y),
+                    a.index + at * a.out_map.width * a.out_map.lanes)
+            clear_halo(&a.out_map, a.output, g, c, a.box.y0, a.box.y1)
     return 0
 
 
 cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """dX = dY where the index points, else zero. bounds: groups, channels, pooled rows."""
-    cdef const KernelArgs *a = <const KernelArgs *> args
-    cdef const Micro *micro = <const Micro *> a.micro
-    cdef const int32_t *b = a.bounds + block * a.bounds_width
-    cdef const float *dy = <const float *> a.operand[0]
-    cdef const uint8_t *index = <const uint8_t *> a.operand[1]
-    cdef float *dx = <float *> a.operand[2]
-    cdef Map source, target
+    """dX = dY where the index points, else zero. Bounds: pooled rows."""
+    cdef pool_backward_args a = read_pool_backward(args, block)
     cdef int g, c, y
     cdef Py_ssize_t at
-    read_map(&source, a.integers)
-    read_map(&target, a.integers + 7)
-    for g in range(b[0], b[1]):
-        for c in range(b[2], b[3]):
-            for y in range(b[4], b[5]):
-                at = (<Py_ssize_t> g * source.channels + c) * source.height + y
-                micro.lanes_pooling.unpool_row(
-                    dy + offset(&source, g, c, y), index + at * source.width * source.lanes, source.width, source.lanes,
-                    dx + offset(&target, g, c, 2 * y), dx + offset(&target, g, c, 2 * y + 1))
-            clear_halo(&target, dx, g, c, 2 * b[4], 2 * b[5])
+    for g in range(a.box.g0, a.box.g1):
+        for c in range(a.box.c0, a.box.c1):
+            for y in range(a.box.y0, a.box.y1):
+                at = (<Py_ssize_t> g * a.in_map.channels + c) * a.in_map.height + y
+                lanes_pooling_loops(a.micro).unpool_row(
+                    a.gradient + offset(&a.in_map, g, c, y), a.index + at * a.in_map.width * a.in_map.lanes,
+                    a.in_map.width, a.in_map.lanes, a.output + offset(&a.out_map, g, c, 2 * y),
+                    a.output + offset(&a.out_map, g, c, 2 * y + 1))
+            clear_halo(&a.out_map, a.output, g, c, 2 * a.box.y0, 2 * a.box.y1)
     return 0
 
 
@@ -275,7 +230,7 @@ def _pool_backward_reference(operands, attributes, bounds, iteration):
 
 
 LANES_MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("pool_forward", ("input", "output", "index"), LANES_MAPS, (), lanes_maps.BOX,
+register(KernelSpec("pool_forward", ("input", "output", "index"), LANES_MAPS, (), LANES_BOX,
                     _pool_forward_reference, <uintptr_t> &pool_forward))
-register(KernelSpec("pool_backward", ("gradient", "index", "output"), LANES_MAPS, (), lanes_maps.BOX,
+register(KernelSpec("pool_backward", ("gradient", "index", "output"), LANES_MAPS, (), LANES_BOX,
                     _pool_backward_reference, <uintptr_t> &pool_backward))

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uintptr_t
 
-from .lanes cimport LANES as LANES_IN_C
+from simd_c cimport LANES as LANES_IN_C
 
 import os
 

@@ -120,6 +120,11 @@ INLINE float lane_sum(Vec v)
     return v[0];
 }
 
+INLINE int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
 /* Transpose a square of VL x VL floats: each step rotates the bits of an element's index by one. */
 INLINE void transpose(Vec *v)
 {

@@ -59,7 +59,8 @@ def test_tasks_are_ordered_as_their_regions_say(tasks):
         recorder.task(nothing, **keywords)
     plan = recorder.plan()  # the builder checks that blocks of a loop are independent
     assert plan.num_tasks == len(tasks)
-    paths = reachable(record_graph(plan.accesses, closed=False))
+    order = np.argsort([block.bounds[0] for loop in plan.loops for block in loop.blocks])  # of recording
+    paths = reachable(record_graph(plan.accesses, closed=False))[np.ix_(order, order)]
     conflict = np.zeros((len(tasks), len(tasks)), dtype=bool)
     for later in range(len(tasks)):
         for earlier in range(later):
@@ -71,7 +72,18 @@ def test_tasks_are_ordered_as_their_regions_say(tasks):
     wanted = conflict.copy()
     for k in range(len(tasks)):
         wanted |= np.outer(wanted[:, k], wanted[k])
-    assert np.array_equal(paths[: len(tasks), : len(tasks)], wanted)
+    assert np.array_equal(paths, wanted)
+    assert len(plan.loops) <= num_runs(recorder, conflict)
+
+
+def num_runs(recorder, conflict):
+    """Loops that consecutive tasks would form."""
+    runs, first = 1, 0
+    arrays = [tuple(region.array.name for _, region in task.regions) for task in recorder._items]
+    for task in range(1, len(arrays)):
+        if arrays[task] != arrays[task - 1] or conflict[first:task, task].any():
+            runs, first = runs + 1, task
+    return runs
 
 
 def test_independent_tasks_in_a_row_form_a_loop():
@@ -86,6 +98,71 @@ def test_independent_tasks_in_a_row_form_a_loop():
     loops = recorder.plan().loops
     assert [loop.name for loop in loops] == ["nothing.0", "nothing.1", "nothing.2", "print.0"]
     assert [loop.num_blocks for loop in loops] == [4, 1, 1, 1]
+
+
+def sizes(recorder):
+    """Number of tasks of each loop."""
+    return [loop.num_blocks for loop in recorder.plan().loops]
+
+
+def test_the_order_of_recording_does_not_cut_loops():
+    """Check that a tiled product has a loop for each k, recorded in any nesting of its loops."""
+    n = 4
+    for order in ("ijk", "kij", "ikj"):
+        recorder = TaskRecorder()
+        a, b, c = (recorder.array(name, np.zeros((n, n, 2))) for name in "abc")
+        for place in np.ndindex(n, n, n):
+            i, j, k = (place[order.index(axis)] for axis in "ijk")
+            recorder.task(nothing, reads=[a[i, k], b[k, j]], updates=c[i, j])
+        assert sizes(recorder) == [n * n] * n
+
+
+def test_kernels_in_turns_form_a_loop_each():
+    """Check that tasks join past others that they do not conflict with, and not past a taskwait."""
+    recorder = TaskRecorder()
+    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
+    for _ in range(2):
+        for i in range(8):
+            recorder.task(nothing, writes=y[i])
+            recorder.task(print, reads=y[i], updates=x[i])
+        recorder.taskwait()
+    assert sizes(recorder) == [8, 8, 1, 8, 8, 1]
+
+
+def test_tasks_stay_where_no_loop_is_saved():
+    """Check that a task does not move from one loop to another that is there anyway."""
+    recorder = TaskRecorder()
+    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
+    for kernel, elements in ((nothing, (0, 1)), (print, (0, 1)), (nothing, (0, 1, 2))):
+        for i in elements:
+            recorder.task(kernel, reads=y[i], updates=x[i])
+    assert sizes(recorder) == [2, 2, 3]
+
+
+def test_updates_in_any_order_stay_in_the_order_of_recording():
+    """Check that commutative and concurrent tasks on the same elements do not overtake one another, others do."""
+    for kind in ("commutative", "concurrent"):
+        recorder = TaskRecorder()
+        x = recorder.array("x", np.zeros(8))
+        for _ in range(3):
+            recorder.task(nothing, **{kind: x[0]})
+            recorder.task(print, **{kind: x[0]})
+        assert sizes(recorder) == [1] * 6
+        for i in (1, 2):
+            recorder.task(nothing, **{kind: x[i]})
+            recorder.task(print, **{kind: x[i]})
+        assert sizes(recorder) == [3, 3, 1, 1, 1, 1]
+
+
+def test_reductions_keep_their_loops_and_bits():
+    """Check that tasks on an array that is reduced into form the loops of consecutive tasks, so that sums round as in
+    the order of recording."""
+    recorder = TaskRecorder()
+    x, total = recorder.array("x", np.zeros(8)), recorder.array("total", np.zeros(2))
+    for i in range(4):
+        recorder.task(nothing, reads=x[i], reduction=total[0])
+        recorder.task(print, reads=x[i], updates=x[i + 4])
+    assert sizes(recorder) == [1, 4, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

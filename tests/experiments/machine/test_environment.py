@@ -23,7 +23,7 @@ from forktask.experiments.machine.topology import (
     read_caches,
     read_topology,
 )
-from forktask.experiments.machine.variables import read_variables, spin_policy
+from forktask.experiments.machine.variables import read_variables
 
 
 def write_tree(root, files):
@@ -243,20 +243,6 @@ def test_crippling_variables_are_found():
         "KMP_SOMETHING_NEW": "unknown",
     }
     assert read_variables({"OMP_DYNAMIC": "TRUE"})[0]["kind"] == "cripples"
-
-
-@pytest.mark.parametrize(
-    "variables, word",
-    [
-        ({}, "default"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, "for ever"),
-        ({"OMP_WAIT_POLICY": "passive"}, "sleeps at once"),
-        ({"GOMP_SPINCOUNT": "500", "OMP_WAIT_POLICY": "active"}, "GOMP_SPINCOUNT=500"),
-    ],
-)
-def test_spin_policy_is_said_in_words(variables, word):
-    """Check that the more specific variable wins."""
-    assert word in spin_policy(variables)
 
 
 def test_caches_and_their_total(tmp_path):

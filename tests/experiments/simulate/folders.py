@@ -9,7 +9,7 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.bounds.bounds import plan_bounds
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
-from forktask.experiments.sweep.sweep import plan_row
+from forktask.experiments.sweep.expected import plan_row
 
 MACHINE = MachineModel(
     name="Example CPU 9000",

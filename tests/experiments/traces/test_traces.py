@@ -11,7 +11,7 @@ from collections import defaultdict
 import matplotlib.image
 import numpy as np
 import pytest
-from experiments.test_events import trace_of
+from experiments.sampling.test_events import trace_of
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench

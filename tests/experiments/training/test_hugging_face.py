@@ -58,7 +58,7 @@ def test_safetensors_of_hugging_face(tmp_path):
     for changes, sentence in (
         ({"lm_head.weight": parameters["wte.weight"] + 1}, "must be equal to 'wte.weight'"),
         ({"wte.weight": parameters["wte.weight"]}, "with and without 'transformer.'"),
-        ({"transformer.h.2.ln_1.bias": np.zeros(4, np.float32)}, "must have the 2 layers of .* got a layer h.2 too"),
+        ({"transformer.h.2.ln_1.bias": np.zeros(4, np.float32)}, "got 'h.2.ln_1.bias' too"),
     ):
         write_safetensors(tmp_path / "form", stored | changes)
         with pytest.raises(UsageError, match=sentence):

@@ -19,7 +19,7 @@
 #define FORKTASK_EMULATED
 #define __device__
 #define __global__
-#define KERNEL(name) extern "C" void name(const GpuArgs &a)
+#define KERNEL_OF(name, spec) extern "C" void name(const spec##_args &a)
 
 using std::isfinite;
 using std::max;

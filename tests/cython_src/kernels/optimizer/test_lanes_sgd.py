@@ -24,7 +24,7 @@ def test_update_equals_numpy_form(partials):
         "learning_rates": draw(4),
     }
     attributes = {
-        "partials": partials,
+        "num_partials": partials,
         "outputs": outputs,
         "inputs": inputs,
         "num_rates": 4,

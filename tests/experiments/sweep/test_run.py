@@ -37,8 +37,9 @@ from forktask.experiments.sweep.configuration import (
     parse_configuration,
     read_configuration,
 )
+from forktask.experiments.sweep.expected import plan_row
 from forktask.experiments.sweep.status import describe_status, failure_report
-from forktask.experiments.sweep.sweep import Sweep, plan_row
+from forktask.experiments.sweep.sweep import Sweep
 
 # A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
 # sample.
@@ -166,6 +167,7 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
     def measure_generation(generation):
         clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
         rounds = {"contestants": [c.name for c in generation.contestants], "order": [[0, 1]], "spin_s": [[0.1, 0.1]]}
+        rounds |= {"handover_s": [None]}
         rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
         return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
 
@@ -256,10 +258,10 @@ def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
 
 
 DRIVER = """
-import json, os, sys
+import json, sys
 sys.argv = json.loads(sys.argv[1])
-sys.path[:0] = [sys.argv[0], os.path.dirname(sys.argv[0])]
-from test_run import ENVIRONMENT, GRID, fake_plan_row, typed
+sys.path.insert(0, sys.argv[0])
+from experiments.sweep.test_run import ENVIRONMENT, GRID, fake_plan_row, typed
 from forktask.experiments.sweep.configuration import Configuration, Measure
 from forktask.experiments.sweep.sweep import Sweep
 folder, out = sys.argv[1:]
@@ -277,7 +279,7 @@ except KeyboardInterrupt:
 def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     """Check that a kill loses at most a generation, that Ctrl-C says how to go on, and that the rest is added."""
     out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
-    arguments = [os.path.dirname(__file__), str(tmp_path / "fake"), out]
+    arguments = [str(Path(__file__).parents[2]), str(tmp_path / "fake"), out]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
     )

@@ -107,6 +107,10 @@ class FakeMachine:
         self.spins.append(cpus)
         return 1e-3
 
+    def handover(self, cpus):
+        assert not self.running()
+        return 7e-8
+
     def disturbance(self):
         return 0, 0
 
@@ -123,6 +127,7 @@ def test_one_runs_and_the_others_are_stopped():
     assert rounds["contestants"] == ["a", "b", "c"]
     assert all(sorted(order) == [0, 1, 2] for order in rounds["order"])
     assert len({tuple(order) for order in rounds["order"]}) > 1
+    assert rounds["handover_s"] == [7e-8] * len(rounds["order"])
     assert [len(spins) for spins in rounds["spin_s"]] == [3] * len(rounds["order"])
     assert len(rounds["order"]) == round(0.2 / TURN_S)
     for name, step_s in machine.steps_s.items():
@@ -180,6 +185,7 @@ def test_disturbed_rounds_are_known_by_what_is_the_same_for_all():
     assert disturbed_rounds(rounds_of([*quiet, [1.0, 1.5]])) == {9}
     assert disturbed_rounds(rounds_of(quiet, steal=[0, 5, *[0] * 7])) == {1}
     assert disturbed_rounds(rounds_of(quiet, pressure=[0, 0, 50_000, *[0] * 6])) == {2}
+    assert disturbed_rounds(rounds_of(quiet, pressure=[90_000] * 9)) == set(), "that is usual here"
 
 
 def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
@@ -190,6 +196,10 @@ def test_disturbed_rounds_are_left_out_where_enough_others_are_left():
     assert step_times(sample) == {0: 1.0, 1: 1.0, 2: 5.0}
     assert typical_step(sample, {2}) == (1.0, 0.5)
     assert typical_step(sample, {0, 1}) == (1.0, 0.5), "one round of three is not enough"
+    hidden = SimpleNamespace(
+        short_steps=1, long_steps=3, rounds=[0, 1, 2], short_times_s=[9.0, 1.5, 1.5], long_times_s=[3.5, 3.5, 3.5]
+    )
+    assert typical_step(hidden, {1, 2})[0] == 1.0 and typical_step(hidden, {2})[0] == 1.0
 
 
 # --- real processes

@@ -1,0 +1,187 @@
+"""Writes Cython's view of the C code beside the kernels, when the package is built: `declarations.py OUTPUT FILE...`
+
+For each folder of FILEs, OUTPUT/<folder>_c.pxd has
+
+- what its C headers declare: constants, enumerations, structs, inline functions;
+- for each table of inner loops a function `<table>_loops(micro)` that finds it;
+- for each kernel that its .pyx files register, a struct `<kernel>_args` with all that the kernel gets, by the names in
+  its spec, and `read_<kernel>(args, block)`, which fills it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import arguments
+
+HEAD = '''"""Written by interface/declarations.py."""
+
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+
+from forktask.cython_src.kernels.interface.block_kernel cimport KernelArgs, MicroKernels, TaskContext
+'''
+ALL = ("const int32_t *bounds", "const MicroKernels *micro")
+TABLE = '''
+cdef extern from *:
+    """
+    #include "cython_src/kernels/interface/block_kernel.h"
+    #include "cython_src/kernels/simd/micro_kernels.h"
+    #define forktask_{name}_loops(table) ((table)->{name})
+    """
+    const {struct} *{name}_loops "forktask_{name}_loops"(const MicroKernels *) nogil
+'''
+
+
+def members(body: str, constants: dict[str, str]) -> list[str]:
+    """Return the lines that declare a C struct's members for Cython."""
+    result = []
+    for member in " ".join(body.split()).split(";")[:-1]:
+        member = re.sub(r"\[(\w+)\]", lambda m: f"[{constants.get(m[1], m[1])}]", member.strip())
+        if "(" in member:
+            result.append(re.sub(r"\bin\b", "input", member) + " noexcept nogil")
+            continue
+        kind, declarators = re.fullmatch(r"((?:const )?\w+) (.*)", member).groups()
+        for declarator in declarators.split(", "):
+            result.append(f"{kind} {declarator}" + (' "in"' if declarator.lstrip("*") == "in" else ""))
+    return [re.sub(r"\bin$", "input", line.replace('in "in"', 'input "in"')) for line in result]
+
+
+def declared(path: Path) -> list[str]:
+    """Return what a header declares, as the lines of a block `cdef extern`."""
+    text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S).replace("\\\n", " ")
+    constants = dict(re.findall(r"^#define (\w+) +(\S+)", text, re.M))
+    found = {}
+    for m in re.finditer(r"^#define (\w+) +\S", text, re.M):
+        found[m.start()] = [f"const int {m[1]}"]
+    for m in re.finditer(r"^#define (\w+)\(([A-Z_, ]+)\) +\S", text, re.M):
+        given = ", ".join(f"ptrdiff_t {name}" for name in m[2].split(", "))
+        found[m.start()] = [f"ptrdiff_t {m[1]}({given})"]
+    for m in re.finditer(r"^enum \{(.*?)\};", text, re.M | re.S):
+        found[m.start()] = [f"const int {name.split('=')[0].strip()}" for name in m[1].split(",") if name.strip()]
+    for m in re.finditer(r"^typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.M | re.S):
+        found[m.start()] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in members(m[1], constants))]
+    for m in re.finditer(r"^static (?:inline )?([^{;]*?)\n\{", text, re.M):
+        found[m.start()] = [" ".join(m[1].split())]
+    for m in re.finditer(r"^static (void \(\*const \w+\[)\](\).*?) = \{", text, re.M | re.S):
+        found[m.start()] = [" ".join(f"{m[1]}1]{m[2]}".replace("*const ", "*").split()) + " noexcept"]
+    return [line for start in sorted(found) for line in found[start]]
+
+
+def header(path: Path, root: Path) -> str:
+    """Return the declarations of a header, and functions that find its tables of inner loops."""
+    lines = declared(path)
+    result = f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
+    tables = (root / "cython_src/kernels/simd/micro_kernels.h").read_text()
+    for struct, name in re.findall(r"const struct (\w+) \*(\w+);", tables):
+        if f"ctypedef struct {struct}:" in lines:
+            result += TABLE.format(struct=struct, name=name)
+    return result
+
+
+def specs(text: str) -> list[SimpleNamespace]:
+    """Return name, operands, integers, reals and bounds of the kernels that a .pyx file registers by fixed names."""
+    known = {**vars(arguments)}
+
+    def whole(start: int) -> str:
+        """Return the text from `start` on until all brackets are closed, at the end of a line."""
+        stop = start
+        while True:
+            stop = text.index("\n", stop + 1)
+            if text.count("(", start, stop) == text.count(")", start, stop):
+                return text[start:stop]
+
+    def value(node: ast.expr):
+        return eval(compile(ast.Expression(node), "<spec>", "eval"), known)
+
+    for m in re.finditer(r"^_?[A-Z][A-Z_, ]* = ", text, re.M):
+        with suppress(NameError, SyntaxError):  # not the names of arguments
+            exec(whole(m.start()), known)
+    result = []
+    for m in re.finditer(r"^register\(KernelSpec\(", text, re.M):
+        call = ast.parse(re.sub(r"<\w+> &?", "", whole(m.start()))).body[0].value.args[0]
+        names = ("name", "operands", "integers", "reals", "bounds")
+        given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg in names}
+        with suppress(NameError):  # a kernel of any number of operands
+            result.append(SimpleNamespace(**{name: value(given[name]) if name in given else () for name in names}))
+    return result
+
+
+def kernel(spec: SimpleNamespace) -> str:
+    """Return the struct of a kernel's arguments and the function that fills it."""
+    fields, fill = [], []
+    for i, (kind, name) in enumerate(arguments.pointers(spec.operands)):
+        fields.append(f"{kind} *{name}")
+        fill.append(f"a.{name} = <{kind} *> k.operand[{i}]")
+    i = 0
+    for struct, name, parts in arguments.attributes(spec.integers):
+        fields.append(f"{struct or 'Py_ssize_t'} {name}")
+        for part in [f"{name}.{part}" for part in parts] or [name]:
+            fill.append(f"a.{part} = {'<int> ' * bool(struct)}k.integers[{i}]")
+            i += 1
+    fields += [f"double {name}" for name in spec.reals]
+    fill += [f"a.{name} = k.reals[{i}]" for i, name in enumerate(spec.reals)]
+    box, boxed = arguments.box_of(spec.bounds)
+    fields += [f"{box} box"] * bool(box) + [f"Py_ssize_t {name}" for name in spec.bounds if name not in boxed]
+    fill += [f"a.{'box.' * (name in boxed)}{name} = b[{i}]" for i, name in enumerate(spec.bounds)]
+    lines = [
+        "",
+        f"cdef struct {spec.name}_args:",
+        *(f"    {field}" for field in [*fields, *ALL]),
+        "",
+        f"cdef inline {spec.name}_args read_{spec.name}(const void *args, Py_ssize_t block) noexcept nogil:",
+        f"    cdef {spec.name}_args a",
+        "    cdef const KernelArgs *k = <const KernelArgs *> args",
+        "    cdef const int32_t *b = k.bounds + block * k.bounds_width",
+        *(f"    {line}" for line in [*fill, "a.bounds, a.micro = b, k.micro", "return a"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def folder(name: str, files: list[Path], root: Path) -> str:
+    """Return the whole .pxd file of a folder."""
+    # Headers for inner loops alone are no business of Cython's.
+    skipped = re.compile("INLINE|MICRO_ISA|Micro")
+    headers = [file for file in files if file.suffix == ".h" and not skipped.search(file.read_text())]
+    used = {other for file in headers for other in re.findall(r'#include "cython_src/kernels/(\w+)/', file.read_text())}
+    used |= {"maps"} if name not in ("maps", "simd") else set()
+    text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name, "interface"}))
+    if name == "maps":
+        for struct, fields in {**arguments.STRUCTS, **arguments.BOXES}.items():
+            text += f"\ncdef struct {struct}:\n    int {', '.join(fields)}\n"
+    done: list[Path] = []
+
+    def add(file: Path) -> None:
+        """Add a header to `done` behind those of the folder that it includes."""
+        for other in re.findall(r'#include "(\w+\.h)"', file.read_text()):
+            add(file.with_name(other))
+        if file not in done:
+            done.append(file)
+
+    for file in headers:
+        add(file)
+    text += "".join(header(file, root) for file in done)
+    for file in files:
+        text += "".join(kernel(spec) for spec in specs(file.read_text()) if file.suffix == ".pyx")
+    return text
+
+
+def main(output: str, *files: str) -> None:
+    """Write the .pxd files; one whose content stays is left alone, so that nothing is built again for it."""
+    root = Path(__file__).resolve().parents[3]
+    folders: dict[str, list[Path]] = {}
+    for file in map(Path, files):
+        folders.setdefault(file.parent.name, []).append(file.resolve())
+    for name, inside in folders.items():
+        path, text = Path(output) / f"{name}_c.pxd", folder(name, inside, root)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

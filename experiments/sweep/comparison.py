@@ -1,0 +1,117 @@
+"""A comparison from beginning to end: the sweep, the machine for simulations, traces, and what failed of it all."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from ..report.trace_files import write_trace_files
+from ..results.folder import LASTING_FAILURES, Results
+from ..results.rows import SampleRow
+from ..sampling.models import parse_models
+from ..scaling.questions import undecided
+from ..simulate.predict import keep_machine
+from ..tables.numbers import plural
+from ..traces.sweep import trace_injected, trace_sweep
+from .configuration import Configuration
+from .status import failure_report, standing_failures
+from .sweep import Sweep
+
+
+@dataclass
+class Compared:
+    """What a comparison left.
+
+    Attributes
+    ----------
+    results : Results
+    failures : list of str
+        A sentence for each failure.
+    usable : bool
+        Whether there is something to report on: samples, of models that computed the same.
+    complete : bool
+        Whether giving the same command again would mend nothing.
+    traced : list of str
+        Sentences about the files of traces, and their losses.
+    """
+
+    results: Results
+    failures: list[str]
+    usable: bool
+    complete: bool = False
+    traced: list[str] = field(default_factory=list)
+
+
+def measure_comparison(
+    configuration: Configuration,
+    out_dir: str,
+    command: str,
+    *,
+    quick: bool = False,
+    trace: bool = False,
+    iterations: int | None = None,
+    shown: int = 3,
+) -> Compared:
+    """Measure a sweep and all that its report shows, and say on standard error what failed.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    out_dir : str
+    command : str
+        That continues it.
+    quick : bool
+        Measure the small form.
+    trace : bool
+        Log what every thread does, once for each plan and model on most threads.
+    iterations : int, optional
+        Length of each logged run; default: `target_s` long.
+    shown : int
+        Iterations in the pictures.
+    """
+    if quick:
+        configuration = configuration.quick()
+        grid = configuration.grid
+        print(
+            f"forktask: --quick, a check that it works: batch {', '.join(map(str, grid.batch))}, "
+            f"{plural(grid.threads[0], 'thread')}, one repetition, whatever else was asked for",
+            file=sys.stderr,
+        )
+    grid, options = configuration.grid, configuration.measure
+    results = Sweep(configuration, out_dir, command, undecided=undecided).run()
+    lines, trusted = failure_report(results)
+    if not trusted:
+        lines.append(
+            f'no figures: the models did not compute the same weights, see the rows "failure" in {results.path}'
+        )
+    elif not results.of(SampleRow):
+        lines.append("no figures: every configuration failed")
+    compared = Compared(results, lines, trusted and bool(results.of(SampleRow)))
+    if compared.usable:
+        if options.simulate:
+            keep_machine(out_dir)
+        untraced = _trace(compared, configuration, out_dir, trace, iterations, shown)
+        lines += [f"not traced: {failure}" for failure in untraced]
+        again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
+        compared.complete = not again and not untraced
+    for line in lines:
+        print(f"forktask: {line}", file=sys.stderr)
+    if options.inject and compared.usable:
+        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
+    return compared
+
+
+def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace: bool, iterations, shown) -> list[str]:
+    """Write the traces that were asked for; return why some are missing."""
+    grid, options, results = configuration.grid, configuration.measure, compared.results
+    asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
+    asked["oversubscribe"] = options.oversubscribe
+    failures: list[str] = []
+    if trace:
+        for folder, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
+            compared.traced += write_trace_files(folder, logs, shown) if logs else []
+            failures += failed
+    if options.inject:
+        on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]
+        failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **asked)
+    return failures

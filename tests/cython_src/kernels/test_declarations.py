@@ -1,0 +1,95 @@
+"""Tests of what the build writes for Cython, and `gpu.launches` for CUDA, from the kernels' specs."""
+
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from forktask.cython_src.gpu import launches
+from forktask.cython_src.kernels import kernel_table
+from forktask.cython_src.kernels.interface import arguments
+
+SOURCES = Path(__file__).parents[3] / "cython_src/kernels"
+
+
+@pytest.fixture
+def declarations(monkeypatch):
+    """The script of the build, as a module."""
+    monkeypatch.setitem(sys.modules, "arguments", arguments)
+    place = importlib.util.spec_from_file_location("declarations", SOURCES / "interface/declarations.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module
+
+
+def test_the_build_reads_the_specs_that_are_registered(declarations):
+    """Check that what the script finds in the text of a module is what the module registers when it is imported."""
+    found = {spec.name: spec for file in SOURCES.glob("*/*.pyx") for spec in declarations.specs(file.read_text())}
+    assert len(found) > 90
+    for name, spec in found.items():
+        registered = kernel_table.get(name)
+        for names in ("operands", "integers", "reals", "bounds"):
+            assert tuple(n.rstrip("?") for n in getattr(spec, names)) == getattr(registered, names), name
+
+
+def test_a_struct_fills_every_name_from_its_own_place(declarations):
+    """Check places of operands, of integers behind a map, of reals and of bounds in the text that is written."""
+    text = declarations.kernel(
+        SimpleNamespace(
+            name="k",
+            operands=("input", "labels?", "in"),
+            integers=("scale", *arguments.channels_attributes("in"), "kernel", "stride", "padding", "last?"),
+            reals=("eps",),
+            bounds=("n0", "n1", "y0", "y1", "partial"),
+        )
+    )
+    for line in (
+        "a.labels = <int32_t *> k.operand[1]",
+        "a.in_ = <float *> k.operand[2]",
+        "a.scale = k.integers[0]",
+        "a.in_map.pitch = <int> k.integers[5]",
+        "a.window.padding = <int> k.integers[8]",
+        "a.last = k.integers[9]",
+        "a.eps = k.reals[0]",
+        "a.box.y1 = b[3]",
+        "a.partial = b[4]",
+    ):
+        assert f"    {line}\n" in text, line
+
+
+def test_headers_are_declared_as_they_are(declarations, tmp_path):
+    """Check constants, enumerations, structs with pointers, arrays and functions, and inline functions of a header."""
+    header = tmp_path / "x_loops.h"
+    header.write_text(
+        "#ifndef X\n#define X\n#define WIDTH 4 /* of it */\n#define FLOATS(N) ((N) + 1)\nenum { A = 2, B };\n"
+        "typedef struct Task {\n    const float *in, *w; /* one, two */\n    int n[WIDTH];\n"
+        "    void (*run)(const float *in, int n);\n} Task;\n"
+        "static inline int twice(int a,\n    int b)\n{\n    return 2;\n}\n#endif\n"
+    )
+    assert declarations.declared(header) == [
+        "const int WIDTH",
+        "ptrdiff_t FLOATS(ptrdiff_t N)",
+        "const int A",
+        "const int B",
+        "ctypedef struct Task:",
+        '    const float *input "in"',
+        "    const float *w",
+        "    int n[4]",
+        "    void (*run)(const float *input, int n) noexcept nogil",
+        "int twice(int a, int b)",
+    ]
+
+
+def test_cuda_finds_arguments_where_they_are_put():
+    """Check that the record that is filled has the size of the struct: what is common, pointers, reals, integers."""
+    common = 4 * ctypes.sizeof(ctypes.c_void_p) + 6 * ctypes.sizeof(ctypes.c_int)
+    limits = launches.MAX_OPERANDS, launches.MAX_REALS, launches.MAX_INTEGERS
+    assert launches.ARGS_DTYPE.itemsize == common + 8 * limits[0] + 8 * limits[1] + 4 * limits[2]
+    spec = SimpleNamespace(name="k", operands=("a?", "index"), integers=("x",), reals=(), bounds=("i",))
+    assert arguments.cuda_struct(spec, (3, 1, 2)) == (
+        "struct k_args : GpuArgs { struct Bounds { int i; }; float *a; unsigned char *index; void *no_operand[1]; "
+        "double no_real[1]; int x; int no_integer[1]; };"
+    )
