@@ -141,8 +141,9 @@ class Sources:
 
     def _files_of(self, module: str) -> list[str]:
         """Files of a module, of which Cython's have several; of a package its `__init__`; none for others."""
-        if module.endswith("_c") and f"cython_src/kernels/{module[:-2]}/__init__.py" in self.files:
-            return [f"cython_src/kernels/{module[:-2]}/__init__.py"]  # written by the build for a folder of kernels
+        if module.endswith("_c"):  # written by the build from the headers and specs of a folder of kernels
+            folder = f"cython_src/kernels/{module[:-2]}/"
+            return [file for file in self.files if file.startswith(folder) and file.endswith(".h")]
         package, _, path = module.partition(".")
         if package != PACKAGE:
             return []

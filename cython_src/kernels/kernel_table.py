@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 
 from ..errors import UsageError
 from ..plan.model import Plan
 from .interface.kernel_spec import KernelSpec, registered
 
-# Modules of this folder that register kernels when imported; imported at the first look-up.
+# Modules of this folder that register kernels, or say what they touch, when imported; imported at the first look-up.
 KERNEL_MODULES: tuple[str, ...] = (
     "attention.attention",
+    "attention.regions",
     "bench.bench",
     "convolution.channels_convolution",
     "convolution.channels_weight_gradient",
     "convolution.lanes_convolution",
+    "convolution.lanes_regions",
     "convolution.lanes_winograd",
+    "convolution.regions",
     "dense.dense",
+    "dense.regions",
     "depthwise.depthwise",
+    "depthwise.regions",
     "elementwise.elementwise",
+    "elementwise.regions",
     "embedding.embedding",
+    "embedding.regions",
     "linear.linear",
+    "linear.regions",
     "load.load",
+    "load.regions",
     "loss.loss",
+    "loss.regions",
     "norm.norm",
+    "norm.regions",
     "optimizer.optimizer",
+    "optimizer.regions",
     "pooling.pooling",
+    "pooling.regions",
     "reduction.reduction",
 )
+
+
+@cache
+def _import_modules() -> None:
+    for module in KERNEL_MODULES:
+        import_module(f".{module}", __package__)
 
 
 def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
     """Return the kernel called `name`, from `own` (a plan's `attributes["kernels"]`) or else from the table."""
     if own and name in own:
         return own[name]
+    _import_modules()
     specs = registered()
-    if name not in specs:
-        for module in KERNEL_MODULES:
-            import_module(f".{module}", __package__)
     if name not in specs:
         raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(specs)) or 'none'}")
     return specs[name]

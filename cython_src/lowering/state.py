@@ -17,15 +17,15 @@ import numpy as np
 
 from ..errors import UsageError
 from ..kernels import kernel_table
+from ..kernels.interface.arguments import STRUCTS
 from ..kernels.interface.kernel_spec import KernelSpec
-from ..kernels.maps import channels, lanes
 from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax, TiedHead
 from ..plan.builder import PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
 from .units import Unit, join_layers, join_norms, readers_of
 
-MAP_NAMES = {*channels.MAP_NAMES, *lanes.MAP_NAMES}  # of kernels' attributes that describe a map
+MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["ChannelsMap"]}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 

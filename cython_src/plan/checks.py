@@ -56,6 +56,7 @@ def check_transient_reads(buffers: Mapping[str, Buffer], loops: Sequence[BlockLo
     kept = [buffer.persistent or buffer.carried for buffer in buffers.values()]
     names = list(buffers)
     written = np.zeros(table.num_cells, dtype=bool)
+    whole: set[int] = set()  # lists whose cells have all been written
     cells = [table.list_cells[start:stop] for start, stop in itertools.pairwise(table.list_offsets.tolist())]
     kinds, lists, owners = table.access_kind.tolist(), table.access_list.tolist(), table.access_buffer.tolist()
     offsets = table.task_offsets.tolist()
@@ -63,11 +64,15 @@ def check_transient_reads(buffers: Mapping[str, Buffer], loops: Sequence[BlockLo
         for number in range(loop.num_blocks):
             span = range(offsets[loop.first_task + number], offsets[loop.first_task + number + 1])
             for a in span:
-                if kinds[a] != WRITE and not kept[owners[a]] and not written[cells[lists[a]]].all():
+                if kinds[a] == WRITE or kept[owners[a]] or lists[a] in whole:
+                    continue
+                if not written[cells[lists[a]]].all():
                     raise UsageError(
                         f"{loop.name}[{number}] reads buffer {names[owners[a]]!r} before any block wrote that part of "
                         f"it; write it first, or declare the buffer as carried or persistent"
                     )
+                whole.add(lists[a])
             for a in span:
-                if kinds[a] == WRITE:
+                if kinds[a] == WRITE and lists[a] not in whole:
                     written[cells[lists[a]]] = True
+                    whole.add(lists[a])

@@ -174,13 +174,8 @@ class Sweep:
 
     def _parts(self, results: Results) -> list[Part]:
         """Return what is missing; of a generation that misses a sample all, since they take turns."""
-        finished, settled = results.finished(), results.settled()
-        found = []
-        for part in self.configuration.parts():
-            points = [point for point in part.points if point.config_id not in settled]
-            if any((part.kind, point.config_id, part.repetition) not in finished for point in points):
-                found.append(part._replace(points=points))
-        return found
+        settled = results.settled()
+        return _missing(self.configuration.parts(), results, lambda point: point.config_id not in settled)
 
     def _jobs(self, schedule: Schedule, results: Results, order_cpus) -> Iterator[Job]:
         """Yield what is missing, with a budget until all is decided or no plan has room for another generation.
@@ -199,7 +194,11 @@ class Sweep:
                     spent = format_seconds(schedule.spent_s)
                     schedule.say(f"every verdict is decided after {repetition} repetitions ({spent})")
                     return
-                parts = self._within_budget(schedule, parts, wanted)
+                if wanted is not None:
+                    parts = _missing(parts, results, lambda point, wanted=wanted: point.config_id in wanted)
+                    if not parts:
+                        continue  # An earlier run has measured this generation.
+                parts = self._within_budget(schedule, parts)
                 if not parts:
                     verdicts = "no verdict is" if wanted is None else "some verdicts are not"
                     schedule.say(
@@ -216,20 +215,15 @@ class Sweep:
                     call = partial(measure, schedule, results, part._replace(points=points), order_cpus)
                     yield Job(stage, said, call, (part.kind, part.points[0].plan_id, part.points[0].interference))
 
-    def _within_budget(self, schedule: Schedule, parts: Sequence[Part], wanted: set[str] | None) -> list[Part]:
-        """Return the parts of a repetition that open questions need, of those plans for which there is time."""
-        asked = []
-        for part in parts:
-            points = [point for point in part.points if wanted is None or point.config_id in wanted]
-            asked.append(part._replace(points=points))
+    def _within_budget(self, schedule: Schedule, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts of a repetition for which there is time, the quicker plans first."""
         costs: dict[str, float] = {}
-        for part in asked:
-            if part.points:
-                point = part.points[0]
-                took = schedule.took.get((part.kind, point.plan_id, point.interference), 0.0)
-                costs[point.plan_id] = costs.get(point.plan_id, 0.0) + took
+        for part in parts:
+            point = part.points[0]
+            took = schedule.took.get((part.kind, point.plan_id, point.interference), 0.0)
+            costs[point.plan_id] = costs.get(point.plan_id, 0.0) + took
         room = schedule.with_room(costs)
-        return [part for part in asked if part.points and part.points[0].plan_id in room]
+        return [part for part in parts if part.points[0].plan_id in room]
 
     def _job(self, kind: str, point: Point, cpus: Sequence[int] | None) -> dict[str, Any]:
         measure = self.configuration.measure
@@ -342,6 +336,16 @@ class Sweep:
 
     def _say(self, message: str) -> None:
         print(f"forktask: {message}", file=self.stream, flush=True)
+
+
+def _missing(parts: Sequence[Part], results: Results, asked: Callable[[Point], bool]) -> list[Part]:
+    """Return the parts of which something that is asked for is not in the folder, with all that is asked for."""
+    finished, found = results.finished(), []
+    for part in parts:
+        points = [point for point in part.points if asked(point)]
+        if any((part.kind, point.config_id, part.repetition) not in finished for point in points):
+            found.append(part._replace(points=points))
+    return found
 
 
 def _row_of(kind: type, answer: Mapping[str, Any], conditions: Mapping[str, Any]) -> Any:

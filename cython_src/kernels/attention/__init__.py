@@ -1,5 +1,1 @@
 """Attention of tokens."""
-
-from . import regions
-
-__all__ = ["regions"]

@@ -24,7 +24,7 @@ from convolution_c cimport *
 from pooling_c cimport *
 
 from ..maps.lanes cimport clear_halo, offset, plane_size
-from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
+from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, epilogue_of, finish_rows
 
 from functools import partial
 
@@ -36,9 +36,12 @@ from ..maps import lanes as lanes_maps
 from ..maps.lanes import interior
 
 
-cdef int convolve(const conv_relu_pool_args *a, const TaskContext *context, bint flip,
-                  Epilogue epilogue) noexcept nogil:
-    """All parts of the convolution. Bounds: pooled rows where a pooling is involved."""
+cdef int convolve(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Forward pass and data gradient, which has no bias; with an index they are pooled and unpooled. Operands have the
+    same places in all four kernels. Bounds: pooled rows where a pooling is involved."""
+    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
+    cdef bint flip = a.bias == NULL
+    cdef Epilogue epilogue = epilogue_of(a.bias, a.index)
     cdef const Map *source = &a.in_map
     cdef const Map *target = &a.out_map
     cdef ConvTask t
@@ -90,27 +93,6 @@ cdef int convolve(const conv_relu_pool_args *a, const TaskContext *context, bint
                 clear_halo(target, a.output, g, o + i, a.box.y0 * spread, a.box.y1 * spread)
             o += count
     return 0
-
-
-# These four have their operands in the same places: all are read as the second.
-cdef int conv_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
-    return convolve(&a, context, False, STORE)
-
-
-cdef int conv_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
-    return convolve(&a, context, False, POOL)
-
-
-cdef int conv_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
-    return convolve(&a, context, True, STORE)
-
-
-cdef int conv_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_relu_pool_args a = read_conv_relu_pool(args, block)
-    return convolve(&a, context, True, UNPOOL)
 
 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -238,17 +220,17 @@ MAPS = map_attributes("in") + map_attributes("out")
 
 register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output", "index?"), MAPS, (), LANES_BOX, _conv_forward_reference,
-    <uintptr_t> &conv_forward, scratch_bytes=STORED))
+    <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
     "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), LANES_BOX,
     _conv_relu_pool_reference,
-    <uintptr_t> &conv_relu_pool, scratch_bytes=POOLED))
+    <uintptr_t> &convolve, scratch_bytes=POOLED))
 register(KernelSpec(
     "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
-    _conv_backward_data_reference, <uintptr_t> &conv_backward_data, scratch_bytes=STORED))
+    _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
     "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), MAPS, (), LANES_BOX,
-    _conv_backward_data_unpool_reference, <uintptr_t> &conv_backward_data_unpool,
+    _conv_backward_data_unpool_reference, <uintptr_t> &convolve,
     scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_backward_weights", ("gradient", "input", "output"),
@@ -270,9 +252,10 @@ cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, 
             out += inside + 2 * border
 
 
-cdef int convolve_compared(const conv_algorithm_relu_pool_args *a, const TaskContext *context, bint flip,
-                           Epilogue epilogue) noexcept nogil:
-    """Bounds: pooled rows where a pooling is involved."""
+cdef int convolve_compared(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
+    cdef bint flip = a.bias == NULL
+    cdef Epilogue epilogue = epilogue_of(a.bias, a.index)
     cdef const Map *source = &a.in_map
     cdef const Map *target = &a.out_map
     cdef const LanesAlgorithmsLoops *loops = lanes_algorithms_loops(a.micro)
@@ -350,28 +333,6 @@ cdef int convolve_compared(const conv_algorithm_relu_pool_args *a, const TaskCon
         for o in range(a.box.c0, a.box.c1):
             clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
     return 0
-
-
-# As above, these four have their operands in the same places.
-cdef int conv_algorithm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
-    return convolve_compared(&a, context, False, STORE)
-
-
-cdef int conv_algorithm_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
-    return convolve_compared(&a, context, False, POOL)
-
-
-cdef int conv_algorithm_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
-    return convolve_compared(&a, context, True, STORE)
-
-
-cdef int conv_algorithm_backward_data_unpool(const void *args, Py_ssize_t block,
-                                             const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
-    return convolve_compared(&a, context, True, UNPOOL)
 
 
 cdef int conv_algorithm_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -456,19 +417,19 @@ STORED, POOLED, SPREAD = (partial(_compared_scratch, *how) for how in ((1, True)
 COMPARED_MAPS = MAPS + ("algorithm",)
 register(KernelSpec(
     "conv_algorithm_forward", ("input", "weight", "bias", "output", "index?"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_forward_reference, <uintptr_t> &conv_algorithm_forward,
+    LANES_BOX, _conv_forward_reference, <uintptr_t> &convolve_compared,
     scratch_bytes=STORED))
 register(KernelSpec(
     "conv_algorithm_relu_pool", ("input", "weight", "bias", "output", "index"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_relu_pool_reference, <uintptr_t> &conv_algorithm_relu_pool,
+    LANES_BOX, _conv_relu_pool_reference, <uintptr_t> &convolve_compared,
     scratch_bytes=POOLED))
 register(KernelSpec(
     "conv_algorithm_backward_data", ("gradient", "weight", "bias?", "output", "index?"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_backward_data_reference, <uintptr_t> &conv_algorithm_backward_data,
+    LANES_BOX, _conv_backward_data_reference, <uintptr_t> &convolve_compared,
     scratch_bytes=STORED))
 register(KernelSpec(
     "conv_algorithm_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_backward_data_unpool_reference, <uintptr_t> &conv_algorithm_backward_data_unpool,
+    LANES_BOX, _conv_backward_data_unpool_reference, <uintptr_t> &convolve_compared,
     scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_algorithm_backward_weights", ("gradient", "input", "output"),

@@ -13,6 +13,11 @@ cdef enum Epilogue:
     UNPOOL  # spread by the index of an earlier pooling
 
 
+cdef inline Epilogue epilogue_of(const float *bias, const uint8_t *index) noexcept nogil:
+    """Without a bias it is a data gradient."""
+    return STORE if index == NULL else UNPOOL if bias == NULL else POOL
+
+
 cdef inline void finish_rows(
     const LanesPoolingLoops *pooling, Epilogue epilogue, const Map *target, float *out, uint8_t *index, int group,
     int channel, int y, int x, int rows, int columns, const float *results, Py_ssize_t results_row,

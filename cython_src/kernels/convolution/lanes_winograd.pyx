@@ -13,7 +13,7 @@ from convolution_c cimport *
 from pooling_c cimport *
 
 from ..maps.lanes cimport clear_halo, offset, plane_size
-from .lanes_epilogue cimport POOL, STORE, UNPOOL, Epilogue, finish_rows
+from .lanes_epilogue cimport POOL, UNPOOL, Epilogue, epilogue_of, finish_rows
 
 import numpy as np
 
@@ -30,8 +30,10 @@ cdef void strip_shape(int tiles_across, int *across, int *down) noexcept nogil:
     down[0] = WINOGRAD_STRIP // across[0] if tiles_across <= WINOGRAD_STRIP else 1
 
 
-cdef int convolve(const winograd_relu_pool_args *a, const TaskContext *context, Epilogue epilogue) noexcept nogil:
-    """All parts of the convolution. Bounds: pooled rows where a pooling is involved."""
+cdef int convolve(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """As in lanes_convolution.pyx."""
+    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
+    cdef Epilogue epilogue = epilogue_of(a.bias, a.index)
     cdef const Map *source = &a.in_map
     cdef const Map *target = &a.out_map
     cdef WinogradTransform t
@@ -92,27 +94,6 @@ cdef int convolve(const winograd_relu_pool_args *a, const TaskContext *context, 
         for o in range(c0, c1):
             clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
     return 0
-
-
-# These four have their operands in the same places: all are read as the second.
-cdef int winograd_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
-    return convolve(&a, context, STORE)
-
-
-cdef int winograd_relu_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
-    return convolve(&a, context, POOL)
-
-
-cdef int winograd_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
-    return convolve(&a, context, STORE)
-
-
-cdef int winograd_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef winograd_relu_pool_args a = read_winograd_relu_pool(args, block)
-    return convolve(&a, context, UNPOOL)
 
 
 cdef int winograd_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -322,19 +303,19 @@ register(KernelSpec(
     _winograd_weights_reference, <uintptr_t> &winograd_weights))
 register(KernelSpec(
     "winograd_forward", ("input", "transformed", "bias", "output", "index?"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_forward_reference, False), <uintptr_t> &winograd_forward,
+    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve,
     scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &winograd_relu_pool,
+    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &convolve,
     scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_data", ("gradient", "transformed", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &winograd_backward_data,
+    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve,
     scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &winograd_backward_data_unpool,
+    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve,
     scratch_bytes=_scratch))
 register(KernelSpec(
     "winograd_backward_weights", ("gradient", "input", "output"),

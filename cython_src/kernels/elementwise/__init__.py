@@ -1,5 +1,1 @@
 """Activations, sums of maps, dropout."""
-
-from . import regions
-
-__all__ = ["regions"]

@@ -1,5 +1,1 @@
 """Token and position embeddings."""
-
-from . import regions
-
-__all__ = ["regions"]

@@ -68,6 +68,10 @@ class KernelSpec:
             given = getattr(self, names)
             object.__setattr__(self, optional, frozenset(name[:-1] for name in given if name.endswith("?")))
             object.__setattr__(self, names, tuple(name.rstrip("?") for name in given))
+        self.take_regions()
+
+    def take_regions(self) -> None:
+        """Take the regions and the cost that `touches` declared for a kernel of this name."""
         if self.regions is None and self.name in _declared:
             for name, declared in zip(("regions", "cost"), _declared[self.name], strict=True):
                 object.__setattr__(self, name, declared)
@@ -170,7 +174,10 @@ def touches(*kernels: str, cost: Cost | None = None) -> Callable[[Regions], Regi
     """Decorate the function that says what kernels touch: their `KernelSpec.regions`, with their `cost`."""
 
     def declare(regions: Regions) -> Regions:
-        _declared.update(dict.fromkeys(kernels, (regions, cost)))
+        for kernel in kernels:
+            _declared[kernel] = regions, cost
+            if kernel in _specs:
+                _specs[kernel].take_regions()
         return regions
 
     return declare

@@ -1,5 +1,1 @@
 """Linear layers of tokens."""
-
-from . import regions
-
-__all__ = ["regions"]

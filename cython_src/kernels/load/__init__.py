@@ -1,5 +1,1 @@
 """Images and labels of a step, gathered into the layout of the first layer."""
-
-from . import regions
-
-__all__ = ["regions"]

@@ -171,9 +171,15 @@ def operand_map(
     """Return the map that is an operand of a kernel, by the attributes that describe it, or one that differs from it in
     its halo alone, which then has an attribute of its own, such as "out_halo"."""
     channels, height, width, halo, pitch = geometry(attributes, prefix)
-    halo = attributes.get(f"{operand}_halo", attributes.get("out_halo", halo) if operand == "output" else halo)
+    own, output = _halo_names(operand)
+    halo = attributes.get(own, attributes.get(output, halo))
     shape = shapes[operand]
     return _operand_map(operand, len(shape), shape[0], channels, height, width, halo, pitch)
+
+
+@cache
+def _halo_names(operand: str) -> tuple[str, str | None]:
+    return f"{operand}_halo", "out_halo" if operand == "output" else None
 
 
 @lru_cache(1024)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ...plan.model import Access, read, write
 from ..interface.arguments import STRUCTS
 from ..simd.instruction_sets import LANES
 
@@ -71,14 +70,6 @@ class LanesMap:
     def interior_rows(self, y0: int, y1: int) -> tuple[int, int]:
         """Physical rows of interior rows [y0, y1)."""
         return (y0 + self.halo, y1 + self.halo)
-
-    def read(self, groups: tuple[int, int]) -> Access:
-        """Read all of some groups."""
-        return read(self.name, groups)
-
-    def write(self, groups: tuple[int, int]) -> Access:
-        """Write all of some groups."""
-        return write(self.name, groups)
 
     def natural(self) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
         """Function of the arrays that gives the map as (batch, channels, height, width): a view where that is

@@ -1,5 +1,1 @@
 """Batch normalisation."""
-
-from . import regions
-
-__all__ = ["regions"]

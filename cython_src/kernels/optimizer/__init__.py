@@ -1,5 +1,1 @@
 """Optimisers and clipping."""
-
-from . import regions
-
-__all__ = ["regions"]

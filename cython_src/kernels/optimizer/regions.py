@@ -49,7 +49,7 @@ def gradient_scale(a, b, shapes):
 
 
 def _joint_cost(a, b, shapes):
-    sums = (a["inputs"] + 1) * (a["partials"] + 5.0) * size(b["o"])
+    sums = (a["inputs"] + 1) * (a["num_partials"] + 5.0) * size(b["o"])
     return sums, 4.0 * sums
 
 
@@ -59,7 +59,7 @@ def joint_step(a, b, shapes):
     if shapes["gradient"] == shapes["partials"]:
         yield update("partials", (0, 1), b["o"])
     else:
-        yield from (read("partials", (0, a["partials"]), b["o"]), write("gradient", b["o"]))
+        yield from (read("partials", (0, a["num_partials"]), b["o"]), write("gradient", b["o"]))
     for operand in ("weight", "bias", "weight_momentum", "bias_momentum"):
         yield update(operand, b["o"])
     yield read("learning_rates")

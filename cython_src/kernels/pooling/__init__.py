@@ -1,5 +1,1 @@
 """Pooling."""
-
-from . import regions
-
-__all__ = ["regions"]

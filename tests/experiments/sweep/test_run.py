@@ -190,6 +190,20 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
     assert "the budget of 1.0 s is spent" in said
 
 
+def test_generations_of_a_budget_are_not_measured_again(sweep):
+    """Check that a continued run leaves out repetitions in which all that was asked for has been measured."""
+    grid = replace(GRID, threads=(2,))
+
+    def run(repeats):
+        started = sweep(Measure(repeats=repeats, budget_s=600.0, profile=False, oversubscribe=True), grid)
+        started.undecided = lambda samples: {row.config_id for row in samples if row.model != "joblib"}
+        return Counter((row.model, row.repetition) for row in started.run().of(SampleRow))
+
+    first = run(2)
+    assert first == Counter([("joblib", 0), *((model, r) for model in ("serial", "forkjoin") for r in (0, 1))])
+    assert run(3) == first + Counter([("serial", 2), ("forkjoin", 2)])
+
+
 def test_a_half_written_sample_is_measured_again(sweep):
     """Check that a sweep recognises a cut last line, says so and completes."""
     sweep().run()
