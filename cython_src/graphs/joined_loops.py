@@ -1,9 +1,9 @@
 """From tasks in the order in which they were recorded to loops of independent blocks, as few as the regions allow.
 
 Fork-join has a barrier behind each loop, so the order of recording would decide what it costs: a tiled product that is
-recorded i-j-k has all updates of one tile in a row. A task moves up to an earlier loop of its own kind where nothing that
-it conflicts with lies on the way. Tasks that conflict keep their order, and so do tasks that update the same cells in
-any order: the serial run of the loops leaves the bits of the serial run of the tasks.
+recorded i-j-k has all updates of one tile in a row. A task moves up to an earlier loop of its own kind where nothing
+that it conflicts with lies on the way. Tasks that conflict keep their order, and so do tasks that update the same cells
+in any order: the serial run of the loops leaves the bits of the serial run of the tasks.
 """
 
 from __future__ import annotations

@@ -466,8 +466,8 @@ class TaskRecorder(Shown):
     def plan(self) -> Plan:
         """Return the plan of the recorded tasks.
 
-        Independent tasks of one kernel on the same arrays are one loop, also where others that do not conflict with them
-        were recorded in between (`join_tasks`).
+        Independent tasks of one kernel on the same arrays are one loop, also where others were recorded in between that
+        do not conflict with them (`join_tasks`).
 
         Raises
         ------

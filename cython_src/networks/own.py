@@ -216,6 +216,12 @@ def write_network(network: Network, folder: Path) -> str:
     return name
 
 
+def short_name(name: str) -> str:
+    """Return what its maker called a network that `write_network` has written; other names come back as they are."""
+    found = re.fullmatch(rf"(?:.*/)?(?P<called>\w+)-[0-9a-f]{{8}}\.py:{FUNCTION}", name)
+    return found["called"] if found else name
+
+
 def _source(value: Any) -> str:
     """Return an expression that makes a value again."""
     if isinstance(value, tuple):

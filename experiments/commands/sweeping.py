@@ -53,7 +53,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 
 def measure(
-    configuration, out_dir: str, trace: bool, *, iterations: int | None = None, shown: int = 3
+    configuration, out_dir: str, trace: bool, *, iterations: int | None = None, shown: int = 3, command: str = ""
 ) -> tuple[int | None, list[str]]:
     """Measure a sweep, say what failed, and trace it if asked for.
 
@@ -66,6 +66,8 @@ def measure(
         Length of each logged run; default: `target_s` long.
     shown : int
         Iterations in the pictures.
+    command : str, optional
+        What continues the sweep; default: the arguments of this process.
 
     Returns
     -------
@@ -84,7 +86,7 @@ def measure(
     from ..sweep.sweep import Sweep
     from ..traces.sweep import trace_injected, trace_sweep
 
-    results = Sweep(configuration, out_dir, _command_line(out_dir), undecided=undecided).run()
+    results = Sweep(configuration, out_dir, command or _command_line(out_dir), undecided=undecided).run()
     lines, trusted = failure_report(results)
     if not trusted:
         lines.append(
