@@ -68,8 +68,8 @@ class Comparison(Shown):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a plan, model and number of threads, as in summary.csv: what was swept, model, times, verdict, phases,
-        and last all other options."""
+        """One row a plan, model and number of threads, as in summary.csv: what was swept, model, times, verdict,
+        phases, and last all other options."""
         from .experiments.analysis.phases import summary_table
 
         return summary_table(self._study)
