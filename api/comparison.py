@@ -31,7 +31,7 @@ __all__ = ["Comparison", "compare"]
 AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
 ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 # Columns of the table that a notebook shows.
-SHOWN = ("model", "threads", "repetitions", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
+SHOWN = ("model", "threads", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
 
 
 class Comparison(Shown):

@@ -92,8 +92,9 @@ ARROWS = {
         },
     },
     "experiments/report": {
-        "sections": {"figures"},
-        "figures": {"words"},
+        "sections": {"answers", "figures"},
+        "answers": {"words"},
+        "figures": {"answers", "words"},
         "files": {"figures"},
         "gantt": {"figures"},
         "simulation": {"figures"},

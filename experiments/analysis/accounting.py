@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 
 from ..results.rows import Loop, PlanRow, ProfileRow
+from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
 from .names import LOOP_MODELS, base_model, model_label, model_rank
 from .speeds import interval_columns
-from .statistics import Estimate, median_interval, ratio_interval
 from .study import Point, Study
-from .typical import NOTHING
 
 HIDDEN_RUNTIME = (
     "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"
@@ -37,9 +36,8 @@ ALIKE = 1.25
 
 
 def _parts_of(study: Study, point: Point, part) -> Estimate:
-    """Return the median of `part` over a point's profiles."""
-    values = [part(profile) for profile in study.profiles_of(point).values()]
-    return median_interval(values) if values else NOTHING
+    """Return the mean of `part`, a positive number, over a point's profiles."""
+    return estimate(part(profile) for profile in study.profiles_of(point).values())
 
 
 def _busy_part(profile: ProfileRow) -> float:
@@ -73,17 +71,27 @@ def inflation(study: Study, point: Point) -> Estimate:
     serial = (point[0], "serial", 1)
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
-    steps = study.ratio(point, serial) if {point, serial} <= set(study.points) else NOTHING
+    steps = study.ratio(point, serial) if {point, serial} <= set(study.turns) else NOTHING
     busy = busy_against_serial(study, point)
     if not (steps.count and busy.count and study.profiles_of(serial)):
         return NOTHING
     return steps.over(busy.inverse()).divided_by(1 / point[2])
 
 
+def faster_blocks(study: Study, point: Point, efficiency: float) -> str:
+    """Say why an efficiency is above 1: by how much blocks ran faster than in the serial run; else nothing."""
+    if not efficiency > 1 or point[2] < 2:
+        return ""
+    own = inflation(study, point)
+    if not own.count:
+        return "not profiled"
+    return f"blocks {1 - own.value:.1%} faster than serial" if own.value < 1 else "not by faster blocks; measure again"
+
+
 def logged_over_timed(study: Study, point: Point) -> Estimate:
     """Return the time of a point's runs with the event log on over that of its timed ones."""
-    passes = {repetition: row.pass_time_s for repetition, row in study.profiles_of(point).items()}
-    return ratio_interval(passes, study.step_times(*point))
+    times = study.step_times(*point)
+    return estimate(row.pass_time_s / times[r] for r, row in study.profiles_of(point).items() if r in times)
 
 
 def unlike(logged: Estimate) -> str:
@@ -159,12 +167,13 @@ def accounting_table(study: Study) -> pd.DataFrame:
     rows = []
     points = {(row.plan_id, row.model, row.threads) for row in study.profiles}
     order = {plan_id: i for i, plan_id in enumerate(study.plan_ids())}
-    for point in sorted(points & set(study.points), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
+    for point in sorted(points & set(study.turns), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
         plan_id, model, threads = point
         if model == "serial":
             continue
         name = bound_of(model)
-        excess = _parts_of(study, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name) - 1)
+        over = _parts_of(study, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
+        excess = Estimate(over.value - 1, over.low - 1, over.high - 1, over.count)
         expected = _parts_of(
             study, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import pandas as pd
 
+from .estimates import FASTER, SLOWER, verdict
 from .names import base_model
 from .speeds import better_forkjoin
-from .statistics import FASTER, SLOWER, verdict
 from .study import Point, Study
 
 

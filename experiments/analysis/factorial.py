@@ -5,11 +5,10 @@
     placement  stealing: deques; partitioned: a program compiled for each thread
 
 Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
-All effects are ratios of the typical times of `Study`, from logarithms, so that effects and cells agree to the last
-digit. Intervals are those of the effect within each repetition block, as for any ratio: the effect of a switch between
-two cells has the interval of these cells' ratio. The attribution switches one factor after the other, from (eager,
-loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that exists (the Shapley value
-over these orders), so that its parts multiply up to the whole.
+All effects are contrasts of the times of `Study`, so that effects and cells agree to the last digit: the effect of a
+switch between two cells has the value and the interval of these cells' ratio. The attribution switches one factor after
+the other, from (eager, loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that
+exists (the Shapley value over these orders), so that its parts multiply up to the whole.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from functools import lru_cache
 import pandas as pd
 
 from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
+from .estimates import NOTHING, verdict
 from .speeds import interval_columns
-from .statistics import Estimate, including, toss_interval, verdict
 from .study import Point, Study
-from .typical import NOTHING
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -141,18 +139,12 @@ def effect_table(study: Study) -> pd.DataFrame:
     rows = []
     for plan_id in study.plan_ids():
         for threads, of_cell in _complete(study, plan_id):
-            typical = {cell: math.log(study.typical_time(point).value) for cell, point in of_cell.items()}
             whole = math.nan
             for (kind, name), weights in reversed(effects.items()):
-                log_ratio = sum(weight * typical[cell] for cell, weight in weights.items())
-                times = {cell: study.step_times(*of_cell[cell]) for cell, weight in weights.items() if weight}
-                blocks = sorted(set.intersection(*map(set, times.values())))
-                logs = [sum(weights[c] * math.log(of_block[r]) for c, of_block in times.items()) for r in blocks]
+                estimate = study.times.contrast({of_cell[cell]: weight for cell, weight in weights.items() if weight})
+                log_ratio = math.log(estimate.value)
                 if (kind, name) == ("attribution", "all three"):
                     whole = log_ratio
-                low, high = toss_interval(logs) if len(blocks) > 1 else (math.nan, math.nan)
-                value, low, high = (math.exp(v) for v in (log_ratio, low, high))
-                estimate = including(Estimate(value, low, high, len(blocks)), value)
                 rows.append(
                     {
                         "plan_id": plan_id,

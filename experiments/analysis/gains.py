@@ -9,10 +9,10 @@ from functools import lru_cache
 import pandas as pd
 
 from ..bounds.bounds import predicted_times
+from .estimates import Estimate, estimate
 from .limits import Profile, bound_table, serial_profiles
 from .names import base_model
 from .speeds import better_forkjoin, interval_columns
-from .statistics import Estimate, including, median_interval
 from .study import Study
 
 
@@ -39,7 +39,7 @@ def gain_table(study: Study) -> pd.DataFrame:
                 "threads": threads,
                 "model": model,
                 "reference": join,
-                **interval_columns("promised", including(promised, bound["forkjoin_s"] / bound["taskiter_s"])),
+                **interval_columns("promised", promised),
                 **interval_columns("gained", study.ratio((plan_id, join, threads), (plan_id, model, threads))),
             }
         )
@@ -61,7 +61,7 @@ def promise(profiles: Sequence[Profile], threads: int, capacity: Estimate) -> Es
     found = []
     for c in capacities:
         times = [predicted_times(loops, threads, c, graph) for loops, graph in profiles]
-        found.append(median_interval([t["forkjoin"] / t["taskiter"] for t in times]))
+        found.append(estimate(t["forkjoin"] / t["taskiter"] for t in times))
     known = [v for e in found for v in (e.value, e.low, e.high) if math.isfinite(v)]
     low, high = (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
     return Estimate(found[0].value, low, high, found[0].count)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from ..sampling.models import parse_model
+from .estimates import NOTHING
 from .names import is_gpu
 from .speeds import interval_columns
-from .statistics import spread
 from .study import Study
-from .typical import NOTHING
 
 EPOCH_SAMPLES = 50_000
 
@@ -42,7 +42,7 @@ def gpu_table(study: Study) -> pd.DataFrame:
             samples = samples[
                 (samples["plan_id"] == plan_id) & (samples["model"] == model) & (samples["threads"] == threads)
             ]
-            compared = stream in study.points and point != stream
+            compared = stream in study.turns and point != stream
             profiles = list(study.gpu_profiles_of(point).values())
             mixed = parse_model(model).model.mixes_devices
             busy = _middle([row.busy_s for row in profiles])
@@ -67,4 +67,4 @@ ONCE = ("context", "compilation")
 
 def _middle(values) -> float:
     known = [value for value in values if value is not None and math.isfinite(value)]
-    return spread(known).median if known else math.nan
+    return float(np.median(known)) if known else math.nan

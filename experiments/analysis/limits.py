@@ -12,12 +12,9 @@ import pandas as pd
 
 from ..bounds import bounds
 from ..sampling.models import parse_model
-from ..tables.numbers import plural
-from .names import is_gpu, model_label
-from .speeds import best_serial, estimate_of, interval_columns, speed_table
-from .statistics import Estimate, median_interval
+from .estimates import NOTHING, Estimate, estimate
+from .speeds import best_serial, interval_columns
 from .study import Study
-from .typical import NOTHING
 
 BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter", "brent")
 BOUND_NAMES = {
@@ -106,7 +103,7 @@ def _parts_at(profiles: Sequence[Profile], threads: int, capacity: float) -> dic
         if graph is not None:
             times["brent"] = bounds.brent_bound(work, graph.span_s, threads, capacity)
         parts.append({name: time / work for name, time in times.items()})
-    return {n: median_interval([p[n] for p in parts]) if all(n in p for p in parts) else NOTHING for n in BOUNDS}
+    return {n: estimate([p[n] for p in parts]) if all(n in p for p in parts) else NOTHING for n in BOUNDS}
 
 
 def bound_rows(
@@ -114,7 +111,7 @@ def bound_rows(
 ) -> list[dict]:
     """Return the rows of `bound_table` for a plan, from the durations of its blocks; none without a serial run."""
     own, serial = (plan_id, "serial", 1), best_serial(study, plan_id)
-    if not profiles or own not in study.points or serial is None:
+    if not profiles or own not in study.turns or serial is None:
         return []
     work, advantage = study.typical_time(own), study.ratio(serial, own)
     rows = []
@@ -158,56 +155,3 @@ def bound_of(model: str) -> str:
     """Return the name of the tightest bound that holds for a model, one of `BOUNDS`."""
     barrier = parse_model(model).barrier
     return {"loop": "forkjoin", "none": "taskiter"}.get(barrier, "taskgraph")
-
-
-def above_bounds(study: Study, plan_id: str, inflation: dict[tuple[str, int], Estimate]) -> list[str]:
-    """Return sentences on the points whose speedup lies above the bound of their model, with the reason.
-
-    Parameters
-    ----------
-    study : Study
-    plan_id : str
-    inflation : mapping of (model, threads) to Estimate
-        Time in blocks over that of the serial run.
-    """
-    limits, speeds = bound_table(study), speed_table(study)
-    if not len(limits):
-        return []
-    of_threads = {row["threads"]: row for row in limits[limits["plan_id"] == plan_id].to_dict("records")}
-    sentences, overlapping = [], []
-    for row in speeds[(speeds["plan_id"] == plan_id) & (speeds["model"] != "serial")].to_dict("records"):
-        if is_gpu(row["model"]):
-            continue  # the bounds are those of the CPU's threads
-        limit = of_threads.get(row["threads"])
-        name = bound_of(row["model"])
-        if limit is None or round(row["speedup"], 2) <= round(_speedup_bound(limit, name).value, 2):
-            continue
-        bound, own = _speedup_bound(limit, name), inflation.get((row["model"], row["threads"]), NOTHING)
-        point = (
-            f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} "
-            f"(speedup {row['speedup']:.2f}, bound {bound.value:.2f})"
-        )
-        if math.isnan(row["speedup_low"]):
-            sentences.append(f"Above the bound in one repetition, which has no interval: {point}.")
-        elif row["speedup_low"] <= np.fmax(bound.high, bound.value):
-            overlapping.append(point)
-        elif own.value < 1:
-            sentences.append(
-                f"Above the bound, for its blocks took {_text(own)} of their time in the serial run: {point}."
-            )
-        else:
-            sentences.append(f"Above the bound, and not for faster blocks; measure again on a quiet machine: {point}.")
-    if overlapping:
-        sentences.append(f"Above the bound by less than the intervals of both: {'; '.join(overlapping)}.")
-    return sentences
-
-
-def _speedup_bound(limits: dict, name: str) -> Estimate:
-    """Return the bound `name` from a row of `bound_table`, or the area bound if it is not known."""
-    name = name if math.isfinite(limits[f"{name}_speedup"]) else "area"
-    return estimate_of(limits, f"{name}_speedup")
-
-
-def _text(estimate: Estimate) -> str:
-    interval = f" [{estimate.low:.3f}, {estimate.high:.3f}]" if math.isfinite(estimate.low) else ""
-    return f"{estimate.value:.3f}{interval}"

@@ -31,6 +31,7 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
+from ..results.turns import turns_of
 from ..sampling.models import MODELS
 from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
@@ -97,6 +98,8 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
         gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
         traces=by_kind[TraceRow],
+        turns={(p, model, n): t for (p, _, model, n), t in turns_of(timed, by_kind[RoundsRow]).items()},
+        rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
         partial=partial,
         warnings=warnings,

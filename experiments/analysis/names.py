@@ -16,7 +16,7 @@ from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
-from ..sampling.models import MODELS
+from ..sampling.models import AGAIN, MODELS
 from ..tables.numbers import plural
 
 TASK_MODELS = tuple(name for name, model in MODELS.items() if model.runs_tasks and not model.is_gpu)
@@ -31,6 +31,16 @@ ALWAYS_NAMED = (NETWORK, "batch", "phase", GRANULARITY, INTERFERENCE)
 def base_model(model: str) -> str:
     """Return the model's name without its options."""
     return model.partition(":")[0]
+
+
+def is_again(model: str) -> bool:
+    """Whether a model is measured a second time, to be compared with itself."""
+    return f":{AGAIN}=" in model
+
+
+def measured_again(model: str) -> str:
+    """Return the model that a second contestant repeats."""
+    return ":".join(part for part in model.split(":") if not part.startswith(f"{AGAIN}="))
 
 
 def is_gpu(model: str) -> bool:

@@ -15,11 +15,10 @@ import pandas as pd
 
 from ...cython_src.plan.model import PHASES
 from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
+from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_parts, serial_profiles, speedup_bound
 from .speeds import best_serial, estimate_of, interval_columns, speed_table
-from .statistics import Estimate, including, median_interval, ratio_interval
 from .study import Point, Study
-from .typical import NOTHING
 
 WALL, BUSY = "wall", "busy"
 ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
@@ -59,16 +58,16 @@ def _shares(study: Study, point: Point) -> dict[int, np.ndarray]:
 
 
 def _part(shares: Iterable[float]) -> Estimate:
-    """Return the mean of a phase's shares over the profiles, so that phases add up, with the interval of the median."""
+    """Return the mean of a phase's shares over the profiles, so that phases add up."""
     values = list(shares)
-    return including(median_interval(values), float(np.mean(values)))
+    return estimate(values, float(np.mean(values)))
 
 
 def _share_of_serial(base: Mapping[int, np.ndarray], own: Mapping[int, np.ndarray], number: int) -> Estimate:
     """Return a phase's share in the serial run over its share in another run, paired by repetition."""
-    paired = ratio_interval({r: s[number] for r, s in base.items()}, {r: s[number] for r, s in own.items()})
     quotient = _part(s[number] for s in base.values()).value / _part(s[number] for s in own.values()).value
-    return including(paired, quotient) if paired.count else Estimate(quotient, math.nan, math.nan, 0)
+    paired = estimate((base[r][number] / own[r][number] for r in base.keys() & own.keys()), quotient)
+    return paired if paired.count else Estimate(quotient, math.nan, math.nan, 0)
 
 
 def beside(study: Study, point: Point, phase: str, other: str) -> float:

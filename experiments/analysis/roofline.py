@@ -161,16 +161,3 @@ def _fastest(study: Study, plan_id: str, threads: int) -> str:
         if count == threads
     }
     return min(times, key=lambda model: times[model], default="")
-
-
-def kernel_sentence(study: Study, plan_id: str) -> str:
-    """Say how near the four kernels that take most of the serial step come to their roofs; empty without profiles."""
-    table = roofline_table(study, plan_id)
-    if not len(table) or not table["time_s"].notna().any():
-        return ""
-    parts = [
-        f"{row['kernel']} ({row['phase']}) takes {row['share']:.0%} of the serial step, bound by {row['bound']}, at "
-        f"{row['roof']:.0%} of its roof"
-        for row in table.head(4).to_dict("records")
-    ]
-    return f"{'; '.join(parts)}."

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_gpu, model_rank, value_text
-from .statistics import Estimate, spread, verdict
+from .estimates import NOTHING, Estimate, verdict
+from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, value_text
 from .study import Point, Study
-from .typical import NOTHING
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
@@ -34,13 +33,14 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
 def best_serial(study: Study, plan_id: str) -> Point | None:
     """Return the fastest serial run of the same problem, at any granularity."""
     found = [(other, "serial", 1) for other in study.siblings(plan_id, GRANULARITY)]
-    return min((p for p in found if p in study.points), key=lambda p: study.typical_time(p).value, default=None)
+    return min((p for p in found if p in study.turns), key=lambda p: study.typical_time(p).value, default=None)
 
 
 def forkjoin_forms(study: Study, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
-    return [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == wanted]
+    found = [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == wanted]
+    return [model for model in found if not is_again(model)]
 
 
 @lru_cache(maxsize=4096)
@@ -55,10 +55,10 @@ def speed_table(study: Study) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
-    repetitions, median_s (typical time), lower_quartile_s, upper_quartile_s (of the samples as measured), low_s,
-    high_s (95 % interval), fill_s, speedup, speedup_low, speedup_high (over the best serial run of the problem),
-    efficiency, efficiency_low, efficiency_high, reference (model), ratio, ratio_low, ratio_high (time / reference's
-    time), verdict. NaN and "" where there is nothing to compare with; a GPU's models have no efficiency.
+    generations, rounds, median_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
+    speedup_high (over the best serial run of the problem), efficiency, efficiency_low, efficiency_high, reference
+    (model), ratio, ratio_low, ratio_high (time / reference's time), verdict. NaN and "" where there is nothing to
+    compare with; a GPU's models have no efficiency.
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -67,7 +67,7 @@ def speed_table(study: Study) -> pd.DataFrame:
         of_plan = study.samples[study.samples["plan_id"] == plan_id]
         for model, threads in study.points_of(plan_id):
             point = (plan_id, model, threads)
-            s, typical = spread(list(study.points[point].values())), study.typical_time(point)
+            typical = study.typical_time(point)
             fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
             speedup = study.ratio(serial, point) if serial else NOTHING
             gpu = is_gpu(model)
@@ -82,10 +82,9 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "plan_id": plan_id,
                     "model": model,
                     "threads": threads,
-                    "repetitions": s.count,
+                    "generations": typical.count,
+                    "rounds": study.times.rounds(point),
                     "median_s": typical.value,
-                    "lower_quartile_s": s.lower_quartile,
-                    "upper_quartile_s": s.upper_quartile,
                     "low_s": typical.low,
                     "high_s": typical.high,
                     "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
@@ -196,7 +195,7 @@ def axis_table(study: Study) -> pd.DataFrame:
                 work = value / first if axis in PER else 1.0
                 for model, threads in study.points_of(of_value[value]):
                     point = (of_value[value], model, threads)
-                    if (baseline, model, threads) not in study.points:
+                    if (baseline, model, threads) not in study.turns:
                         continue
                     ratio = study.ratio(point, (baseline, model, threads)).divided_by(work)
                     rows.append(
@@ -223,7 +222,7 @@ def raw_ratios(study: Study, plan_id: str, model: str, threads: int) -> np.ndarr
     serial = best_serial(study, plan_id)
     if serial is None:
         return np.empty(0)
-    base, times = study.points[serial], study.step_times(plan_id, model, threads)
+    base, times = study.step_times(*serial), study.step_times(plan_id, model, threads)
     return np.array([base[r] / times[r] for r in sorted(set(base) & set(times))])
 
 

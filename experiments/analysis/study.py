@@ -1,7 +1,6 @@
 """Checked rows of one results folder. No clock and no executor here: everything is redrawn from `samples.jsonl`.
 
-Every time and every ratio of a study comes from one estimator, `TypicalTimes`, so that no two numbers of a page
-disagree.
+Every time and every ratio of a study comes from `estimates.Estimates`, so that no two numbers of a page disagree.
 """
 
 from __future__ import annotations
@@ -16,10 +15,19 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from ..bounds import bounds
-from ..results.rows import CapacityRow, FailureRow, GpuProfileRow, MachineRow, PlanRow, ProfileRow, RunRow, TraceRow
+from ..results.rows import (
+    CapacityRow,
+    FailureRow,
+    GpuProfileRow,
+    MachineRow,
+    PlanRow,
+    ProfileRow,
+    RoundsRow,
+    RunRow,
+    TraceRow,
+)
+from .estimates import Estimate, Estimates, Turn, estimate
 from .names import is_graph, model_rank, problem_text, record_of
-from .statistics import Estimate, median_interval
-from .typical import TypicalTimes
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
@@ -46,7 +54,7 @@ def capacities_of(machines: Iterable[MachineRow | CapacityRow], threads: int) ->
 def capacity_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> Estimate:
     """Return how many single threads' work P threads do on a machine, in [1, P]; P if not measured."""
     takes = capacities_of(machines, threads)
-    return median_interval(takes) if takes and threads > 1 else Estimate(float(threads), math.nan, math.nan, 0)
+    return estimate(takes) if takes and threads > 1 else Estimate(float(threads), math.nan, math.nan, 0)
 
 
 @dataclass(eq=False)
@@ -64,7 +72,9 @@ class Study:
         The capacity measured again in each repetition.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    profiles, gpu_profiles, failures, traces : list of rows
+    profiles, gpu_profiles, failures, traces, rounds : list of rows
+    turns : dict
+        Seconds per step of each undisturbed turn of each (plan_id, model, threads).
     folder : Path, optional
         That the rows were read from.
     partial : str
@@ -81,6 +91,8 @@ class Study:
     gpu_profiles: list[GpuProfileRow]
     failures: list[FailureRow]
     traces: list[TraceRow]
+    turns: dict[Point, dict[Turn, float]]
+    rounds: list[RoundsRow]
     capacities: list[CapacityRow]
     folder: Path | None = None
     partial: str = ""
@@ -165,40 +177,30 @@ class Study:
 
     # --- times ---
 
-    @cached_property
-    def points(self) -> dict[Point, dict[int, float]]:
-        """Seconds per step by repetition, of each (plan_id, model, threads)."""
-        found: dict[Point, dict[int, float]] = {}
-        if len(self.samples):
-            columns = self.samples[["plan_id", "model", "threads", "repetition", "step_time_s"]]
-            for plan_id, model, threads, repetition, step in columns.itertuples(index=False):
-                found.setdefault((plan_id, model, int(threads)), {})[int(repetition)] = float(step)
-        return found
-
     def step_times(self, plan_id: str, model: str, threads: int) -> dict[int, float]:
-        """Return the seconds per step of one point, by repetition."""
-        return self.points.get((plan_id, model, threads), {})
+        """Return the seconds per step of one point, by generation."""
+        return self.times.times((plan_id, model, threads))
 
     def points_of(self, plan_id: str) -> list[tuple[str, int]]:
         """Return (model, threads) of a plan's points, models in their fixed order."""
-        found = [(model, threads) for plan, model, threads in self.points if plan == plan_id]
+        found = [(model, threads) for plan, model, threads in self.turns if plan == plan_id]
         return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
 
     @cached_property
-    def times(self) -> TypicalTimes[Point]:
+    def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
-        return TypicalTimes(self.points)
+        return Estimates(self.turns)
 
     def typical_time(self, point: Point) -> Estimate:
-        """Return the seconds per step of a point; see `TypicalTimes.time`."""
+        """Return the seconds per step of a point; see `Estimates`."""
         return self.times.time(point)
 
     def ratio(self, numerator: Point, denominator: Point) -> Estimate:
-        """Return the quotient of two points' typical times; see `TypicalTimes.ratio`."""
+        """Return the ratio of two points' times; see `Estimates`."""
         return self.times.ratio(numerator, denominator)
 
     def ratio_to_fastest(self, numerator: Point, candidates: Sequence[Point]) -> Estimate:
-        """Return the quotient of a point's typical time and that of the fastest of several; see `TypicalTimes`."""
+        """Return the ratio of a point's time and that of the fastest of several; see `Estimates`."""
         return self.times.ratio_to_fastest(numerator, candidates)
 
     # --- profiles ---

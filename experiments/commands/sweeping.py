@@ -46,7 +46,7 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
         return 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
         print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
-    print(report_folder(out_dir, arguments.json))
+    print(report_folder(out_dir, arguments.json, answers_only=True))
     return 0 if compared.complete else 1
 
 

@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from ...cython_src.errors import UsageError
@@ -19,12 +20,12 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
-from ..analysis.statistics import Estimate, spread
-from ..analysis.typical import TypicalTimes
+from ..analysis.estimates import Estimate, Estimates
 from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
+from ..results.turns import step_times
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.models import convolution_for, counts_for, parse_model, process_environment
@@ -377,16 +378,18 @@ def summarise(
                     f"{count} threads {wrong}; this is a fault of the program"
                 )
             difference = max(difference, *differences(reference, row["answer"]))
-    measured = {key: {r: row["step_time_s"] for r, row in rows.items()} for key, rows in samples.items()}
-    times = TypicalTimes(measured)
+    measured = {
+        key: {(r, 0, number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
+        for key, rows in samples.items()
+    }
+    times = Estimates(measured)
     rows = []
-    for (name, count), values in measured.items():
+    for name, count in measured:
         row = {
             "name": name,
             "threads": count,
-            "step_time_s": times.time((name, count)).value,
-            "iqr_s": spread(list(values.values())).iqr,
-            "samples": len(values),
+            **_with_interval("step_time_s", times.time((name, count))),
+            "samples": len(samples[name, count]),
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
         modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
@@ -400,6 +403,10 @@ def summarise(
         rows.append(row)
     rows.sort(key=lambda row: (row["threads"], not _is_peer(row["name"]), row["step_time_s"]))
     return {"rows": rows, "largest_difference": difference}
+
+
+def _turns(row: Mapping[str, Any]) -> Iterable[tuple[int, float]]:
+    return step_times(SimpleNamespace(**row)).items()
 
 
 def _with_interval(name: str, ratio: Estimate) -> dict[str, float]:
@@ -422,11 +429,16 @@ def _said_convolutions(forms: Mapping[str, int]) -> list[str]:
 def _table_line(row: Mapping[str, Any]) -> str:
     line = (
         f"{row['threads']:>7}  {row['name']:32} {row['samples']:>4} {row['step_time_s'] * 1e3:10.3f} "
-        f"{row['iqr_s'] * 1e3:8.3f}" + "".join(f" {row['step_time_s'] / s:10.2f}" for s in row["floors_s"].values())
+        f"{_half_width_ms(row):>8}" + "".join(f" {row['step_time_s'] / s:10.2f}" for s in row["floors_s"].values())
     )
     peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
     said = [_said_ratio(row, name, peer) for name, peer in peers.items() if name in row]
     return line + "   " * bool(said) + "; ".join(said)
+
+
+def _half_width_ms(row: Mapping[str, Any]) -> str:
+    known = "step_time_s_low" in row
+    return f"{(row['step_time_s_high'] - row['step_time_s_low']) / 2 * 1e3:.3f}" if known else ""
 
 
 def _roofline_lines(machine: Mapping[str, Any]) -> list[str]:
@@ -456,7 +468,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         *_said_convolutions(result["convolutions"]),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
-        f"{'threads':>7}  {'contestant':32} {'runs':>4} {'ms a step':>10} {'spread':>8}"
+        f"{'threads':>7}  {'contestant':32} {'runs':>4} {'ms a step':>10} {'+-':>8}"
         + "".join(f" {'x ' + floor:>10}" for floor in floors)
         + "   faster than PyTorch's best mode",
     ]

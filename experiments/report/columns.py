@@ -23,35 +23,24 @@ from ..tables.columns import (
 )
 from ..tables.numbers import interval, number, percent, percent_interval, time
 
-
-def _spread(row: Mapping[str, Any]) -> str:
-    return percent((row["upper_quartile_s"] - row["lower_quartile_s"]) / row["median_s"], 1)
-
-
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = count_column("threads")
+ROUNDS = Column("rounds", lambda r: f"{r['rounds']} in {r['generations']}", True)
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
 
-ANSWER = (
-    text_column("question"),
-    Column("compared", lambda r: f"{model_label(r['model'])} with {model_label(r['reference'])}"),
-    THREADS,
-    count_column("repetitions", "n"),
-    *ratio_columns("time ratio"),
-    VERDICT,
-)
+ANSWER = (text_column("question"), text_column("verdict", "answer"), text_column("amount", "by how much"), ROUNDS)
 SPEED = (
     MODEL,
     THREADS,
-    count_column("repetitions", "n"),
-    time_column("median_s", "median"),
-    Column("IQR", lambda r: _spread(r) if r["repetitions"] > 1 else "", True),
+    ROUNDS,
+    time_column("median_s", "time"),
     *ratio_columns("speedup", "speedup", 2),
     percent_column("efficiency", "efficiency", 1),
     *ratio_columns("time / fork-join"),
     VERDICT,
+    text_column("above_one", "why above 100 %"),
 )
 COUNTERS = (
     MODEL,
@@ -67,7 +56,7 @@ OWN_BEST = (
     THREADS,
     MODEL,
     text_column("granularity", "its best granularity"),
-    time_column("median_s", "median"),
+    time_column("median_s", "time"),
     ratio_columns("speedup", "speedup", 2)[0],
     *ratio_columns("time / fork-join at its best"),
     VERDICT,
@@ -79,7 +68,7 @@ AXIS = (
     THREADS,
     text_column("problem"),
     text_column("granularity"),
-    time_column("median_s", "median"),
+    time_column("median_s", "time"),
     *ratio_columns("ratio of times"),
     VERDICT,
 )
@@ -209,7 +198,7 @@ FACTORIAL = (
     text_column("creation"),
     text_column("barrier"),
     text_column("placement"),
-    time_column("median_s", "median"),
+    time_column("median_s", "time"),
     *ratio_columns("time / first cell"),
     text_column("note", ""),
 )
@@ -231,16 +220,6 @@ INTERFERENCE = (
     number_column("capacity", "capacity left", 3),
     *ratio_columns("slowdown", "slowdown"),
     percent_column("loss", "loss beyond capacity", 1),
-)
-DISTURBANCE = (
-    MODEL,
-    THREADS,
-    Column("CPU pressure (ms)", lambda r: number(r["pressure_some_us"] / 1e3, 1), True),
-    count_column("steal_ticks", "steal (ticks)"),
-    count_column("nonvoluntary_switches", "forced switches"),
-    Column("throttled (ms)", lambda r: number(r["throttled_us"] / 1e3, 1), True),
-    count_column("thermal_throttles", "slowed by heat"),
-    number_column("temperature_c", "hottest (\u00b0C)", 0),
 )
 FAILURE = (MODEL, THREADS, PLAN, text_column("reason"), text_column("message"))
 ENVIRONMENT = (text_column("entry"), text_column("value"))

@@ -13,12 +13,11 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
-from ..analysis.speeds import speed_table
 from ..analysis.study import Study
 from ..results.files import write_atomically, write_table
 from ..tables import Table
 from . import columns
-from .sections import records_of
+from .sections import speed_rows
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"
@@ -66,11 +65,11 @@ def extra_p(study: Study) -> dict[str, Any]:
     ]
     other = [a for a in study.axes if a not in numeric]
     measurements: dict[str, dict[str, list]] = {}
-    for (plan_id, model, threads), times in study.points.items():
+    for (plan_id, model, threads), times in study.turns.items():
         record = study.records[plan_id]
         path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), model])
         point = [float(threads), *(float(record[axis]) for axis in numeric)]
-        values = [times[r] for r in sorted(times)]
+        values = [times[turn] for turn in sorted(times)]
         measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
     for metrics in measurements.values():
         for entries in metrics.values():
@@ -107,7 +106,7 @@ def latex_tables(study: Study) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
     for plan_id in study.plan_ids():
-        chosen, rows = Table("speed", columns.SPEED, records_of(speed_table(study), plan_id)).cells()
+        chosen, rows = Table("speed", columns.SPEED, speed_rows(study, plan_id)).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)

@@ -21,7 +21,7 @@ from . import figures
 from .figures.style import FORMATS, save, save_asked
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
-from .render_text import render_text
+from .render_text import render_answers, render_text
 from .sections import Report, build
 from .words import plan_title
 
@@ -72,7 +72,8 @@ def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[s
         folder.mkdir(exist_ok=True)
         for plan_id in study.plan_ids():
             for name in figures.available_figures(study, plan_id):
-                figure, text = figures.draw(study, name, plan_id), figures.caption(study, name, plan_id)
+                column = "single" if name == report.first else "double"
+                figure, text = figures.draw(study, name, plan_id, column), figures.caption(study, name, plan_id)
                 stem = folder / figure_stem(study, plan_id, name)
                 for kind in FORMATS:
                     if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
@@ -103,8 +104,10 @@ def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     return [DrawnFigure(plan_id, "gantt", *texts)]
 
 
-def report_folder(out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = ()) -> str:
-    """Write the report of a folder, and return its tables, as text or JSON; see `write_report`."""
+def report_folder(
+    out_dir: str | os.PathLike, as_json: bool = False, formats: Sequence[str] = (), answers_only: bool = False
+) -> str:
+    """Write the report of a folder, and return its tables, as text or JSON, or its answers; see `write_report`."""
     for kind in formats:
         check_choice("--format", kind, FORMATS)
     study = load(out_dir)
@@ -112,7 +115,7 @@ def report_folder(out_dir: str | os.PathLike, as_json: bool = False, formats: Se
     page = write_study(study, report, Path(out_dir), formats)
     if as_json:
         return json.dumps({**render_json(report), "report": str(page)}, indent=1)
-    return f"{render_text(report)}\nReport: {page}"
+    return f"{(render_answers if answers_only else render_text)(report)}\nReport: {page}"
 
 
 def draw_folder(

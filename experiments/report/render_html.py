@@ -22,20 +22,9 @@ class DrawnFigure(NamedTuple):
     caption: str
 
     @property
-    def first(self) -> str:
-        """The caption's first sentence."""
-        first, stop, _ = self.caption.partition(". ")
-        return first + stop.rstrip()
-
-    @property
-    def rest(self) -> str:
-        """The caption's other sentences."""
-        return self.caption.partition(". ")[2]
-
-    @property
     def title(self) -> str:
         """What a reader who does not see the figure is told."""
-        return f"{self.name.replace('_', ' ')}: {self.first.removesuffix('.')}"
+        return f"{self.name.replace('_', ' ')}: {self.caption.partition('. ')[0].removesuffix('.')}"
 
     @property
     def inline_svg(self) -> Markup:
@@ -52,6 +41,7 @@ class DrawnFigure(NamedTuple):
 def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
     """Return the page."""
     parts = []
+    first = [figure for figure in figures if figure.name == report.first]
     for section in report.sections:
         shown = [f for name in section.figures for f in figures if (f.plan_id, f.name) == (section.plan_id, name)]
         if shown or not section.empty:
@@ -65,7 +55,7 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {"prose": prose, "unwrapped": unwrapped}
-    return environment.get_template("page.html").render(report=report, parts=parts, links=links)
+    return environment.get_template("page.html").render(report=report, first=first, parts=parts, links=links)
 
 
 def prose(text: str) -> Markup:

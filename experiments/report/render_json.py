@@ -18,6 +18,8 @@ def plain(value: Any) -> Any:
 def render_json(report: Report) -> dict[str, Any]:
     """Return facts, warnings, findings, and the rows of all tables by the tables' names."""
     answer: dict[str, Any] = {**report.facts, "warnings": list(report.warnings), "answers": []}
+    if report.answers.columns:
+        answer["in_short"] = [{key: plain(value) for key, value in row.items()} for row in report.answers.rows]
     for section in report.sections:
         answer["answers"] += section.answers
         for table in section.tables:

@@ -5,10 +5,30 @@ from __future__ import annotations
 from ..tables import text_table
 from .sections import Report, Section
 
+MOST_ANSWERS, MOST_WARNINGS = 22, 4  # with these the text has at most 40 lines
+
+
+def render_answers(report: Report) -> str:
+    """Return what `compare` prints: the table of answers, what was disturbed, and where the rest is."""
+    rows = report.answers.rows
+    lines = [report.title, ""]
+    if rows:
+        lines += text_table(report.answers.columns, rows[:MOST_ANSWERS])
+    if len(rows) > MOST_ANSWERS:
+        lines.append(f"({len(rows) - MOST_ANSWERS} more on the page)")
+    tables = [table for section in report.sections for table in section.tables if table.name == "failures"]
+    failures = [f"Not measured: {row['model']} on {row['threads']}: {row['message']}" for t in tables for row in t.rows]
+    lines += ["", *failures[:MOST_WARNINGS], *report.notes, *report.warnings[:MOST_WARNINGS]]
+    if (more := sum(max(0, len(said) - MOST_WARNINGS) for said in (failures, report.warnings))) > 0:
+        lines.append(f"({more} more on the page)")
+    return "\n".join(lines).rstrip() + "\n\nTimes, efficiencies, losses, bounds: `forktask report DIR`, or the page.\n"
+
 
 def render_text(report: Report) -> str:
-    """Return the tables and sentences that `compare` and `report` print."""
+    """Return all tables and sentences, as `report` prints them."""
     lines = [*report.notes, ""] if report.notes else []
+    if report.answers.rows:
+        lines += [report.title + ":", "", *text_table(report.answers.columns, report.answers.rows), ""]
     for section in report.sections:
         if section.in_terminal and not section.empty:
             lines += _section(section)

@@ -14,31 +14,38 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import factorial
-from ..analysis.accounting import accounting_table, inflation, layer_table, remarks
+from ..analysis.accounting import accounting_table, faster_blocks, layer_table, remarks
 from ..analysis.costs import cost_table
 from ..analysis.counters import counter_sentences, counter_table
-from ..analysis.disturbance import disturbance_table
+from ..analysis.estimates import EQUIVALENCE_BAND
 from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
-from ..analysis.limits import above_bounds, bound_table, floor_table
+from ..analysis.limits import bound_table, floor_table
 from ..analysis.memory import memory_table
 from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, speed_table
-from ..analysis.statistics import EQUIVALENCE_BAND, Estimate
 from ..analysis.study import Study
 from ..sampling.events import overhead_text
 from ..tables import Column, Table
+from ..tables.columns import text_column
 from ..tables.numbers import format_time
 from . import columns
 from .answers import answers
 from .figures import losses as losses_figure
 from .how_to_read import DEFINITIONS
-from .words import data_warning, gpu_text, machine_text, plan_title, t1_text
+from .words import conditions, data_warning, gpu_text, plan_title, t1_text
 
+RAW_DATA = (
+    "Beside this page: samples.jsonl, a line for each process and its turns; summary.csv; figures. `forktask report` "
+    "makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, ...)."
+)
 NAMED_PROBLEMS = 4  # a title that names more takes a page to read
+
+
+NO_ANSWERS = Table("in_short", (), [])
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All sections of a study, with title, facts and warnings; `opening` needs no glossary."""
+    """All sections of a study, with title, facts and warnings.
+
+    The first screen has the table of answers, or the paragraphs of `opening`, and the figure `first` beside them.
+    """
 
     title: str
     facts: Mapping[str, Any]
@@ -91,6 +101,8 @@ class Report:
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = field(default_factory=list)
     opening: Sequence[str] = ()
+    answers: Table = NO_ANSWERS
+    first: str = ""
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
@@ -103,11 +115,11 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
 def build(study: Study) -> Report:
     """Return the report of a study."""
     sections: list[Section] = []
+    rows = answers(study) if len(study.samples) else []
+    varying = [c for c in (text_column("plan"), columns.THREADS) if len({c.text(row) for row in rows}) > 1]
+    table = Table("in_short", (*varying, *columns.ANSWER), rows)
     if not len(study.samples):
         sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
-    else:
-        in_short = Table("in_short", columns.ANSWER, answers(study, main_plan(study)))
-        sections.append(Section(f"In short ({plan_title(study, main_plan(study))})", level=2, tables=[in_short]))
     if study.run.how_to_read:
         sections.append(
             Section("How to read the curves", level=2, sentences=[study.run.how_to_read], in_terminal=False)
@@ -132,6 +144,8 @@ def build(study: Study) -> Report:
         notes=[data_warning(study)] if study.smoke_test else [],
         warnings=study.warnings,
         sections=sections,
+        answers=table,
+        first="forest",
     )
 
 
@@ -156,9 +170,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_id=plan_id,
         ),
         Section(
-            "Every model and number of threads",
-            answers=above_bounds(study, plan_id, _inflations(study, plan_id)),
-            tables=[Table("speed", columns.SPEED, records_of(speed_table(study), plan_id))],
+            "Every model and number of threads", tables=[Table("speed", columns.SPEED, speed_rows(study, plan_id))]
         ),
     ]
     if plan_id in leading_plans(study):
@@ -261,11 +273,6 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             sentences=counter_sentences(study),
             tables=[Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))],
         ),
-        Section(
-            "Disturbances, sums over all repetitions",
-            tables=[Table("disturbances", columns.DISTURBANCE, records_of(disturbance_table(study), plan_id))],
-            in_terminal=False,
-        ),
     ]
 
 
@@ -356,20 +363,15 @@ def _closing_sections(study: Study) -> list[Section]:
             in_terminal=bool(failures),
         ),
         Section(
-            "Raw data",
+            "How it was measured",
             level=2,
-            sentences=[
-                "Beside this page: samples.jsonl has every measured run, a line of JSON each; summary.csv the typical "
-                "times; figures the pictures with their captions. `forktask report` makes this page from them again, "
-                "and writes them for other tools (`--csv`, `--latex`, ...)."
-            ],
+            sentences=[*(conditions(study, main_plan(study)) if len(study.samples) else ()), RAW_DATA],
             in_terminal=False,
         ),
-        Section("How to read this page", level=2, definitions=DEFINITIONS, in_terminal=False),
+        Section("Words", level=2, definitions=DEFINITIONS, in_terminal=False),
         Section(
             "Environment",
             level=2,
-            sentences=[text for text in [machine_text(study)] if text],
             tables=[Table("environment", columns.ENVIRONMENT, environment)],
             in_terminal=False,
             folded=True,
@@ -390,9 +392,12 @@ def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [walls + (times if busy else "")]
 
 
-def _inflations(study: Study, plan_id: str) -> dict[tuple[str, int], Estimate]:
-    points = {point: inflation(study, (plan_id, *point)) for point in study.points_of(plan_id)}
-    return {point: estimate for point, estimate in points.items() if estimate.count}
+def speed_rows(study: Study, plan_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `speed_table` of a plan, with the reasons of efficiencies above 1."""
+    return [
+        {**row, "above_one": faster_blocks(study, (plan_id, row["model"], row["threads"]), row["efficiency"])}
+        for row in records_of(speed_table(study), plan_id)
+    ]
 
 
 def _leaves(value: Any, name: str = "") -> list[tuple[str, str]]:

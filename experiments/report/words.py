@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
+from ..analysis.estimates import Estimate
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
-from ..analysis.statistics import Estimate
 from ..analysis.study import Study
 from ..results.rows import MachineRow, PlanRow
 from ..tables.numbers import format_time, plural
@@ -136,7 +136,7 @@ def find_text(mapping: Mapping[str, Any], *names: str) -> str:
 
 
 def conditions(study: Study, plan_id: str) -> list[str]:
-    """Return the conditions of a figure for its caption: work, kernels, repetitions, machine."""
+    """Say how a plan was measured: work, kernels, generations, machine."""
     plan = study.plans[plan_id]
     samples = study.samples[study.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
@@ -167,8 +167,8 @@ def conditions(study: Study, plan_id: str) -> list[str]:
         f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
-        f"Each point is {'1 repetition' if count == '1' else f'{count} repetitions'}, each in a process of its own, in "
-        "random order within blocks of all configurations; a step time is the slope between two run lengths, after "
-        "warm-up" + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
+        f"{count} generations of processes, one process for each model and number of threads; a step time is the slope "
+        "between two run lengths, after warm-up"
+        + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(study),
     ]

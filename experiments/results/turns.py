@@ -41,15 +41,36 @@ def disturbed_rounds(rounds: RoundsRow) -> set[int]:
     return found | standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
 
 
+def quiet_turns(sample: SampleRow, disturbed: Set[int]) -> dict[int, float]:
+    """Return the step times of turns outside of disturbed rounds; all of them where too few others are left, or noise
+    hides the step in those."""
+    times = step_times(sample)
+    quiet = {number: time for number, time in times.items() if number not in disturbed}
+    return quiet if len(quiet) >= LEAST_SHARE * len(times) and median(quiet.values()) > 0 else times
+
+
+def turns_of(
+    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]
+) -> dict[tuple[str, int, str, int], dict[tuple[int, tuple[str, int, int], int], float]]:
+    """Return the positive, undisturbed step times of each (plan_id, interference, model, threads) by generation,
+    session (plan_id, interference, group) and round."""
+    disturbed = {(r.plan_id, r.interference, r.repetition, r.group): disturbed_rounds(r) for r in rounds}
+    found: dict[tuple[str, int, str, int], dict] = {}
+    for row in samples:
+        session = (row.plan_id, row.interference, row.group)
+        quiet = quiet_turns(row, disturbed.get((row.plan_id, row.interference, row.repetition, row.group), set()))
+        turns = {(row.repetition, session, number): time for number, time in quiet.items() if time > 0}
+        if turns:
+            found.setdefault((row.plan_id, row.interference, row.model, row.threads), {}).update(turns)
+    return found
+
+
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:
     """Return the median over a sample's turns of the step time and of what a run costs besides its steps, in seconds.
 
     Disturbed rounds are left out where enough others are left, from which noise does not hide the step.
     """
-    times = step_times(sample)
-    chosen = [number for number in times if number not in disturbed]
-    if len(chosen) < LEAST_SHARE * len(times) or median(times[number] for number in chosen) <= 0:
-        chosen = list(times)
-    step_s = median(times[number] for number in chosen)
+    times = quiet_turns(sample, disturbed)
+    step_s = median(times.values())
     shorts = dict(zip(sample.rounds, sample.short_times_s, strict=True))
-    return step_s, median(shorts[number] for number in chosen) - sample.short_steps * step_s
+    return step_s, median(shorts[number] for number in times) - sample.short_steps * step_s

@@ -141,6 +141,9 @@ def describe_models() -> str:
     return "; ".join(parts)
 
 
+AGAIN = "again"
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model with its options. `str(spec)` is the canonical form: options in the records' order, defaults left out.
@@ -150,14 +153,18 @@ class ModelSpec:
     model : ExecutionModel
     options, binding : Record
         Of the model's types.
+    again : int
+        Above 0: a further contestant of the same model, written `again=1`, with which the model is compared (A/A).
     """
 
     model: ExecutionModel
     options: Any
     binding: Any
+    again: int = 0
 
     def __str__(self) -> str:
         chosen = {**self.options.differences(), **self.binding.differences()}
+        chosen |= {AGAIN: self.again} if self.again else {}
         return ":".join([self.model.name, *(f"{name}={value}" for name, value in chosen.items())])
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -189,8 +196,12 @@ def parse_model(text: str) -> ModelSpec:
     if not model.is_built:
         raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
     given: dict[str, Any] = {}
+    again = 0
     for pair in pairs:
         option, equals, value = pair.partition("=")
+        if option == AGAIN and value.isdecimal() and not again:
+            again = int(value)
+            continue
         if not equals or option not in model.fields:
             known = ", ".join(model.fields) or "none"
             raise UsageError(
@@ -203,7 +214,7 @@ def parse_model(text: str) -> ModelSpec:
         record(**{name: value for name, value in given.items() if name in record.__struct_fields__})
         for record in (model.options, model.binding)
     )
-    return ModelSpec(model, options, binding)
+    return ModelSpec(model, options, binding, again)
 
 
 def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:

@@ -16,12 +16,11 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
+from ..analysis.estimates import NOTHING, Estimate
 from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial
-from ..analysis.statistics import Estimate
 from ..analysis.study import Study
-from ..analysis.typical import NOTHING
 from ..bounds.bounds import graph_bounds_of
 from ..results.files import write_atomically
 from ..results.folder import read_results
@@ -244,8 +243,8 @@ def error_text(table: pd.DataFrame) -> str:
         return "Nothing was measured on more than one thread, so the error of the simulation is not known."
     each = known.loc[known["error"].abs().groupby(known["model"]).idxmax()]
     worst = each.loc[each["error"].abs().idxmax()]
+    median = known["error"].abs().median()
     return (
-        f"At the {len(known)} measured points with several threads the simulated time differs from the measured one by "
-        f"{known['error'].abs().median():.1%} (median), at most {worst['error']:+.1%} ({worst['model']} on "
-        f"{worst['threads']} threads)."
+        f"Error at points measured on several threads ({len(known)}): median {median:.1%}, at most "
+        f"{worst['error']:+.1%} ({worst['model']} on {worst['threads']} threads)."
     )

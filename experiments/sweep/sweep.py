@@ -69,7 +69,7 @@ class Sweep:
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> MachineRow, optional
         By default the machine's limits are measured, and its capacity again at the beginning of each repetition.
-    undecided : callable (samples) -> set of config ids or None, optional
+    undecided : callable (results) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
         is no question, so that all are.
     """
@@ -82,7 +82,7 @@ class Sweep:
     plan_row: Any = plan_row
     environment: Mapping[str, Any] | None = None
     machine_row: Any = None
-    undecided: Callable[[Sequence[SampleRow]], set[str] | None] | None = None
+    undecided: Callable[[Results], set[str] | None] | None = None
     checks: dict[str, str] = field(init=False, default_factory=dict)  # by plan_id
 
     def run(self) -> Results:
@@ -189,7 +189,7 @@ class Sweep:
         for repetition, parts in groupby(self._parts(results), key=lambda part: part.repetition):
             parts, wanted, stage = list(parts), None, f"repetition {repetition + 1}{of}"
             if repetition and limited:
-                wanted = self.undecided(results.of(SampleRow))
+                wanted = self.undecided(results)
                 if wanted is not None and not wanted:
                     spent = format_seconds(schedule.spent_s)
                     schedule.say(f"every verdict is decided after {repetition} repetitions ({spent})")

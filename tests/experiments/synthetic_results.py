@@ -159,8 +159,11 @@ OTHERS = {
 
 
 def completed(row: dict) -> dict:
-    """A row with every field of its kind."""
-    return {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
+    """A row with every field of its kind; a sample has one turn, unless it has its own."""
+    found = {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
+    if row["kind"] == "sample" and found["rounds"] == OF_TURNS["rounds"]:
+        found |= {"short_times_s": [0.1], "long_times_s": [0.1 + 20 * found["step_time_s"]]}
+    return found
 
 
 def typed(rows):
@@ -366,8 +369,6 @@ def synthetic_rows(
                     "position": position,
                     "step_time_s": step,
                     "fill_time_s": 0.3 * step,
-                    "short_times_s": [10.3 * step],
-                    "long_times_s": [30.3 * step],
                     "warmup_times_s": [1.2 * step],
                     "prepare_s": 2e-3 + (record or 0) + (close or 0),
                     "record_s": record,

@@ -7,9 +7,9 @@ import pytest
 from experiments.synthetic_results import block_times, plan_row, step_time, study_of, synthetic_rows
 from experiments.test_analysis import made_up_machine
 
+from forktask.experiments.analysis.estimates import Estimate
 from forktask.experiments.analysis.gains import gain_table, promise
 from forktask.experiments.analysis.limits import bound_table, serial_profiles
-from forktask.experiments.analysis.statistics import Estimate
 from forktask.experiments.bounds.bounds import GraphBounds
 from forktask.experiments.report import figures
 from forktask.experiments.report.sections import build

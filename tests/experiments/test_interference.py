@@ -58,8 +58,6 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
     assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
     save(figure, tmp_path / "f.svg")
-    assert "only spin" in figures.caption(study, "interference", plan_id)
-    assert "exchanges CPUs" in figures.caption(study, "interference", plan_id)
     text = render_text(build(study))
     assert "Beside other processes" in text and "CPU swaps per s" in text
 

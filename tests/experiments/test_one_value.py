@@ -58,7 +58,7 @@ class Numbers:
 
 def tables_of(report):
     """The rows of a report's tables, by the tables' names."""
-    found = {}
+    found = {report.answers.name: list(report.answers.rows)}
     for section in report.sections:
         for table in section.tables:
             found.setdefault(table.name, []).extend(table.rows)
@@ -90,7 +90,10 @@ def collect(study):
             times = row["median_s"] / numbers["step time", reference]
             numbers.add("time / fork-join", point, times, "quotient of step times")
     for row in tables.get("in_short", ()):
-        point, other = ((row["plan_id"], row[side], row["threads"]) for side in ("model", "reference"))
+        point = (row["plan_id"], row["model"], row["threads"])
+        other = (row["plan_id"], row["reference"], row["threads"])
+        if row["reference"] == "serial":
+            other = best_serial(study, row["plan_id"])
         ratio(point, other, row, "in short")
     for row in tables.get("floors", ()):
         if serial := best_serial(study, row["plan_id"]):
@@ -113,7 +116,7 @@ def collect(study):
         total = sum(row[f"{phase}_s"] for phase in phases_of(study, row["plan_id"]))
         if row["timed"] == "wall":
             numbers.add("step time", point, total, "sum of phases")
-        elif (row["plan_id"], "serial", 1) in study.points:
+        elif (row["plan_id"], "serial", 1) in study.turns:
             inflation = [r["inflation"] for r in tables["accounting"] if same_point(r, point)]
             serial = numbers["step time", (row["plan_id"], "serial", 1)]
             numbers.add("inflation", point, total * row["threads"] / serial, "sum of phases")
@@ -214,6 +217,8 @@ def check_figures(study, tables, numbers):
         serial = best_serial(study, plan_id)
         for name in figures.available_figures(study, plan_id):
             names.add(name)
+            if name == "forest":
+                continue  # its points are those of a table (test_plots)
             figure = figures.draw(study, name, plan_id)
             for text in (figure._suptitle.get_text(), figures.caption(study, name, plan_id)):
                 for t1 in re.findall(r"T_?1\$? = (\d+(?:\.\d+)? \S?s)", text):
@@ -306,7 +311,7 @@ def test_equal_names_have_equal_values(sweep, noise):
     settings, wanted = SWEEPS[sweep]
     study = study_of(synthetic_rows(**settings, repeats=7, noise=noise, seed=3))
     tables, numbers = collect(study)
-    assert len(times(numbers)) == len(study.points)
+    assert len(times(numbers)) == len(study.turns)
     check_sentences(study, tables, numbers)
     assert wanted <= check_figures(study, tables, numbers)
 
@@ -349,7 +354,7 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     out = str(tmp_path / "out")
     arguments = "compare --network lenet5 --batch 32 --models serial,forkjoin,tasks,taskiter --threads 1 --quick --out"
     assert main([*arguments.split(), out]) == 0
-    shown = capsys.readouterr().out
+    assert len(capsys.readouterr().out.splitlines()) <= 40
     study = load(out)
     tables, numbers = collect(study)
     check_sentences(study, tables, numbers)
@@ -357,8 +362,7 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     (plan_id,) = study.plan_ids()
     t1 = format_time(numbers["step time", (plan_id, "serial", 1)])
     page = (tmp_path / "out" / files.REPORT).read_text(encoding="utf-8")
-    for text in (shown, page, (tmp_path / "out" / "figures" / "speedup.txt").read_text(encoding="utf-8")):
-        assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", text)) == {t1}
+    assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", page)) == {t1}
 
 
 def test_a_second_value_is_found(tmp_path):

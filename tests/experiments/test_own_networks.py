@@ -159,6 +159,8 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
     """Check a sweep over an argument: rows with a plan each, a column and a table of ratios by its name, no batch."""
     (program / "grain.toml").write_text(SWEEP)
     assert main(["run", "grain.toml", "--out", "swept"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert main(["report", "swept"]) == 0
     said = capsys.readouterr().out
     assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
     rows = read_results(program / "swept").of(PlanRow)

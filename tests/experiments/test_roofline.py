@@ -10,7 +10,7 @@ from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.cython_src.typed_text import rounded
-from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, kernel_sentence, roofline_table
+from forktask.experiments.analysis.roofline import bound_sentences, floors_by_phase, roofline_table
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.bounds.bounds import machine_rates, roofline_floor
 from forktask.experiments.report import figures
@@ -123,7 +123,6 @@ def test_the_answer_is_said_in_a_sentence():
     assert " by memory" in by_memory
     total = sum(map(sum, floors.values()))
     assert f"floor of {rounded(total * 1e3)} ms" in one and "times that floor" in one
-    assert "takes" in kernel_sentence(study, plan_id) and "of its roof" in kernel_sentence(study, plan_id)
     text = render_text(build(study))
     assert "What bounds the kernels" in text and one in text
 
@@ -155,6 +154,5 @@ def test_without_peak_nothing_is_said():
     study = study_of(rows)
     plan_id = main_plan(study)
     assert not len(roofline_table(study, plan_id)) and bound_sentences(study, plan_id) == []
-    assert kernel_sentence(study, plan_id) == ""
     assert "peak and bandwidth" in figures.FIGURES["roofline"].missing(study, plan_id)
     assert "got 0" in figures.FIGURES["bound"].missing(study, plan_id)

@@ -22,7 +22,7 @@ from forktask.cython_src.graphs.task_bench import replica
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.statistics import ratio_interval
+from forktask.experiments.analysis.estimates import Estimates
 from forktask.experiments.sampling.models import make_executor
 
 LADDER = ["tasks:taskwait=loop", "tasks:taskwait=iteration", "tasks:taskwait=none"] + [
@@ -79,8 +79,10 @@ def main():
     size = f"{plan.name}, {plan.num_tasks} tasks"
     print(f"{size}, {arguments.rounds} rounds of {count} steps on {arguments.threads} threads")
 
+    estimates = Estimates({name: {(r, 0, 0): time for r, time in of.items()} for name, of in times.items()})
+
     def ratio(a, b):
-        found = ratio_interval(times[a], times[b])
+        found = estimates.ratio(a, b)
         return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
     for name in models:

@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from ....cython_src.errors import UsageError, check_choice
 from ...analysis.speeds import leading_plans, main_plan
 from ...analysis.study import Study
-from ..words import data_warning
 from .style import COLUMN_WIDTH_IN, style_parameters
 
 
@@ -71,9 +70,6 @@ def draw(study: Study, figure: str = "speedup", plan_id: str | None = None, colu
 
 
 def caption(study: Study, figure: str, plan_id: str | None = None) -> str:
-    """Return the caption, with all that a sceptical reader needs, as one paragraph of plain text."""
+    """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
     check_choice("the figure", figure, FIGURES)
-    sentences = FIGURES[figure].caption(study, plan_id or main_plan(study))
-    if study.smoke_test:
-        sentences.append(data_warning(study))
-    return " ".join(s for s in sentences if s)
+    return " ".join(filter(None, FIGURES[figure].caption(study, plan_id or main_plan(study))))

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
-from ...analysis.statistics import EQUIVALENCE_BAND
 from ...analysis.study import Study
 from .style import GREY, ModelStyle, marker_look
 

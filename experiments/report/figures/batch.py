@@ -50,5 +50,4 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    what = f"{_counted(study, plan_id)[0].capitalize()} per second over the batch size."
-    return caption_over_plans(study, plan_id, study.siblings(plan_id, "batch"), what)
+    return caption_over_plans(f"{_counted(study, plan_id)[0].capitalize()} per second over the batch.")

@@ -8,11 +8,12 @@ from matplotlib.ticker import FuncFormatter
 
 from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.study import Study
-from ..words import axes_text, conditions
+from ..words import axes_text
 from .heading import header
 from .roofline import BOUND_COLORS
 from .style import add_legend, new_figure, panel_title
 
+NAMED = 3  # in the caption
 RANK, ONE_FOR = 3.5, "study"
 PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24
@@ -23,7 +24,7 @@ def _plans(study: Study) -> list[str]:
     return [
         plan_id
         for plan_id in study.plan_ids()
-        if (plan_id, "serial", 1) in study.points and floors_by_phase(study, plan_id, 1)
+        if (plan_id, "serial", 1) in study.turns and floors_by_phase(study, plan_id, 1)
     ]
 
 
@@ -87,15 +88,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences: the answers first."""
     said = []
-    for each in _plans(study):
+    for each in _plans(study)[:NAMED]:
         step = study.typical_time((each, "serial", 1)).value / sum(map(sum, floors_by_phase(study, each, 1).values()))
-        share = f"{memory_share(study, each):.0%} of the floor"
-        said.append(f"{_label(study, each)}: {share}, step {step:.2f} times the floor")
+        said.append(f"{_label(study, each)} {memory_share(study, each):.0%}, step {step:.2f} times the floor")
     return [
-        f"Bound by memory on one thread: {'; '.join(said)}.",
-        "(a) The roofline floor of the step, loop by loop the longer of operations at the measured peak and bytes, "
-        "each region once, at the measured bandwidth, over the time of the serial step; a bar longer than the step "
-        "means that data stayed in caches. (b) The part of each phase's floor in loops whose bytes take longer than "
-        "their operations.",
-        *conditions(study, plan_id)[1:],
+        f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",
+        "(a) Floor over serial step, (b) that share by phase. Above 1 data stayed in caches.",
     ]

@@ -12,19 +12,11 @@ from matplotlib.lines import Line2D
 
 from ...analysis.limits import BOUND_NAMES, bound_of
 from ...analysis.names import is_gpu
-from ...analysis.statistics import CONFIDENCE
 from .style import GREY
 
 ALIKE = 0.005  # bounds that differ by less at every number of threads are one line with two names
 _DASHES = {"area": (4, 2), "forkjoin": (1, 1.2), "taskgraph": (6, 1.5, 1, 1.5), "taskiter": (8, 1.5), "brent": (2, 3)}
 _SHORT = {"area": "area", "forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "brent": "Brent"}
-_MEANINGS = {
-    "area": "area bound, work over the measured capacity of that many threads, for every model",
-    "forkjoin": "fork-join bound, the sum over loops of max(work / capacity, longest block), for a barrier after each",
-    "taskgraph": "max(area, span), with the longest chain of dependent blocks, for a barrier between steps",
-    "taskiter": "max(area, cycle mean), with the longest cycle of the graph closed over steps, for steps that overlap",
-    "brent": "Brent's bound, the least that tasks reach if no thread idles beside a ready task and they cost nothing",
-}
 
 
 class BoundLine(NamedTuple):
@@ -117,22 +109,3 @@ def bound_handles(lines: Sequence[BoundLine]) -> list[Line2D]:
     return [
         Line2D([], [], color=GREY, linewidth=0.8, dashes=_DASHES[line.names[0]], label=line.label) for line in lines
     ]
-
-
-def bound_sentence(lines: Sequence[BoundLine], drawn: str = "Thin grey lines") -> str:
-    """Return what the lines mean, for a caption; empty without any."""
-    if not lines:
-        return ""
-    meant = "; ".join(_MEANINGS[name] for name in dict.fromkeys(name for line in lines for name in line.names))
-    known = any(np.isfinite(line.low).any() for line in lines)
-    band = (
-        f"grey bands: {CONFIDENCE:.0%} intervals, from the spread of the serial runs, of their profiles and of the "
-        "capacity"
-        if known
-        else "without intervals, which need two repetitions"
-    )
-    return (
-        f"{drawn}: {meant}. All come from block durations of serial runs with the event log on, scaled to the serial "
-        f"time; {band}. They hold for blocks that take as long as in the serial run: a point beyond them has faster "
-        "blocks."
-    )

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import BARRIERS, effect_table, factorial_table
-from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
-from ..words import blocks_text, conditions
+from ..words import blocks_text
 from .axes import equivalence_band, ratio_axis, series
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
@@ -73,11 +73,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "(a) Step time of the task models made by three switches: creation (eager or replayed), barrier (after each "
-        "loop, each iteration, or none), placement (stealing or partitioned); eager tasks cannot be partitioned. (b) "
-        "Attribution of the change from (eager, loop, stealing) to (replayed, none, partitioned): for each switch the "
-        "geometric mean of its effect over all orders of switching that exist; the three multiply up to the whole. "
-        f"Markers: typical times and their ratios, bars: {CONFIDENCE:.0%} intervals of ratios within repetition "
-        f"blocks; grey: differences below {EQUIVALENCE_BAND:.0%}.",
-        *conditions(study, plan_id),
+        "(a) Step time by creation, barrier and placement of tasks; eager tasks cannot be partitioned. (b) Effect of "
+        "each switch, its geometric mean over all orders of switching; the three multiply up to the whole.",
+        f"Bars: 95 % intervals; grey: below {EQUIVALENCE_BAND:.0%}.",
     ]

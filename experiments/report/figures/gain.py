@@ -11,9 +11,7 @@ from matplotlib.lines import Line2D
 
 from ...analysis.gains import gain_table
 from ...analysis.names import NETWORK
-from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
-from ..words import machine_text
 from .heading import header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
@@ -120,11 +118,7 @@ def _reach(row: dict, name: str) -> np.ndarray:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "Each point is a plan: a network, a batch (markers) and a granularity. Promised: the sum over loops of "
-        "max(work / capacity, longest block), over max(work / capacity, maximum cycle mean), from block durations of "
-        "serial runs. Gained: time of a step of the better fork-join form over that of the fastest taskiter.",
-        f"Bars: {CONFIDENCE:.0%} intervals. Above the line fork-join loses more than its bound says (barriers "
-        "themselves, uneven shares); below it taskiter does not reach its own bound. Below 1 taskiter is slower. "
-        "Arrows: points outside of the axes, far from all others, with promise and gain.",
-        machine_text(study),
+        "A point is a plan. Promised: fork-join bound over max(area, cycle mean). Gained: time of the better fork-join "
+        "form over that of the fastest taskiter. Above the line fork-join loses more than its bound says; below it "
+        "taskiter does not reach its own. Bars: 95 % intervals; arrows: points beyond the axes."
     ]

@@ -10,7 +10,7 @@ from matplotlib.ticker import StrMethodFormatter
 from ...analysis.gpu import EPOCH_SAMPLES
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.study import Study
-from ..words import conditions, samples_word
+from ..words import samples_word
 from .axes import log2_axis, series
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -66,6 +66,5 @@ def caption(study: Study, plan_id: str) -> list[str]:
     several = max(threads for _, threads in study.points_of(plan_id)) > 1
     return [
         f"Time of an epoch of {EPOCH_SAMPLES:,} {samples_word(study, plan_id)} over the batch, from step times alone.",
-        "Models of several threads ran on the number that is fastest." if several else "",
-        *conditions(study, plan_id),
+        "Models of several threads: on the fastest number." if several else "",
     ]

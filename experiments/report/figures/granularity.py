@@ -36,9 +36,4 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_over_plans(
-        study,
-        plan_id,
-        study.siblings(plan_id, GRANULARITY),
-        "Time of one step over the number of tasks it is cut into.",
-    )
+    return caption_over_plans("Time of a step over the number of its tasks.")

@@ -6,9 +6,8 @@ from matplotlib.figure import Figure
 
 from ...analysis.interference import interference_table, label_with_preemption
 from ...analysis.names import INTERFERENCE
-from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
-from ..words import blocks_text, conditions
+from ..words import blocks_text
 from .axes import series, with_gaps
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
@@ -77,11 +76,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "(a) Step time beside spinning processes, one on each of the last CPUs, over that of the same model without, "
-        "paired by repetition; dotted: what the CPU time taken explains, from threads that only spin beside the same "
-        "processes. (b) Slowdown times the capacity that is left, less one: time in which CPUs were there and not "
-        f"used, or used for nothing. Markers: quotients of typical times, bars: {CONFIDENCE:.0%} intervals. "
-        'Task models with "stay" leave each thread on its CPU, as all other models do; with "swap" a worker that waits '
-        "exchanges CPUs with one that lost its own.",
-        *conditions(study, plan_id),
+        "(a) Step time beside spinning processes over that without; dotted: what the CPU time taken explains. (b) "
+        "Slowdown times the capacity left, less one: CPU time that was there and not used. stay: threads keep their "
+        "CPU; swap: waiting workers exchange CPUs with preempted ones. Bars: 95 % intervals."
     ]

@@ -14,7 +14,6 @@ from matplotlib.ticker import FuncFormatter
 from ...analysis.accounting import layer_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.study import Study
-from ..words import conditions
 from .heading import plan_header
 from .style import COLORS, add_legend, new_figure, panel_title
 
@@ -163,11 +162,7 @@ def _others_text(others: Sequence[str]) -> str:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
-        "(a) Busy time of one step by layer, forward and backward together, summed over all workers; numbers are "
-        "shares; in deep networks the layers of a block are one. The serial bar is the serial time of this plan. A "
-        "longer bar means that blocks ran slower side by side. (b) Operations per second of busy time over one "
-        "thread's measured peak (those of direct convolutions: Winograd's form needs fewer and may pass it); layers "
-        f"without arithmetic, or below 0.5% of the time, and all but the {MAX_RATES} longest are left out. Shares are "
-        "means over repeats with the event log on, apart from those that were timed.",
-        *conditions(study, plan_id),
+        "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "
+        f"side by side. (b) Operations per busy second over one thread's peak, the {MAX_RATES} longest; Winograd "
+        "counts as direct convolution. Means over profiles."
     ]

@@ -14,7 +14,6 @@ from msgspec import structs
 from ...analysis.losses import LOSSES
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.study import Study
-from ..words import conditions
 from .heading import plan_header
 from .style import add_legend, new_figure, panel_title, style_parameters
 
@@ -108,21 +107,17 @@ def _label(row: Mapping[str, Any], threads: bool = True) -> str:
 def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the sentences about the bars."""
     sentences = [
-        "(a) Wall time of an iteration of a logged run, divided by what its threads did; the parts of a bar sum to the "
-        "measured time, the line. Parts that are negative lie left of zero. Useful work is the time that the same "
-        "blocks take in a logged serial run. "
-        + "; ".join(f"{loss.label}: {loss.meaning}" for loss in LOSSES.values())
-        + "."
+        "(a) Time of an iteration of a logged run, by what its threads did; useful: the time of the same blocks in a "
+        "logged serial run."
     ]
     reference, others = compared(rows)
     if others:
         sentences.append(
-            f"(b) By which part each cause makes task models quicker than {model_label(reference['model'])} (to the "
-            f"right) or slower; the line is the whole difference."
+            f"(b) What each cause makes task models faster than {model_label(reference['model'])} (right) or slower."
         )
     return sentences
 
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return [*losses_caption(rows_of(study, plan_id)), *conditions(study, plan_id)]
+    return losses_caption(rows_of(study, plan_id))

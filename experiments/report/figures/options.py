@@ -6,12 +6,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import GRANULARITY, axis_label, model_rank
 from ...analysis.speeds import PER, axis_table
-from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ...tables.numbers import plural
-from ..words import blocks_text, conditions
+from ..words import blocks_text
 from .axes import equivalence_band, ratio_axis, series
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -76,16 +76,10 @@ def caption(study: Study, plan_id: str) -> list[str]:
     table = _ratios(study, plan_id)
     axes = dict(zip(table["axis"], table["baseline"], strict=True))
     panels = ", ".join(
-        f"({letter}) {axis_label(axis)}, over {baseline}"
+        f"({letter}) {axis_label(axis)}, over {baseline}" + (f", per {PER[axis]}" if axis in PER else "")
         for letter, (axis, baseline) in zip("abc", list(axes.items())[:MAX_PANELS], strict=False)
     )
     return [
-        f"Time of a step with one value of an option over that with its first value, all other options, the model and "
-        f"the number of threads being equal: {panels}. Below 1 is faster. Markers: quotients of typical times; bars: "
-        f"{CONFIDENCE:.0%} intervals of ratios paired by repetition block; grey: differences below "
-        f"{EQUIVALENCE_BAND:.0%}, taken as none.",
-        " ".join(f"Along {axis_label(axis)}, times are those of a {PER[axis]}." for axis in axes if axis in PER),
-        "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
-        "only; this was checked before anything was drawn.",
-        *conditions(study, plan_id)[2:],
+        f"Time with one value of an option over that with its first, all else equal: {panels}. Bars: 95 % intervals; "
+        f"grey: below {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
     ]

@@ -9,15 +9,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
-from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND
 from ...analysis.study import Study
 from ...tables.numbers import plural
-from ..words import conditions
 from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
-from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
+from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -115,14 +114,9 @@ def _bounds(
     return bound_lines(pd.DataFrame(rows), set(models) - {"serial"}, "s", "x")
 
 
-def caption_over_plans(study: Study, plan_id: str, plan_ids: Sequence[str], what: str) -> list[str]:
+def caption_over_plans(what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
-    gpu = any(map(is_gpu, study.samples["model"]))
-    of_gpu = ", of each model of a GPU over that of gpu_forkjoin" if gpu else ""
     return [
-        f"(a) {what} (b) Time of each task model over that of the better fork-join form of the same plan and "
-        f"threads{of_gpu}. Markers: typical times and their quotients; bars and bands: {CONFIDENCE:.0%} intervals, "
-        f"in (b) of ratios paired by repetition block; grey: differences below {EQUIVALENCE_BAND:.0%}.",
-        bound_sentence(_bounds(study, plan_ids), "Thin grey lines in (a), on as many threads"),
-        *conditions(study, plan_id)[1:],
+        f"(a) {what} (b) Time over that of the better fork-join form of the same plan. Bars and bands: 95 % intervals; "
+        f"grey: below {EQUIVALENCE_BAND:.0%}."
     ]

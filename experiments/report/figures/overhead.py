@@ -12,7 +12,6 @@ from ...analysis.names import base_model, is_gpu, model_label
 from ...analysis.speeds import better_forkjoin, on_most_threads
 from ...analysis.study import Study
 from ...tables.numbers import format_time, plural
-from ..words import conditions
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
@@ -114,13 +113,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     own = study.samples[study.samples["plan_id"] == plan_id]
-    records = "record_s" in own and own["record_s"].notna().any()
-    spent = "recording the graph, closing it over iterations, the rest of its preparation" if records else "preparation"
-    of_gpu = ", of models of a GPU over that of gpu_forkjoin" if any(map(is_gpu, own["model"])) else ""
+    of_gpu = "; models of a GPU over gpu_forkjoin" if any(map(is_gpu, own["model"])) else ""
     return [
-        f"(a) What each model spends once: {spent}, and how much longer its first iteration takes than a steady one "
-        "(cold caches included; it meets every model). (b) Mean time per iteration of a run of n iterations, one-time "
-        f"costs included, over the steady step time of the better fork-join form{of_gpu}; where two curves cross, the "
-        "costs are earned back. Step times are the typical times of the tables, costs medians.",
-        *conditions(study, plan_id),
+        "(a) What each model spends once, and how much longer its first iteration takes than a later one. (b) Mean "
+        "time per iteration of a run of n, one-time costs included, over the step of the better fork-join "
+        f"form{of_gpu}: where curves cross, costs are earned back."
     ]

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ...analysis.estimates import NOTHING, Estimate
 from ...analysis.limits import bound_of, bound_table, speedup_bound
 from ...analysis.names import (
     GRANULARITY,
@@ -21,13 +22,10 @@ from ...analysis.names import (
     value_text,
 )
 from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns
-from ...analysis.statistics import CONFIDENCE, Estimate
 from ...analysis.study import Point, Study
-from ...analysis.typical import NOTHING
 from ...tables.numbers import format_time
-from ..words import conditions
 from .axes import dodged, log2_axis, power_ticks, series, x_axis
-from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
+from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
@@ -215,26 +213,9 @@ def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     axis = _axis(study, plan_id)
-    plans = _plans(study, plan_id, axis)
-    serial = (
-        "its own fastest serial run, because the values are different work"
-        if axis in OTHER_WORK
-        else "the fastest serial run at any of them"
-    )
+    serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
     return [
-        f"Speedup (above) and efficiency, speedup divided by threads (below), over threads: a curve for each value of "
-        f"{axis_label(axis)}, over {serial}; a panel for each model, in the fastest of its measured forms.",
-        f"Markers: quotients of typical times; bars and bands: {CONFIDENCE:.0%} intervals of ratios paired by "
-        "repetition block. Points of one thread count stand side by side in the lower panels for legibility.",
-        bound_sentence(
-            [
-                line
-                for model in _models(study, plans)
-                for line in _bounds(study, plan_id, best_serial(study, plan_id), model)
-            ],
-            "Thin lines without markers, in the colours of the values, the bound that holds for the panel's model",
-        ),
-        "Plans with different options may sum in another order, so that weights agree bit for bit within each plan "
-        "only; this was checked before anything was drawn.",
-        *conditions(study, plan_id)[2:],
+        f"Speedup (above) and efficiency (below) over threads: a curve for each value of {axis_label(axis)}, over "
+        f"{serial}; a panel for each model, in its fastest form. Bars and bands: 95 % intervals. Thin lines: the bound "
+        "of the panel's model."
     ]

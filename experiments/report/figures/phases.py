@@ -12,12 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ...analysis.names import model_label, model_rank
 from ...analysis.phases import BUSY, phase_bound_table, phase_table, phases_of
-from ...analysis.statistics import CONFIDENCE
 from ...analysis.study import Study
-from ...tables.numbers import format_time
-from ..words import conditions, t1_text
 from .axes import (
-    SLOWEST_SPEEDUP,
     dodged,
     log2_axis,
     mark_physical_cores,
@@ -29,7 +25,7 @@ from .axes import (
     with_gaps,
     x_axis,
 )
-from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
+from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -138,22 +134,10 @@ def _tops(tables) -> list[tuple[pd.Series, pd.Series]]:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    phases, short = _shown(study, plan_id)
-    serial = _rows(study, plan_id)
-    serial = serial[serial["model"] == "serial"]
-    times = ", ".join(f"{phase} {format_time(serial[f'{phase}_s'].iloc[0])}" for phase in phases) if len(serial) else ""
+    _, short = _shown(study, plan_id)
     return [
-        f"Speedup (above; values below {SLOWEST_SPEEDUP:g} are written at the edge) and efficiency, speedup divided by "
-        f"threads (below), of each phase of a step over the same phase of the fastest serial run of the problem.",
-        f"Serial times of this plan: {times}." if times else "",
-        "Full markers: wall times, from the end of the phase before to the phase's own end, of models that wait "
-        "between phases; with one thread, those of the serial run. Hollow markers: busy times, in blocks, mean over "
-        "the threads, of models whose phases run into each other; waiting belongs to none of them and is left out, so "
-        "that such an efficiency says by how much blocks slow each other down, and no more.",
-        f"Phases below {SMALLEST_PHASE:.0%} of the serial step are left out: {', '.join(short)}." if short else "",
-        bound_sentence(_bounds(study, plan_id, _rows(study, plan_id)["model"], phases[0])),
-        f"Bars: {CONFIDENCE:.0%} intervals, of ratios of step times paired by repetition block together with those of "
-        "the parts in repeated runs with the event log on; with one such run, of the step times alone.",
-        t1_text(study, plan_id) + ".",
-        *conditions(study, plan_id),
+        "Speedup (above) and efficiency (below) of each phase over the same phase of the fastest serial run. Full "
+        "markers: wall times. Hollow markers: busy times of models whose phases overlap, without waiting. Bars: 95 % "
+        "intervals.",
+        f"Left out, below {SMALLEST_PHASE:.0%} of the serial step: {', '.join(short)}." if short else "",
     ]

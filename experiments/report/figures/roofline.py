@@ -12,9 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ...analysis.roofline import MEMORY, bound_sentences, kernel_sentence, roofline_table
+from ...analysis.roofline import MEMORY, roofline_table
 from ...analysis.study import Study
-from ..words import conditions
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
@@ -105,14 +104,9 @@ def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
 
 
 def caption(study: Study, plan_id: str) -> list[str]:
-    """Return the caption's sentences: the answers first."""
+    """Return the caption's sentences."""
     return [
-        *bound_sentences(study, plan_id),
-        kernel_sentence(study, plan_id),
-        "Floor of a loop: the longer of its operations at the measured peak and its bytes, each region once, at the "
-        "measured bandwidth of memory; data that stay in caches from loop to loop may pass it. (a) Kernels with "
-        "arithmetic, all loops of a phase together; line: the roofs of one thread; area: share of the serial step. (b) "
-        "All kernels; numbers: floor over time; only products of matrices and convolutions (in their direct form) "
-        "count as operations, others move bytes.",
-        *conditions(study, plan_id),
+        "(a) Kernels with arithmetic; line: one thread's roofs; area: share of the serial step. (b) All kernels: floor "
+        "over time, the floor of a loop being the longer of its operations at peak and its bytes at memory's "
+        "bandwidth; data in caches may pass it."
     ]

@@ -26,9 +26,8 @@ from ...simulate.predict import (
     thread_counts,
 )
 from ...simulate.predict import missing as missing_for_simulation
-from ..words import conditions
 from .axes import log2_axis, power_ticks, x_axis
-from .bound_lines import bound_handles, bound_lines, bound_sentence, draw_bound
+from .bound_lines import bound_handles, bound_lines, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -148,16 +147,10 @@ def caption_on(
 ) -> list[str]:
     """Return the caption of `draw_on`."""
     table = prediction_table(study, plan_id, threads, machine, models, seed)
-    on = "this machine, its bandwidth and capacity continued in proportion" if machine is None else machine.name
+    on = "this machine, bandwidth and capacity continued in proportion" if machine is None else machine.name
     return [
-        "(a) Speedup over the fastest serial run, (b) speedup divided by threads. Lines: simulation of the plan's "
-        f"graph with the block durations of serial runs, under each model's own policy, on {on}; costs of tasks and "
-        "barriers, latency and bandwidth were measured by themselves, none was fitted to the measured speedups.",
-        "Markers: measured, with 95% intervals." if machine is None else "",
+        f"Lines: simulated from serial block durations on {on}; nothing is fitted to measured speedups.",
+        "Markers: measured, with 95 % intervals." if machine is None else "",
         error_text(table) if machine is None else "",
-        bound_sentence(bound_lines(simulated_bounds(study, plan_id, threads, machine), table["model"])),
-        f"Hatched: more than {FAR} times the measured threads; the error there is not known."
-        if machine is None and table["far"].any()
-        else "",
-        *conditions(study, plan_id),
+        f"Hatched: beyond {FAR} times the measured threads." if machine is None and table["far"].any() else "",
     ]

@@ -9,14 +9,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import bound_table
-from ...analysis.names import base_model, is_gpu, model_label, model_rank
+from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
-from ...analysis.statistics import CONFIDENCE, EQUIVALENCE_BAND, MIN_PAIRS
 from ...analysis.study import Study
-from ..words import conditions, t1_text
 from .axes import (
-    SLOWEST_SPEEDUP,
     dodged,
     draw_across,
     log2_axis,
@@ -31,7 +29,7 @@ from .axes import (
     with_gaps,
     x_axis,
 )
-from .bound_lines import BoundLine, bound_handles, bound_lines, bound_sentence, draw_bound
+from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -138,24 +136,9 @@ def _bounds(study: Study, plan_id: str) -> list[BoundLine]:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    forms = sorted(m for m in study.samples["model"].unique() if base_model(m).removeprefix("gpu_") == "forkjoin")
+    gpu = any(map(is_gpu, study.samples["model"]))
     return [
-        "(a) Speedup over the fastest serial run of the same problem at any granularity (values below "
-        f"{SLOWEST_SPEEDUP:g} are written at the edge), (b) speedup divided by threads, (c) time of each task model "
-        "divided by that of the better fork-join form on as many threads "
-        f"({' or '.join(model_label(m) for m in forms) or 'none measured'}; chosen by its median).",
-        "Markers: quotients of typical times, which are medians after what met a whole repetition block was taken out; "
-        f"bars and bands: {CONFIDENCE:.0%} intervals of ratios paired by repetition block; small dots: these "
-        "ratios. In (b) and (c) points of one thread count stand side by side for legibility.",
-        f"Grey in (c): differences below {EQUIVALENCE_BAND:.0%}, taken as none; fewer than {MIN_PAIRS} pairs are never "
-        "called a difference.",
-        t1_text(study, plan_id) + "; the FLOP floor is the step's operations over one thread's "
-        "measured peak, the roofline floor sums max(operations / peak, bytes / bandwidth) over the loops; Winograd's "
-        "form of convolutions needs fewer operations than are counted, those of the direct form.",
-        "Lines across (a) and (c): models of a GPU, whose number of threads says nothing; in (c) over gpu_forkjoin."
-        if any(map(is_gpu, study.samples["model"]))
-        else "",
-        "Thin black line: ideal.",
-        bound_sentence(_bounds(study, plan_id)),
-        *conditions(study, plan_id),
+        "(a) Speedup over the fastest serial run, (b) speedup over threads, (c) time over that of the better fork-join "
+        f"form. Bars and bands: 95 % intervals; dots: generations; grey: below {EQUIVALENCE_BAND:.0%}.",
+        "Lines across: models of a GPU, in (c) over gpu_forkjoin." if gpu else "",
     ]

@@ -24,9 +24,15 @@ from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.sampling.subject import fill_dataset
 
 
+def sample(step_time_s, answer=(2.3, 2.2)):
+    """A process that had one turn."""
+    turn = {"short_steps": 1, "long_steps": 3, "rounds": [0], "short_times_s": [9.0]}
+    return {**turn, "answer": list(answer), "step_time_s": step_time_s, "long_times_s": [9.0 + 2 * step_time_s]}
+
+
 def rows(*step_times_s, answer=(2.3, 2.2)):
     """One sample a repetition."""
-    return {r: {"step_time_s": t, "answer": list(answer)} for r, t in enumerate(step_times_s)}
+    return {r: sample(t, answer) for r, t in enumerate(step_times_s)}
 
 
 def test_the_fastest_mode_at_as_many_threads_is_the_peer():
@@ -164,7 +170,7 @@ class StandIn:
             seconds = self.seconds[job["mode"] or job["model"]]
             self.now += min(seconds, contestant.limit_s)
             late = {"failure": "timeout", "message": "took longer"}
-            row = {"step_time_s": seconds / 10, "answer": [2.3, 2.2]}
+            row = sample(seconds / 10)
             answers[contestant.name] = late if seconds > contestant.limit_s else row
         return [{"answers": answers}]
 

@@ -23,6 +23,7 @@ from forktask.experiments.sampling.models import (
         ("forkjoin:region=loop", "forkjoin"),
         ("forkjoin:chunk_size=1:schedule=dynamic", "forkjoin:schedule=dynamic:chunk_size=1"),
         ("forkjoin:region=persistent:schedule=static:chunk_size=0", "forkjoin:region=persistent"),
+        ("forkjoin:again=1:region=persistent", "forkjoin:region=persistent:again=1"),
     ],
 )
 def test_equal_models_have_one_canonical_spec(text, canonical):
@@ -40,6 +41,7 @@ def test_equal_models_have_one_canonical_spec(text, canonical):
         ("forkjoin:chunk_size=-1", ["-1", "whole number"]),
         ("forkjoin:persistent", ["persistent", "option=value"]),
         ("forkjoin:region=loop:region=persistent", ["twice"]),
+        ("forkjoin:again=two", ["again=two"]),
         ("serial:region=loop", ["none", "region=loop"]),
         ("", ["''", "serial"]),
     ],

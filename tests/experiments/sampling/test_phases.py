@@ -126,7 +126,7 @@ def test_phases_add_up_in_every_model(model, threads):
 
 @pytest.fixture(scope="module")
 def study():
-    return study_of(synthetic_rows(threads=(1, 2, 4), repeats=5))
+    return study_of(synthetic_rows(threads=(1, 2, 4), repeats=6))
 
 
 def of(study, model, threads):

@@ -1,0 +1,100 @@
+"""Figure `forest`: the ratios of all contestants to fork-join with their intervals, one below the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from matplotlib.figure import Figure
+
+from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.names import is_again
+from ...analysis.study import Study
+from ..answers import answers
+from .style import COLUMN_WIDTH_IN, GREY, model_styles
+
+RANK, ONE_FOR = -1, "study"
+MOST_ROWS = 24
+ROW_IN = 0.2
+WIDEST = 1.3  # ratios on the axis; what is farther from 1 is an arrow
+
+
+def _shown(study: Study) -> list[dict]:
+    return [row for row in answers(study) if row["contestant"]][:MOST_ROWS]
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    return "" if _shown(study) else "a forest plot needs a fork-join form and another model on as many threads"
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw ratios and intervals under the titles of their plans."""
+    rows, styles = _shown(study), model_styles(study.samples["model"])
+    groups = [(title, list(own)) for title, own in itertools.groupby(rows, key=lambda row: row["plan"])]
+    height = len(rows) + (len(groups) if len(groups) > 1 else 0)
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], ROW_IN * height + 0.75), layout="constrained")
+    axis = figure.subplots()
+    ends = [row[f"ratio{end}"] for row in rows for end in ("", "_low", "_high")]
+    ends = [end for end in ends if 1 / WIDEST <= end <= WIDEST]
+    near = 2 * EQUIVALENCE_BAND
+    limits = min([1 - near, *ends]), max([1 + near, *ends])
+    axis.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+    axis.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+    names, place = [], 0
+    for title, own in groups:
+        if len(groups) > 1:
+            names.append(title)
+            place += 1
+        for row in own:
+            _draw_row(axis, row, place, limits, styles[row["model"]])
+            names.append(row["label"])
+            place += 1
+    axis.set_yticks(range(height), names)
+    for label in axis.get_yticklabels():
+        if len(groups) > 1 and label.get_text() in dict(groups):
+            label.set(color=GREY, fontstyle="italic")
+    axis.set_ylim(height - 0.5, -0.5)
+    pad = 0.03 * (limits[1] - limits[0])
+    axis.set_xlim(limits[0] - pad, limits[1] + pad)
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.set_xlabel("time / better fork-join; grey: ± 2 %")
+    return figure
+
+
+def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -> None:
+    value, low, high = (row[f"ratio{end}"] for end in ("", "_low", "_high"))
+    color = GREY if is_again(row["model"]) else style.color
+    if not limits[0] <= value <= limits[1]:
+        edge = limits[value > 1]
+        inward = 0.12 * (limits[0] - limits[1]) * (1 if value > 1 else -1)
+        axis.annotate(
+            f"{value:.2f}",
+            (edge, place),
+            (edge + inward, place),
+            arrowprops={"arrowstyle": "->", "color": color, "linewidth": 0.8},
+            ha="right" if value > 1 else "left",
+            va="center",
+            fontsize=6.5,
+            color=color,
+        )
+        return
+    known = math.isfinite(low)
+    if known:
+        axis.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
+    look = {"color": color, "markerfacecolor": color if known else "white", "markersize": 3.5}
+    axis.plot([value], [place], style.marker, zorder=4, **look)
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    rows = _shown(study)
+    again = any(is_again(row["model"]) for row in rows)
+    hidden = sum(row["contestant"] for row in answers(study)) - len(rows)
+    return [
+        f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
+        f"{EQUIVALENCE_BAND:.0%}. Hollow: too few generations for an interval.",
+        "A/A: a model against itself." if again else "",
+        f"{hidden} more in the table." if hidden else "",
+    ]
