@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cython_src.errors import UsageError
 from .cython_src.networks.layers import Network
-from .cython_src.networks.own import write_network
+from .cython_src.networks.own import short_name, write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
@@ -64,7 +64,8 @@ class Comparison(Shown):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a plan, model and number of threads, as in summary.csv: medians, intervals, verdicts, phases."""
+        """One row a plan, model and number of threads, as in summary.csv: what was swept, model, times, verdict,
+        phases, and last all other options."""
         from .experiments.analysis.phases import summary_table
 
         return summary_table(self._study)
@@ -132,7 +133,9 @@ class Comparison(Shown):
         return build(self._study)
 
     def _title(self) -> str:
-        networks = dict.fromkeys(f"{plan.network} at batch {plan.batch}" for plan in self._study.plans.values())
+        networks = dict.fromkeys(
+            f"{short_name(plan.network)} at batch {plan.batch}" for plan in self._study.plans.values()
+        )
         return ", ".join(networks)
 
     def __repr__(self) -> str:
@@ -210,7 +213,7 @@ def compare(
     if batch is not None:
         given["batch"] = batch
     folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
-    configuration = _configuration(title, given, Path(folder).parent)
+    configuration = configuration_from(title, given, Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}
@@ -223,7 +226,7 @@ def compare(
     return comparison
 
 
-def _configuration(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
+def configuration_from(title: str, given: Mapping[str, Any], folder: Path) -> Configuration:
     """Sort the arguments into the tables of a sweep file, which check types and ranges."""
     tables: dict[str, dict[str, Any]] = {"grid": {}, "measure": {}}
     for name, value in given.items():

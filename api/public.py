@@ -18,6 +18,7 @@ from .experiments.sampling.events import EventLog, read_events
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors
+from .explaining import Diagnosis, Simulation, Trace, diagnose, simulate, trace
 from .kernels import get_include
 from .running import Executor, Run, executor, model_names, run, weights_hash
 from .user_graph import UserGraph
@@ -45,6 +46,12 @@ __all__ += [  # noqa: RUF022
     # measuring
     "compare",
     "Comparison",
+    "trace",
+    "Trace",
+    "simulate",
+    "Simulation",
+    "diagnose",
+    "Diagnosis",
     # data and weights
     "load_data",
     "Dataset",
@@ -85,4 +92,6 @@ ELSEWHERE = {
 }
 
 _OPTIONS = [field.name for field in fields(PlanOptions)]
-check_arguments(globals(), leave_out=("get_include", "Region"), lower=_OPTIONS, run=_OPTIONS, compare=ARGUMENTS)
+check_arguments(
+    globals(), leave_out=("get_include", "Region"), lower=_OPTIONS, run=_OPTIONS, compare=ARGUMENTS, trace=ARGUMENTS
+)

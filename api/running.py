@@ -159,8 +159,13 @@ class Executor(Shown):
     def events(self) -> np.ndarray:
         """Return the event log, ordered by start: start_ns, stop_ns, iteration, task and worker of each block.
 
-        Empty unless the executor was made with `event_capacity`.
+        Raises
+        ------
+        UsageError
+            The executor was made without `event_capacity`, or no plan was prepared.
         """
+        if not self._runner.event_capacity:
+            raise UsageError("events() takes an executor with an event_capacity, got 0; give that to executor()")
         events: np.ndarray = self._runner.workers.events()
         return events
 

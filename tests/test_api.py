@@ -208,7 +208,8 @@ def test_a_run_says_what_it_was(bound):
             r"<forkjoin on 2 threads: 4 iterations in \S+ s \(\S+ ms each\), mean loss \S+>", repr(done)
         )
         assert executor.run(0).mean_loss is None
-        assert len(executor.events()) == 0
+        with pytest.raises(ft.UsageError, match="event_capacity, got 0"):
+            executor.events()
 
 
 def test_executors_log_events_and_refuse_what_is_no_bound_plan(bound):
@@ -326,6 +327,8 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     written = pd.read_csv(comparison.folder / "summary.csv")
     assert list(written.columns) == list(comparison.table.columns)
     assert sorted(comparison.table["model"]) == ["serial", "taskiter"]
+    first = ["network", "batch", "model", "threads", "repetitions", "median_s", "low_s", "high_s", "speedup"]
+    assert list(comparison.table.columns)[: len(first)] == first
     assert len(comparison.samples) == 2
     assert "speedup" in comparison.figures
     assert isinstance(comparison.figure("speedup", column="single"), Figure)
@@ -337,6 +340,52 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     assert again.table.equals(comparison.table)
     with pytest.raises(ft.UsageError, match="figure"):
         again.figure("spedup")
+
+
+def test_results_are_simulated_and_diagnosed(comparison):
+    """Check both on a comparison and on its folder: tables, figure, caption, and the text of the command line."""
+    from matplotlib.figure import Figure
+
+    simulation = ft.simulate(comparison, threads=[2, 4], models="taskiter")
+    assert list(simulation.table["threads"]) == [2, 4] and set(simulation.table["model"]) == {"taskiter"}
+    assert isinstance(simulation.figure(column="single"), Figure) and simulation.caption
+    assert simulation.title in str(simulation) and simulation.title in repr(simulation)
+    assert ft.simulate(comparison.folder, threads=2, models="taskiter").table.equals(simulation.table[:1])
+    diagnosis = ft.diagnose(comparison.folder)
+    assert simulation.title in str(diagnosis)
+    assert len(diagnosis.table) == sum(len(case["findings"]) for case in diagnosis.cases)
+    for shown in (simulation, diagnosis):
+        assert shown._repr_html_().startswith("<p>")
+    for wrong in ({"threads": 0}, {"models": "taskitter"}, {"plan": "no plan"}, {"machine": "none.toml"}):
+        with pytest.raises(ft.UsageError, match=str(*wrong.values())):
+            ft.simulate(comparison, **wrong)
+    with pytest.raises(ft.UsageError, match="needs event logs"):
+        ft.Trace(comparison.folder)
+
+
+def test_a_trace_has_logs_tables_and_figures(tmp_path):
+    """Check that a trace is what the command leaves, with a table of losses and both pictures, and can be diagnosed."""
+    from matplotlib.figure import Figure
+
+    short = {"seconds": 0.01, "threads": 1, "profile": False}
+    trace = ft.trace("lenet5", batch=8, models=["serial", "taskiter"], out=tmp_path / "out", **short)
+    assert [log.about["model"] for log in trace.logs] == list(trace.table["model"]) == ["serial", "taskiter"]
+    assert set(trace.layers["model"]) == {"serial", "taskiter"} and (trace.table["useful_s"] > 0).all()
+    for name in trace.figures:
+        assert isinstance(trace.figure(name), Figure) and trace.caption(name)
+    with pytest.raises(ft.UsageError, match="gnatt"):
+        trace.figure("gnatt")
+    assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.report.exists()
+    assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
+    assert ft.Trace(trace.folder).table.equals(trace.table)
+
+
+def test_titles_call_a_network_what_its_maker_did(tmp_path):
+    """Check that a network given as an object is named in titles, not the file that measuring processes read."""
+    network = ft.Network("mine", IMAGE, HEAD)
+    mine = ft.compare(network, batch=2, models="serial", threads=1, quick=True, profile=False, out=tmp_path / "out")
+    assert "mine at batch" in repr(mine)
+    assert re.search(r"^mine, batch \d+, train", str(mine), re.MULTILINE)
 
 
 def test_a_run_leaves_the_weights_that_samples_hold(comparison):

@@ -95,6 +95,9 @@ SAMPLES = {
     "loop": 0,
     "task": 0,
     "value": "full",
+    "results": "stored",
+    "found": None,
+    "cases": [],
 }
 
 
@@ -165,10 +168,12 @@ OWN = {
     "public.Run": lambda: {"bound": ft.bind(plan())},
     "public.Executor": lambda: {"runner": ft.executor("serial")._runner},
     "public.Comparison": lambda: {"folder": "stored"},
+    "public.Trace": lambda: {"folder": "stored"},
     "public.Region": lambda: {"array": graph().arrays["x"]},
     "public.TaskArray": lambda: {"graph": graph()},
     "public.run": lambda: {"batch": 2},
     "public.compare": lambda: {"batch": 2, "models": "serial", "threads": 1, "repeats": 1},
+    "public.trace": lambda: {"batch": 2, "models": "serial"},
     "public.get_network": lambda: {"name": "lenet5"},
     "public.task": lambda: {"reads": "x"},
     "plans.check_accesses": lambda: {"plan": plan()},

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,14 @@ from ..errors import UsageError, did_you_mean
 from .layers import Network
 
 FUNCTION = "network"  # of the programs that `write_network` makes
+LEVELS = 3  # above a results folder: --out a/b/c
+_above: list[Path] = []
 _CALL = re.compile(r"(?P<function>.*?:[^\W\d]\w*)(?P<arguments>\(.*\))?", re.DOTALL)
+
+
+def look_above(folder: str | os.PathLike) -> None:
+    """Find users' files and modules also from the folders above a results folder: its command ran in one of them."""
+    _above[:] = Path(folder).resolve().parents[:LEVELS]
 
 
 def is_own(network: Any) -> bool:
@@ -129,7 +137,8 @@ def make_own(name: str) -> Any:
 
 def _import(name: str) -> ModuleType:
     """Import a module, also from the folder where the user is."""
-    sys.path.insert(0, "")
+    folders = ["", *map(str, _above)]
+    sys.path[:0] = folders
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -137,13 +146,18 @@ def _import(name: str) -> ModuleType:
             f"module {name!r} must be importable from here, got: {error}; or name its file: folder/file.py:function"
         ) from None
     finally:
-        sys.path.remove("")
+        for folder in folders:
+            sys.path.remove(folder)
 
 
 def _run_file(path: Path) -> ModuleType:
     """Run a file as a module of its own, whose neighbours it can import."""
+    named, path = path, next((found for folder in (Path(), *_above) if (found := folder / path).is_file()), path)
     if not path.is_file():
-        raise UsageError(f"a network's file must be there, found no file {str(path)!r}; name it as file.py:function")
+        above = f" here or above {str(_above[0])!r}" if _above else ""
+        raise UsageError(
+            f"a network's file must be there, found no file {str(named)!r}{above}; name it as file.py:function"
+        )
     spec = spec_from_file_location(f"forktask_network_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"a network's file must be a Python program, got {str(path)!r}")
@@ -200,6 +214,12 @@ def write_network(network: Network, folder: Path) -> str:
             f"as file.py:function"
         )
     return name
+
+
+def short_name(name: str) -> str:
+    """Return what its maker called a network that `write_network` has written; other names come back as they are."""
+    found = re.fullmatch(rf"(?:.*/)?(?P<called>\w+)-[0-9a-f]{{8}}\.py:{FUNCTION}", name)
+    return found["called"] if found else name
 
 
 def _source(value: Any) -> str:

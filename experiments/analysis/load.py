@@ -13,6 +13,7 @@ import pandas as pd
 from msgspec import structs
 
 from ...cython_src.errors import UsageError
+from ...cython_src.networks.own import look_above
 from ..results.folder import read_results
 from ..results.rows import (
     KINDS,
@@ -50,6 +51,7 @@ def load(out_dir: str | os.PathLike) -> Study:
         See `study_from_rows` and `read_results`.
     """
     results = read_results(out_dir)
+    look_above(out_dir)
     study = study_from_rows(results.rows, results.partial)
     study.folder = Path(out_dir)
     return study

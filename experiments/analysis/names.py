@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering import options
-from ...cython_src.networks.own import split_call
+from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
 from ..sampling.models import AGAIN, MODELS
@@ -129,6 +129,7 @@ def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:
     """Return the readable name of a problem; options are named where they are an axis or were changed."""
     hogs = record[INTERFERENCE]
     step = [f"batch {record['batch']}", str(record["phase"])] if record["phase"] else []
-    words = [str(record[NETWORK]), *step, *option_texts(record, axes)]
+    network = str(record[NETWORK])  # several of one's own may have one name
+    words = [network if NETWORK in axes else short_name(network), *step, *option_texts(record, axes)]
     beside = f" beside {plural(hogs, 'spinning process', 'spinning processes')}" if hogs else ""
     return ", ".join(words) + beside

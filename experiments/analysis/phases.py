@@ -151,12 +151,20 @@ def phase_bound_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["plan_id", "phase", "threads", *names])
 
 
+# Columns that a reader looks for, in front of all others.
+FIRST = (
+    *("model", "threads", "repetitions", "median_s", "low_s", "high_s", "speedup", "speedup_low", "speedup_high"),
+    *("efficiency", "reference", "ratio", "ratio_low", "ratio_high", "verdict"),
+)
+
+
 def summary_table(study: Study) -> pd.DataFrame:
-    """Return `speed_table` with the columns of `phase_table` beside it."""
-    phases = phase_table(study)
-    keys = ["plan_id", "model", "threads"]
-    return (
-        speed_table(study).merge(phases.drop(columns=["profiles", "remark"]), "left", keys)
-        if len(phases)
-        else speed_table(study)
-    )
+    """Return `speed_table` with the columns of `phase_table` beside it: first what was swept, the model, its time and
+    its verdict, last the options that are the same in all rows."""
+    speeds, phases = speed_table(study), phase_table(study)
+    columns = dict.fromkeys(("network", "batch", *study.axes, *FIRST))
+    if len(phases):
+        speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", ["plan_id", "model", "threads"])
+    options = dict.fromkeys(name for record in study.records.values() for name in record)
+    found = [*columns, *(name for name in speeds if name not in options), *options]
+    return speeds[[name for name in dict.fromkeys(found) if name in speeds]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
+from typing import Any
 
 from .arguments import (
     add_check,
@@ -20,6 +21,7 @@ from .arguments import (
 from .sweeping import command_line
 
 CHECKED = 4  # iterations after which all models must hold the same weights
+MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
 
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
@@ -37,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     add_plan_options(parser)
     add_device(parser)
-    add_models(parser, ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter"))
+    add_models(parser, MODELS)
     parser.add_argument("--threads", type=thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -58,6 +60,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
 
 
+def once(seconds: float) -> dict[str, Any]:
+    """Return the fields of `Measure` by which each model is measured once, for so long."""
+    return {"repeats": 1, "check_iterations": CHECKED, "target_s": seconds, "warmup_s": seconds}
+
+
 def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     from ..machine.topology import core_counts
@@ -69,10 +76,7 @@ def call(arguments: Namespace) -> int:
     plan = {"network": arguments.network, **plan_options(arguments).as_dict()}
     axes = {**{name: (value,) for name, value in plan.items()}, "models": models(arguments), "threads": (count,)}
     measuring = Measure(
-        repeats=1,
-        check_iterations=CHECKED,
-        target_s=arguments.seconds,
-        warmup_s=arguments.seconds,
+        **once(arguments.seconds),
         inject=(arguments.inject,) if arguments.inject else (),
         check=arguments.check,
         oversubscribe=arguments.oversubscribe,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import model_label
+from ..analysis.study import Study
 from ..sampling.models import parse_models
-from ..simulate.machine_model import MAX_CORES, read_machine
+from ..simulate.machine_model import MAX_CORES, MachineModel, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
 from ..tables import Column, text_table
 from ..tables.columns import number_column, percent_column, time_column
@@ -24,18 +28,55 @@ from .files import FIGURE_FOLDER, chosen_plan
 from .words import plan_title
 
 
-def simulate_folder(
+@dataclass(frozen=True)
+class Simulated:
+    """A plan of a results folder, simulated: its table, and how to draw it."""
+
+    study: Study
+    plan_id: str
+    threads: Sequence[int]
+    machine: MachineModel | None
+    models: Sequence[str] | None
+    seed: int
+    table: pd.DataFrame
+
+    @property
+    def _asked(self) -> tuple:
+        return self.threads, self.machine, self.models, self.seed
+
+    def figure(self, column: str = "double") -> Figure:
+        """Draw the predicted speedup beside measured points and bounds."""
+        with matplotlib.rc_context(style.style_parameters()):
+            return simulated.draw_on(self.study, self.plan_id, column, *self._asked)
+
+    @property
+    def caption(self) -> str:
+        return " ".join(filter(None, simulated.caption_on(self.study, self.plan_id, *self._asked)))
+
+    def as_row(self) -> dict[str, Any]:
+        """Return "title", "machine", "rows" (see `prediction_table`) and "error"."""
+        rows = [
+            {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+            for row in self.table.to_dict("records")
+        ]
+        return {
+            "title": plan_title(self.study, self.plan_id),
+            "machine": self.machine.name if self.machine else "the machine that measured",
+            "rows": rows,
+            "error": error_text(self.table) if self.machine is None else "",
+        }
+
+
+def simulate_plan(
     folder: str | os.PathLike,
     *,
     threads: Sequence[int] | None = None,
     models: Sequence[str] | None = None,
-    machine: str | None = None,
+    machine: str | os.PathLike | None = None,
     plan: str | None = None,
     seed: int = 0,
-    kind: str = "svg",
-    out: str | None = None,
-) -> dict[str, Any]:
-    """Simulate a plan of a results folder and draw the result.
+) -> Simulated:
+    """Simulate a plan of a results folder.
 
     This machine's latencies and overheads are measured and kept in the folder, if they are not there yet.
 
@@ -44,19 +85,11 @@ def simulate_folder(
     folder : path
     threads : sequence of int, optional
     models : sequence of str, optional
-    machine : str, optional
-        Path of a machine file.
+    machine : path, optional
+        A machine file.
     plan : str, optional
         First characters of a plan's id.
     seed : int
-    kind : {"pdf", "svg", "png"}
-    out : str, optional
-        Path of the figure.
-
-    Returns
-    -------
-    dict
-        "title", "machine", "rows" (see `prediction_table`), "error", "figure".
 
     Raises
     ------
@@ -74,23 +107,33 @@ def simulate_folder(
     keep_machine(folder)
     counts = sorted(set(threads)) if threads else thread_counts(study, plan_id, other.cores if other else None)
     table = prediction_table(study, plan_id, counts, other, chosen, seed)
+    return Simulated(study, plan_id, counts, other, chosen, seed, table)
+
+
+def simulate_folder(
+    folder: str | os.PathLike, *, kind: str = "svg", out: str | None = None, machine: str | None = None, **asked: Any
+) -> dict[str, Any]:
+    """Simulate a plan of a results folder and draw the result into a file; return `Simulated.as_row`, and "figure".
+
+    Parameters
+    ----------
+    folder : path
+    kind : {"pdf", "svg", "png"}
+    out : str, optional
+        Path of the figure.
+    machine, **asked
+        As for `simulate_plan`.
+
+    Raises
+    ------
+    UsageError
+    """
+    found = simulate_plan(folder, machine=machine, **asked)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{name}.{kind}"
     with matplotlib.rc_context(style.style_parameters()):
-        figure = simulated.draw_on(study, plan_id, "double", counts, other, chosen, seed)
-        caption = simulated.caption_on(study, plan_id, counts, other, chosen, seed)
-        style.save_asked(figure, path, " ".join(filter(None, caption)))
-    rows = [
-        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
-        for row in table.to_dict("records")
-    ]
-    return {
-        "title": plan_title(study, plan_id),
-        "machine": other.name if other else "the machine that measured",
-        "rows": rows,
-        "error": error_text(table) if other is None else "",
-        "figure": str(path),
-    }
+        style.save_asked(found.figure(), path, found.caption)
+    return {**found.as_row(), "figure": str(path)}
 
 
 _COLUMNS = (
@@ -111,5 +154,6 @@ def format_simulation(found: Mapping[str, Any]) -> str:
     text = [f"{found['title']}, simulated on {found['machine']}", "", *text_table(_COLUMNS, found["rows"])]
     if any(row["far"] for row in found["rows"]):
         text += ["", "* far beyond what was measured: the error of the simulation is not known there."]
-    text += ["", *([found["error"]] if found["error"] else []), f"figure: {found['figure']}"]
+    text += ["", *([found["error"]] if found["error"] else [])]
+    text += [f"figure: {found['figure']}"] if "figure" in found else []
     return "\n".join(text)

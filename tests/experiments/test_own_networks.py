@@ -201,6 +201,27 @@ def test_wrong_arguments_of_a_sweep_are_one_sentence(program, capsys, before, af
     assert said in error and error.count("\n") == 1 and not (program / "swept").exists()
 
 
+def test_results_are_diagnosed_from_any_folder(program, capsys, monkeypatch):
+    """Check that a graph's file is found beside the results, and that a file which is gone is one sentence."""
+    words = [
+        "compare",
+        "--quick",
+        "--network",
+        "nets.py:graph(grain=16)",
+        "--models",
+        "serial,forkjoin",
+        "--threads",
+        "1",
+    ]
+    assert main([*words, "--out", "results/own"]) == 0, capsys.readouterr().err
+    monkeypatch.chdir("/")
+    for there in (True, False):
+        make_own.cache_clear()
+        assert main(["diagnose", str(program / "results/own")]) == (0 if there else 2)
+        (program / "nets.py").unlink(missing_ok=True)
+    assert f"no file 'nets.py' here or above {str(program / 'results')!r}" in capsys.readouterr().err
+
+
 def test_compare_takes_arguments(program):
     """Check that `compare` hands arguments on as a sweep's file does, and that a comma within them parts nothing."""
     with pytest.raises(UsageError, match="got 'grian'; did you mean 'grain'"):

@@ -1,0 +1,321 @@
+"""Why a run takes as long as it does: logs of what every thread did, simulations, and findings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .comparison import Comparison, configuration_from
+from .cython_src.errors import UsageError, check_choice
+from .cython_src.networks.layers import Network
+from .cython_src.shown import Shown, as_html
+from .experiments.commands.trace import MODELS, once
+from .experiments.sampling.events import EventLog
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from .experiments.report.simulation import Simulated
+
+__all__ = ["Diagnosis", "Simulation", "Trace", "diagnose", "simulate", "trace"]
+
+
+class Trace(Shown):
+    """Event logs of a plan under several models, read from the results folder of `trace` or `forktask trace`.
+
+    Printing one prints where the time went.
+
+    Parameters
+    ----------
+    folder : path
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+
+    Raises
+    ------
+    UsageError
+        No such folder or plan, or one that was not traced.
+
+    Attributes
+    ----------
+    folder : Path
+    logs : list of EventLog
+        One a model.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], plan: str | None = None):
+        from .experiments.analysis.load import load
+        from .experiments.report.files import chosen_plan
+        from .experiments.sampling.events import events_files, read_events
+        from .experiments.traces.sweep import plan_folder
+
+        self.folder = Path(folder)
+        self._plan_id = chosen_plan(load(self.folder), plan)
+        self.logs: list[EventLog] = [read_events(p) for p in events_files(plan_folder(self.folder, self._plan_id))]
+        if not self.logs:
+            raise UsageError(f"a trace needs event logs, got none of plan {self._plan_id} in {str(folder)!r}; trace it")
+
+    @cached_property
+    def _losses(self) -> list[Any]:
+        from .experiments.analysis.losses import all_losses
+
+        return all_losses(self.logs)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a model: seconds of an iteration by what they were spent on, and the factors of its efficiency."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows())
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row a model, phase and layer, as in losses.csv: seconds of all threads an iteration."""
+        from .experiments.analysis.losses import as_table
+
+        return as_table(self._losses)
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of the figures."""
+        return ["gantt", "losses"]
+
+    def figure(self, name: str = "gantt", *, iterations: int = 3) -> Figure:
+        """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses").
+
+        Raises
+        ------
+        UsageError
+            Another name.
+        """
+        return self._drawn(name, iterations)[0]
+
+    def caption(self, name: str = "gantt", *, iterations: int = 3) -> str:
+        """Return a figure's caption."""
+        return self._drawn(name, iterations)[1]
+
+    def _drawn(self, name: str, iterations: int) -> tuple[Figure, str]:
+        from .experiments.analysis.windows import typical
+        from .experiments.report.figures.losses import draw_losses, losses_caption
+        from .experiments.report.gantt import draw_gantt
+
+        check_choice("name of figure", name, self.figures)
+        if name == "gantt":
+            return draw_gantt([typical(log, iterations) for log in self.logs])
+        return draw_losses(self._rows()), " ".join(losses_caption(self._rows()))
+
+    @property
+    def report(self) -> Path:
+        """The page report.html."""
+        return Comparison(self.folder).report
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from .experiments.analysis.losses import as_rows
+
+        return as_rows(self._losses)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {', '.join(log.title for log in self.logs)} in {self.folder}>"
+
+    def __str__(self) -> str:
+        from .experiments.analysis.losses import as_text
+
+        return as_text(self._losses)
+
+
+class Simulation(Shown):
+    """What `simulate` returns. Printing one prints the table of the command line."""
+
+    def __init__(self, found: Simulated):
+        self._found = found
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle."""
+        return self._found.table
+
+    @property
+    def title(self) -> str:
+        """What was simulated: network, options and blocks."""
+        return str(self._found.as_row()["title"])
+
+    @property
+    def caption(self) -> str:
+        """The figure's caption."""
+        return self._found.caption
+
+    @property
+    def error(self) -> str:
+        """How far the simulation is off at measured points, in a sentence; empty for another machine."""
+        return str(self._found.as_row()["error"])
+
+    def figure(self, *, column: str = "double") -> Figure:
+        """Draw the predicted speedup beside measured points and bounds, 7 in ("double") or 3.3 in ("single") wide."""
+        return self._found.figure(column)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return list(self._found.as_row()["rows"])
+
+    def __repr__(self) -> str:
+        return f"<Simulation of {self.title}: {len(self.table)} points>"
+
+    def __str__(self) -> str:
+        from .experiments.report.simulation import format_simulation
+
+        return format_simulation(self._found.as_row())
+
+
+class Diagnosis(Shown):
+    """What `diagnose` returns. Printing one prints the findings as the command line does.
+
+    Attributes
+    ----------
+    cases : list of dict
+        One for each plan and event log: "title", "findings" (the most costly first), "skipped" (why there are none).
+    """
+
+    def __init__(self, cases: list[dict[str, Any]]):
+        self.cases = cases
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a finding: case, kind, seconds of a step that it costs, text, what to try, what that brings."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=["case", "kind", "cost_s", "text", "try", "brings"])
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [{"case": case["title"], **finding} for case in self.cases for finding in case["findings"]]
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis of {len(self.cases)} plans and logs: {len(self._rows())} findings>"
+
+    def __str__(self) -> str:
+        from .experiments.report.findings import format_findings
+
+        return format_findings({"cases": self.cases})
+
+    def _repr_html_(self) -> str:
+        skipped = [f"{case['title']}: {case['skipped']}" for case in self.cases if case["skipped"]]
+        return as_html(repr(self), self._rows(), skipped)
+
+
+def trace(
+    network: str | Network = "cifar10_cnn",
+    *,
+    models: str | Sequence[str] = MODELS,
+    threads: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    seconds: float = 0.5,
+    iterations: int | None = None,
+    **settings: Any,
+) -> Trace:
+    """Log what every thread does at every moment of a run, as `forktask trace` does.
+
+    Parameters
+    ----------
+    network : str or Network
+        As for `compare`.
+    models : str or several
+        Specs; `serial` tells how long blocks take by themselves.
+    threads : int, optional
+        Default: the cores that this process may use.
+    out : path, optional
+        Results folder; default: traces/<date and time>.
+    seconds : float
+        About how long each logged run lasts.
+    iterations : int, optional
+        Length of each logged run instead.
+    **settings
+        As for `compare`, one value each: `batch=16`.
+
+    Raises
+    ------
+    UsageError
+        As in `compare`.
+    RuntimeError
+        No model could be measured and traced.
+    """
+    from .experiments.machine.topology import core_counts
+    from .experiments.report.files import write_report
+    from .experiments.sweep.comparison import measure_comparison
+
+    given = {"network": network, "models": models, "threads": threads or core_counts()[-1], **settings}
+    folder = f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
+    measured = {**given, **once(seconds)}
+    configuration = configuration_from("Traces of execution models", measured, Path(folder).parent)
+    call = f"forktask.trace({', '.join(f'{n}={v!r}' for n, v in given.items())}, out={folder!r})"
+    if not measure_comparison(configuration, folder, call, trace=True, iterations=iterations).usable:
+        raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
+    write_report(folder)
+    return Trace(folder)
+
+
+def simulate(
+    results: str | os.PathLike[str] | Comparison | Trace,
+    *,
+    threads: int | Sequence[int] | None = None,
+    models: str | Sequence[str] | None = None,
+    machine: str | os.PathLike[str] | None = None,
+    plan: str | None = None,
+    seed: int = 0,
+) -> Simulation:
+    """Predict the speedup on more threads, or on another machine, as `forktask simulate` does.
+
+    Parameters
+    ----------
+    results : path, Comparison or Trace
+        A results folder, which must hold serial runs with their profile.
+    threads : int or several, optional
+        Up to 1024; default: powers of two up to four times the measured ones.
+    models : str or several, optional
+        Default: those that were measured.
+    machine : path, optional
+        Another machine, as `forktask info --machine FILE` writes it.
+    plan : str, optional
+        First characters of a plan's id; default: the one with most samples.
+    seed : int
+        Of stealing.
+
+    Raises
+    ------
+    UsageError
+    """
+    from .experiments.report.simulation import simulate_plan
+
+    found = simulate_plan(
+        _folder(results),
+        threads=[threads] if isinstance(threads, int) else threads,
+        models=[models] if isinstance(models, str) else models,
+        machine=machine,
+        plan=plan,
+        seed=seed,
+    )
+    return Simulation(found)
+
+
+def diagnose(results: str | os.PathLike[str] | Comparison | Trace) -> Diagnosis:
+    """Say what costs time, what to try, and what that would bring, as `forktask diagnose` does.
+
+    Parameters
+    ----------
+    results : path, Comparison or Trace
+        A results folder.
+
+    Raises
+    ------
+    UsageError
+        No results there, or nothing in them.
+    """
+    from .experiments.report.findings import diagnose_folder
+
+    return Diagnosis(diagnose_folder(_folder(results))["cases"])
+
+
+def _folder(results: str | os.PathLike[str] | Comparison | Trace) -> str | os.PathLike[str]:
+    return results.folder if isinstance(results, Comparison | Trace) else results
