@@ -339,7 +339,13 @@ def test_disturbed_rounds_are_left_out_and_counted():
     assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0, 2) == pytest.approx(0.2)
     assert math.isnan(disturbed_share({}, 1.0))
     rows = synthetic_rows()
-    quiet = {"spin_s": [[1e-3, 1e-3]] * 4, "wall_s": [0.1] * 4, "steal_ticks": [0] * 4, "pressure_us": [0] * 4}
+    quiet = {
+        "spin_s": [[1e-3, 1e-3]] * 4,
+        "wall_s": [0.1] * 4,
+        "handover_s": [0.0] * 4,
+        "steal_ticks": [0] * 4,
+        "pressure_us": [0] * 4,
+    }
     about = {
         "kind": "rounds",
         "plan_id": first(rows, "plan")["plan_id"],
