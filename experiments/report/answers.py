@@ -49,7 +49,7 @@ def _of_plan(study: Study, plan_id: str) -> Iterator[dict[str, Any]]:
         for point in sorted(own, key=lambda p: model_rank(p[1])):
             again = (plan_id, measured_again(point[1]), point[2])
             if is_again(point[1]) and again in study.turns:
-                yield _row(study, point, [again], "measured twice", True)
+                yield _row(study, point, [again], "A/A", True)
             elif best and point != best:
                 yield _row(study, point, joins, "", True)
     for candidate, reference, what in SWITCHES:
@@ -73,11 +73,12 @@ def _row(
 ) -> dict[str, Any]:
     ratio = study.ratio_to_fastest(point, references)  # as in the tables
     reference = study.times.fastest(references)
-    label = model_label(point[1])
+    label = model_label(measured_again(point[1]))
+    other = "itself" if reference[1] == measured_again(point[1]) else model_label(reference[1])
     return {
         "plan_id": point[0],
         "plan": axes_text(study, point[0]) or plan_title(study, point[0]),
-        "question": f"{label} against {model_label(reference[1])}" + (f": {what}" if what else ""),
+        "question": f"{label} against {other}" + (f": {what}" if what else ""),
         "label": f"A/A: {label}" if is_again(point[1]) else label,
         "contestant": contestant,
         "model": point[1],

@@ -59,7 +59,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_xlim(limits[0] - pad, limits[1] + pad)
     axis.tick_params(axis="y", length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.set_xlabel("time / better fork-join; grey: ± 2 %")
+    axis.set_xlabel("time / better fork-join")
     return figure
 
 
