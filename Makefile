@@ -53,7 +53,7 @@ install-tests: install
 	$(BIN)/pip install --quiet 'forktask[test]'
 
 compare: install
-	$(BIN)/forktask compare --out $(OUT)
+	$(BIN)/forktask run demonstration --out $(OUT)
 
 # One process more than there are CPUs, since many tests wait for processes that they start; four at most.
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))

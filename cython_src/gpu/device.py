@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -133,24 +134,49 @@ class Device(ABC):
         """Run a captured graph."""
 
 
+# Device files of the driver, of boards whose GPU is on no PCI bus, and the driver that Windows lends to its Linux.
+SIGNS_OF_A_GPU = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1")
+NO_GPU = "this machine has no GPU; use --device cpu"
+
+
+def shows_gpu() -> bool:
+    """Return whether this machine has an NVIDIA GPU, as far as its buses and device files show: asks no driver."""
+    if any(Path(sign).exists() for sign in SIGNS_OF_A_GPU):
+        return True
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        try:
+            vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
+        except OSError:
+            continue
+        if vendor.startswith("0x10de") and kind.startswith("0x03"):  # NVIDIA's, a display controller
+            return True
+    return False
+
+
 def count_gpus() -> int:
     """GPUs of this machine; makes no context on any.
 
     Raises
     ------
     UsageError
-        CuPy is not installed, or it finds no GPU or driver.
+        No GPU; or one that cannot be used, without CuPy or a driver.
     """
     try:
         import cupy
     except ImportError as error:
+        if not shows_gpu():
+            raise UsageError(NO_GPU) from None
         raise UsageError(
             f"a GPU needs CuPy, which cannot be imported ({error}); install it with pip install 'forktask[gpu]'"
         ) from None
     try:
         return cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise UsageError(f"no GPU can be used here: {error}; use --device cpu, or install NVIDIA's driver") from None
+        if not shows_gpu():
+            raise UsageError(NO_GPU) from None
+        raise UsageError(
+            f"the GPU of this machine cannot be used: {error}; use --device cpu, or install NVIDIA's driver"
+        ) from None
 
 
 def open_gpu(number: int = 0) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from .arguments import add_device_of_file
 from .sweeping import add_output, measure_and_report, print_expected
 
 HELP = "run a sweep described in a TOML file"
@@ -20,6 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         f"{', '.join(AXES)}; of [measure]: {', '.join(f.name for f in keys(Measure))}."
     )
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
+    add_device_of_file(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print the grid, the environment and the expected duration"
     )
@@ -31,7 +33,7 @@ def call(arguments: Namespace) -> int:
     """Measure, and print tables; with --dry-run print what would be measured."""
     from ..sweep.configuration import find_configuration
 
-    configuration = find_configuration(arguments.file)
+    configuration = find_configuration(arguments.file).on(arguments.device)
     if arguments.oversubscribe:
         configuration = configuration.with_measure(oversubscribe=True)
     return (print_expected if arguments.dry_run else measure_and_report)(configuration, arguments)

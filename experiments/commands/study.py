@@ -9,6 +9,8 @@ from argparse import ArgumentParser, Namespace
 from datetime import datetime
 from pathlib import Path
 
+from .arguments import add_device_of_file, add_json
+
 HELP = "run a training study described in a TOML file"
 DESCRIPTION = (
     "Train all combinations of networks, batches, models, optimisers and seeds that a TOML file names, or one of those "
@@ -23,12 +25,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     parser.epilog = f"Shipped: {', '.join(sorted(p.stem for p in SHIPPED['study'].glob('*.toml')))}."
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
+    add_device_of_file(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the runs")
     parser.add_argument(
         "--out", metavar="DIR", help="results folder, new or of the same study; default: studies/<date and time>"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few epochs: a check that it works")
-    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    add_json(parser, "the tables")
 
 
 def call(arguments: Namespace) -> int:
@@ -38,7 +41,7 @@ def call(arguments: Namespace) -> int:
     from ..studies.running import obstacles, run_study
     from ..studies.tables import agreement
 
-    study = find_study(arguments.file)
+    study = find_study(arguments.file).on(arguments.device)
     if arguments.quick:
         study = study.quick()
     if arguments.dry_run:

@@ -376,3 +376,17 @@ def storage_for(spec: ModelSpec | str):
     from ...cython_src.gpu.bind import device_storage
 
     return device_storage(gpu_device.default_gpu(), spec.binding.memory)
+
+
+def keep_device(models: Sequence[str], device: str | None) -> tuple[str, ...]:
+    """Return those of some models that run on a device; None: all.
+
+    Raises
+    ------
+    UsageError
+        None of them does.
+    """
+    kept = tuple(model for model in models if device in (None, parse_model(model).model.device))
+    if not kept:
+        raise UsageError(f"--device must leave a model, but none of {', '.join(models)} is for {device}; leave it out")
+    return kept

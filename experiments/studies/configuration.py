@@ -43,7 +43,7 @@ from ...cython_src.records import Record, about, fields
 from ..results.files import given_or_shipped
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, values_of
-from ..sampling.models import check_counts, convolution_for, parse_model, parse_models
+from ..sampling.models import check_counts, convolution_for, keep_device, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
 from ..training.dataset import check_spec
@@ -132,6 +132,11 @@ class Study:
         title = f"{self.title}, small form"
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
         return replace(self, title=title, train={**self.train, **self.quick_values}, stages=stages)
+
+    def on(self, device: str | None) -> Study:
+        """Return the study with its models of a device alone; None: of all."""
+        model = keep_device(self.train.get("model", (TrainingConfig().model,)), device)
+        return self if device is None else replace(self, train={**self.train, "model": model})
 
     def as_dict(self) -> dict[str, Any]:
         """Content of the "run" row of the study's folder."""

@@ -54,6 +54,7 @@ from ..sampling.models import (
     check_threads,
     convolution_for,
     counts_for,
+    keep_device,
     parse_models,
     process_environment,
 )
@@ -366,6 +367,10 @@ class Configuration:
             for kind, some in asked:
                 parts.append(Part(kind, repetition, {p.config_id: next(position) for p in some}, some))
         return parts
+
+    def on(self, device: str | None) -> Configuration:
+        """Return the sweep with its models of a device alone; None: of all."""
+        return replace(self, grid=replace(self.grid, models=keep_device(self.grid.models, device)))
 
     def quick(self) -> Configuration:
         """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads.

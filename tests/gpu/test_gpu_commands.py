@@ -40,6 +40,7 @@ from forktask.experiments.sampling.generation import Contestant, Generation, mea
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
 from forktask.experiments.sampling.subject import build as build_subject
+from forktask.experiments.studies.configuration import find_study
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, find_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
@@ -60,7 +61,7 @@ def fake_gpu(monkeypatch):
 @pytest.fixture
 def no_gpu(monkeypatch):
     def refuse():
-        raise UsageError("no GPU can be used here: none; use --device cpu, or install NVIDIA's driver")
+        raise UsageError(gpu_device.NO_GPU)
 
     monkeypatch.setattr(gpu_device, "count_gpus", refuse)
 
@@ -83,8 +84,32 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
     out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("forktask: error: no GPU can be used here") and error.count("\n") == 1
+    assert error.startswith("forktask: error: this machine has no GPU") and error.count("\n") == 1
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("command", ["run gpu_batch", "run hetero", "study cpu_gpu_batch"])
+def test_the_processors_half_of_a_file_needs_no_gpu(command, no_gpu, capsys):
+    """Check that the refusal of a file with models of both devices names --device cpu, which is then enough."""
+    assert main([*command.split(), "--out", "unused"]) == 2
+    assert "--device cpu" in capsys.readouterr().err
+    assert main([*command.split(), "--device", "cpu", "--dry-run"]) == 0
+    assert "cannot run" not in capsys.readouterr().out
+
+
+def test_a_file_keeps_the_models_of_a_device():
+    """Check which models of a sweep and of a study are left."""
+    sweep, study = find_configuration("hetero"), find_study("cpu_gpu_batch")
+    assert sweep.on("cpu").grid.models == ("serial", "taskiter") and sweep.on(None) == sweep
+    assert {*sweep.on("gpu").grid.models} == {*sweep.grid.models} - {"serial", "taskiter"}
+    assert study.on("cpu").train["model"] == ("taskiter",) and study.on("gpu").train["model"] == ("gpu_taskiter",)
+
+
+def test_a_file_without_models_of_the_device_is_refused(no_gpu, capsys):
+    """Check the sentence for a sweep of which nothing runs on the processor."""
+    assert main(["run", "transfers", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert "none of gpu_forkjoin" in error and "is for cpu" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -93,6 +118,7 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
 def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
     """Check what a user reads who has not installed the extra."""
     monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(gpu_device, "shows_gpu", lambda: True)
     out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err

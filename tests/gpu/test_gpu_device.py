@@ -29,19 +29,25 @@ def no_cached_device():
 
 
 def test_without_cupy_one_sentence(monkeypatch):
-    """Check what a user without CuPy reads, also through `bind`."""
+    """Check what a user without CuPy reads, also through `bind`: how to install it only where there is a GPU."""
     monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(gpu_device, "shows_gpu", lambda: False)
+    with pytest.raises(UsageError, match=r"^this machine has no GPU; use --device cpu$"):
+        gpu_device.count_gpus()
+    monkeypatch.setattr(gpu_device, "shows_gpu", lambda: True)
     with pytest.raises(UsageError, match=r"needs CuPy, which cannot be imported .*pip install 'forktask\[gpu\]'"):
         bind(task_bench("trivial", 2, 2), target="gpu")
 
 
 @pytest.mark.cupy
 def test_without_a_gpu_one_sentence():
-    """Check what a user with CuPy but no GPU reads, in a process that sees none."""
-    code = "from forktask.cython_src.gpu.device import open_gpu; open_gpu()"
+    """Check what a user with CuPy reads in a process that sees no GPU, on a machine with one and without."""
+    code = "from forktask.cython_src.gpu.device import open_gpu, shows_gpu; print(shows_gpu()); open_gpu()"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment)
-    assert re.search("UsageError: no GPU can be used here: .*--device cpu", done.stderr.splitlines()[-1])
+    there = done.stdout.split() == ["True"]
+    said = "UsageError: the GPU of this machine cannot be used: .*--device cpu" if there else "this machine has no GPU"
+    assert re.search(said, done.stderr.splitlines()[-1])
 
 
 @pytest.mark.cupy
