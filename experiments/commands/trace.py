@@ -9,12 +9,14 @@ from typing import Any
 from .arguments import (
     add_check,
     add_device,
+    add_json,
     add_models,
     add_plan_options,
     models,
     number_from,
     plan_options,
     positive,
+    show,
     thread_count,
     threads,
 )
@@ -58,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
     parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
+    add_json(parser, "folder and losses")
 
 
 def once(seconds: float) -> dict[str, Any]:
@@ -67,8 +70,12 @@ def once(seconds: float) -> dict[str, Any]:
 
 def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
+    import msgspec
+
     from ..machine.topology import core_counts
     from ..report.files import write_report
+    from ..results.folder import read_results
+    from ..results.rows import TraceRow
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
 
@@ -88,5 +95,7 @@ def call(arguments: Namespace) -> int:
     if not compared.usable:
         return 1
     write_report(folder)
-    print("\n".join([*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]))
+    losses = [msgspec.to_builtins(row.losses) for row in read_results(folder).of(TraceRow)]
+    text = [*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]
+    show(arguments, {"folder": folder, "losses": losses}, lambda _: "\n".join(text))
     return 0 if compared.complete else 1

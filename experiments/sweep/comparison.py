@@ -11,7 +11,6 @@ from ..results.rows import SampleRow
 from ..sampling.models import parse_models
 from ..scaling.questions import undecided
 from ..simulate.predict import keep_machine
-from ..tables.numbers import plural
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .status import failure_report, standing_failures
@@ -71,13 +70,8 @@ def measure_comparison(
     """
     if quick:
         configuration = configuration.quick()
-        grid = configuration.grid
-        print(
-            f"forktask: --quick, a check that it works: batch {', '.join(map(str, grid.batch))}, "
-            f"{plural(grid.threads[0], 'thread')}, one repetition, whatever else was asked for",
-            file=sys.stderr,
-        )
-    grid, options = configuration.grid, configuration.measure
+        print(f"forktask: {configuration.left_out}", file=sys.stderr)
+    options = configuration.measure
     results = Sweep(configuration, out_dir, command, undecided=undecided).run()
     lines, trusted = failure_report(results)
     if not trusted:

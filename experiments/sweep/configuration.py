@@ -62,7 +62,7 @@ from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
-QUICK_VALUES = 2
+QUICK_BATCHES = 2
 MOST_SAMPLES = 1_000_000
 CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
 ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
@@ -269,6 +269,7 @@ class Configuration:
     grid: Grid = field(default_factory=Grid)
     measure: Measure = field(default_factory=Measure)
     how_to_read: str = ""  # the comment at the head of a file
+    left_out: str = ""  # what the small form leaves out
 
     def __post_init__(self):
         specs = parse_models(self.grid.models)
@@ -373,19 +374,28 @@ class Configuration:
         return replace(self, grid=replace(self.grid, models=keep_device(self.grid.models, device)))
 
     def quick(self) -> Configuration:
-        """Return the sweep at small sizes: one short repeat, small batches, two values on an axis, the most threads.
+        """Return the sweep at small sizes: small batches, the most threads, one short repeat.
 
-        Its title says so.
+        Every value of the other axes stays. Of several batches all stay where nothing else is swept, else the first
+        two. Its title says that it is small, and the head of `how_to_read` what was left out.
         """
         grid = self.grid
-        batches = dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(grid.batch[:QUICK_VALUES]))
-        shortened = {
-            axis: getattr(grid, axis)[:QUICK_VALUES] for axis in AXES if axis not in ("models", "threads", "batch")
-        }
+        swept = [axis for axis in AXES if axis not in ("models", "threads") and len(getattr(grid, axis)) > 1]
+        kept = grid.batch if swept == ["batch"] else grid.batch[:QUICK_BATCHES]
+        batches = tuple(dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(kept)))
+        small = replace(grid, batch=batches, threads=(max(grid.threads),))
+        changed = [
+            f"{axis} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
+            for axis in ("batch", "threads")
+            if (before := getattr(grid, axis)) != (after := getattr(small, axis))
+        ]
+        left_out = f"Small form (--quick), a check that it works: {'; '.join([*changed, 'one short repetition'])}."
         return replace(
             self,
             title=f"{self.title}, small form",
-            grid=replace(grid, batch=tuple(batches), threads=(max(grid.threads),), **shortened),
+            how_to_read=f"{left_out} {self.how_to_read}".strip(),
+            left_out=left_out,
+            grid=small,
             measure=self.measure.with_changes(
                 repeats=1,
                 budget_s=0.0,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -331,7 +332,10 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
         assert path.name in error and error.count("\n") == 1
         path.write_bytes(whole)
     rows, written = read_results(out).rows, [path.read_bytes() for path in events_files(folder)]
-    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["folder"] == str(out) and [row["model"] for row in found["losses"]] == ["serial", "taskiter"]
     assert read_results(out).rows == rows
     assert main([*command, "--batch", "8"]) == 2 and "batch was [4], is now [8]" in capsys.readouterr().err
     assert main([*TRACE, "--out", str(out), "--network", "starpu_cnn"]) == 2

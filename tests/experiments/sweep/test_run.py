@@ -28,6 +28,7 @@ from forktask.experiments.sampling.child import clean_environment, measure_in_pr
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sweep import sweep as sweep_module
 from forktask.experiments.sweep.configuration import (
+    AXES,
     Configuration,
     Grid,
     Measure,
@@ -443,8 +444,23 @@ def test_shipped_configurations_say_how_to_read_them(path):
     configuration = read_configuration(path)
     quick = configuration.quick()
     assert len(quick.parts()) < len(configuration.parts())
-    assert max(quick.grid.batch) <= 16 and quick.measure.repeats == 1
+    assert max(quick.grid.batch) <= 8 * len(quick.grid.batch) and quick.measure.repeats == 1
     assert quick.title == f"{configuration.title}, small form"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_the_small_form_keeps_the_question(path):
+    """Check that every value of what is swept stays, that several batches do, and that what was left out is said."""
+    configuration = read_configuration(path)
+    quick = configuration.quick()
+    for axis in AXES:
+        before, after = getattr(configuration.grid, axis), getattr(quick.grid, axis)
+        if axis not in ("batch", "threads"):
+            assert after == before, axis
+        else:
+            assert after == before or f"{axis} {', '.join(map(str, after))} in place of" in quick.left_out
+    assert (len(quick.grid.batch) > 1) == (len(configuration.grid.batch) > 1)
+    assert quick.how_to_read == f"{quick.left_out} {configuration.how_to_read}"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
