@@ -8,6 +8,7 @@ import pytest
 from experiments.synthetic_results import plan_row, typed
 from msgspec import structs
 
+from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.lowering.options import PlanOptions, format_value
 from forktask.cython_src.reading import read_toml
 from forktask.cython_src.records import fields
@@ -127,6 +128,7 @@ def test_serial_is_the_base_of_a_sweep_over_threads():
 def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys):
     """Check that it explains its curve where there is no GPU and one core, and says what is missing."""
     monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(gpu_device, "shows_gpu", lambda: False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(sweep, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
     command = "study" if path.parent.name == "studies" else "run"
@@ -134,7 +136,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     said = capsys.readouterr().out
     assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
     needs_gpu = read_configuration(path).uses_gpu if command == "run" else path.stem == "cpu_gpu_batch"
-    assert ("cannot run: a GPU" in said) == needs_gpu
+    assert ("cannot run: this machine has no GPU" in said) == needs_gpu
 
 
 def test_numbers_have_no_exponent():
