@@ -327,7 +327,7 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     written = pd.read_csv(comparison.folder / "summary.csv")
     assert list(written.columns) == list(comparison.table.columns)
     assert sorted(comparison.table["model"]) == ["serial", "taskiter"]
-    first = ["network", "batch", "model", "threads", "repetitions", "median_s", "low_s", "high_s", "speedup"]
+    first = ["network", "batch", "model", "threads", "generations", "rounds", "median_s", "low_s", "high_s", "speedup"]
     assert list(comparison.table.columns)[: len(first)] == first
     assert len(comparison.samples) == 2
     assert "speedup" in comparison.figures

@@ -153,7 +153,8 @@ def phase_bound_table(study: Study) -> pd.DataFrame:
 
 # Columns that a reader looks for, in front of all others.
 FIRST = (
-    *("model", "threads", "repetitions", "median_s", "low_s", "high_s", "speedup", "speedup_low", "speedup_high"),
+    *("model", "threads", "generations", "rounds", "median_s", "low_s", "high_s"),
+    *("speedup", "speedup_low", "speedup_high"),
     *("efficiency", "reference", "ratio", "ratio_low", "ratio_high", "verdict"),
 )
 

@@ -388,7 +388,7 @@ def test_the_report_of_both_devices(tmp_path):
     text = reported(tmp_path)
     assert "a step of gpu_" not in text  # no model of the GPU beside the floors of the processor
     found = report_rows(tmp_path)
-    assert [(row["model"], row["reference"]) for row in found["in_short"]][-1] == ("gpu_stream", "serial")
+    assert [(row["model"], row["reference"]) for row in found["in_short"]][-1] == ("gpu_stream", "taskiter")
     speed = {(row["batch"], row["model"], row["threads"]): row for row in found["speed"]}
     for batch in (16, 64):
         assert speed[batch, "gpu_forkjoin", 1]["speedup"] == pytest.approx(20)

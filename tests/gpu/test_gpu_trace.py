@@ -169,7 +169,7 @@ def test_the_command_refuses_what_it_cannot_do(monkeypatch, capsys, tmp_path):
     """Check one sentence where there is no GPU, and where a cause of outliers is to be injected."""
     out = ["--out", str(tmp_path / "out")]
     assert main(["trace", "--models", "gpu_stream", *out]) == 2
-    assert " GPU " in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "GPU" in capsys.readouterr().err and not (tmp_path / "out").exists()
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     assert main(["trace", "--device", "gpu", "--inject", "preemption", *out]) == 2
     assert "injected into models of the CPU" in capsys.readouterr().err

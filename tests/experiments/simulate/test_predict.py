@@ -36,7 +36,7 @@ def test_predictions_stand_beside_what_was_measured(folder):
     measured = bound_table(study).set_index("threads").loc[[1, 2]]
     here = bounds.set_index("threads").loc[[1, 2]]
     assert np.allclose(here["forkjoin_s"], measured["forkjoin_s"])  # one estimator for both
-    assert "2 measured points" in error_text(table)
+    assert "(2): median" in error_text(table)
     assert thread_counts(study, "p0") == [1, 2, 4, 8]
 
 
@@ -45,7 +45,7 @@ def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys)
     out = tmp_path / "figure.svg"
     assert main(["simulate", str(folder), "--threads", "1,2,64", "--file", str(out)]) == 0
     text = capsys.readouterr().out
-    assert "far beyond what was measured" in text and "64*" in text and "measured points" in text
+    assert "far beyond what was measured" in text and "64*" in text and "(2): median" in text
     assert out.read_text().startswith("<?xml") and "Hatched" in out.with_suffix(".txt").read_text()
     other = tmp_path / "epyc64.toml"
     other.write_text(

@@ -197,7 +197,7 @@ def test_generations_of_a_budget_are_not_measured_again(sweep):
 
     def run(repeats):
         started = sweep(Measure(repeats=repeats, budget_s=600.0, profile=False, oversubscribe=True), grid)
-        started.undecided = lambda samples: {row.config_id for row in samples if row.model != "joblib"}
+        started.undecided = lambda results: {row.config_id for row in results.of(SampleRow) if row.model != "joblib"}
         return Counter((row.model, row.repetition) for row in started.run().of(SampleRow))
 
     first = run(2)
