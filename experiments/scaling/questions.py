@@ -1,17 +1,19 @@
-"""Questions of a comparison, and which of them the estimator has not answered yet.
+"""Which questions of a comparison the estimator has not answered yet.
 
-The questions are those of the report: is a task model faster than the better fork-join form, slower, or the same within
-the band of equivalence, on the largest number of threads, for each plan? Intervals are valid at every look, so that
-measuring may stop after any generation.
+They are those of the report, on the largest number of threads, for each plan. Intervals are valid at every look, so
+that measuring may stop after any generation.
 """
 
 from __future__ import annotations
 
 from ..analysis.estimates import UNDECIDED, Estimates, verdict
-from ..analysis.names import TASK_MODELS, base_model, is_again
+from ..analysis.names import base_model
+from ..analysis.questions import questions
 from ..results.folder import Results
 from ..results.rows import RoundsRow, SampleRow
 from ..results.turns import turns_of
+
+ONCE = ("joblib",)  # far behind, and slow to measure: one generation shows it
 
 
 def undecided(results: Results) -> set[str] | None:
@@ -22,13 +24,18 @@ def undecided(results: Results) -> set[str] | None:
     times = Estimates(turns_of(samples, results.of(RoundsRow)))
     found: set[str] = set()
     asked = False
-    for plan, hogs in dict.fromkeys(point[:2] for point in times.points):
-        here = [point for point in times.points if point[:2] == (plan, hogs)]
-        wide = [point for point in here if point[3] == max(threads for *_, threads in here)]
-        forms = [point for point in wide if base_model(point[2]) == "forkjoin" and not is_again(point[2])]
-        tasks = [point for point in wide if base_model(point[2]) in TASK_MODELS]
-        asked = asked or bool(forms and tasks)
-        for point in tasks if forms else ():
-            if verdict(times.ratio_to_fastest(point, forms)) == UNDECIDED:
-                found |= {ids[each] for each in (point, *forms, *(p for p in here if p[2] == "serial"))}
+    for plan in dict.fromkeys(point[:2] for point in times.points):
+        here = [point[2:] for point in times.points if point[:2] == plan]
+        serial = [each for each in here if each[0] == "serial"]
+
+        def fastest(contestants, plan=plan):
+            return times.fastest([(*plan, *each) for each in contestants])[2:]
+
+        for question in questions(here, fastest):
+            if base_model(question.contestant[0]) in ONCE:
+                continue
+            asked = True
+            candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
+            if verdict(times.ratio_to_fastest(candidate, others)) == UNDECIDED:
+                found |= {ids[*plan, *each] for each in (question.contestant, *question.references, *serial)}
     return found if asked else None

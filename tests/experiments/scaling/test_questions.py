@@ -10,7 +10,7 @@ from forktask.experiments.scaling.questions import undecided
 
 @pytest.mark.parametrize("decided", [True, False])
 def test_only_what_is_open_is_measured_again(tmp_path, decided):
-    """Check the configurations of open questions, on most threads: the model, every fork-join form and serial."""
+    """Check the configurations of open questions, on most threads: the model, what it is compared with, and serial."""
     rng = np.random.default_rng(2)
     models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskiter")
     rows = synthetic_rows(models=models, noise=0.001, repeats=20)
@@ -20,5 +20,6 @@ def test_only_what_is_open_is_measured_again(tmp_path, decided):
     ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
     open_ones = {ids["tasks", 2], ids["forkjoin", 2], ids["serial", 1]}
     assert undecided(Results(tmp_path, typed(rows))) == (set() if decided else open_ones)
-    joins = [row for row in rows if row["kind"] != "sample" or row["model"].startswith("forkjoin")]
-    assert undecided(Results(tmp_path, typed(joins))) is None
+    for model, open_ones in (("forkjoin", set()), ("taskiter", None)):
+        own = [row for row in rows if row["kind"] != "sample" or row["model"].startswith(model)]
+        assert undecided(Results(tmp_path, typed(own))) == open_ones, "a model twice is a question, one alone is none"
