@@ -16,6 +16,7 @@ import matplotlib
 import pandas as pd
 
 from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.names import is_again, measured_again
 from forktask.experiments.analysis.speeds import on_most_threads, speed_table
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
@@ -69,7 +70,9 @@ def publish(folder: str) -> None:
 def measured(found: dict) -> str:
     """Return the table of all models on most threads, with machine, commit, date and conditions."""
     points = {(row["blocks"], row["model"]): row for row in found["measured"] if row["threads"] == found["threads"]}
-    columns = [Column("model", lambda row: f"`{row['model']}`")]
+    columns = [
+        Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
+    ]
     for name in found["blocks"]:
         columns += [
             Column(f"{name}: a step", lambda row, name=name: time(points[name, row["model"]]["median_s"]), True),
