@@ -18,10 +18,8 @@ import os
 import random
 import shlex
 import sys
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,8 +29,8 @@ from ...cython_src.records import Record, about
 from ..machine.environment import collect, environment_id
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import write_atomically
-from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json
-from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, RunRow, make_row
+from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
+from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, make_row
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.models import (
@@ -155,13 +153,10 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
     continued = writer.start(
-        RunRow(
-            holds="metg",
-            run_id=uuid.uuid4().hex,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(["forktask", *sys.argv[1:]]),
-            config={**config, **settings.as_dict()},
-            how_to_read="",
+        new_run(
+            "metg",
+            {**config, **settings.as_dict()},
+            shlex.join(["forktask", *sys.argv[1:]]),
             environment=environment,
             environment_id=environment_id(environment),
         )

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from typing import Any, TextIO
@@ -24,7 +22,7 @@ from ...cython_src.networks.own import is_own
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
-from ..results.folder import Results, ResultsWriter
+from ..results.folder import Results, ResultsWriter, new_run
 from ..results.rows import (
     CapacityRow,
     FailureRow,
@@ -34,7 +32,6 @@ from ..results.rows import (
     PlanRow,
     ProfileRow,
     RoundsRow,
-    RunRow,
     SampleRow,
     make_row,
 )
@@ -117,14 +114,8 @@ class Sweep:
         with ResultsWriter(self.out_dir) as writer:
             _check_same_networks(writer.results, plan_rows)
             continued = writer.start(
-                RunRow(
-                    holds="samples",
-                    run_id=uuid.uuid4().hex,
-                    created=datetime.now(UTC).isoformat(timespec="seconds"),
-                    command=self.command_line,
-                    config=configuration.as_dict(),
-                    how_to_read=configuration.how_to_read,
-                    **self.environment,
+                new_run(
+                    "samples", configuration.as_dict(), self.command_line, configuration.how_to_read, **self.environment
                 )
             )
             if writer.results.partial:
