@@ -11,17 +11,18 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch tokenizers nbclient numba sklearn cupy pyarrow simplejpeg browser tbb starpu libomp relacy
+FURTHER := torch tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
 DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
+DEBIAN_slurm := munge slurm-client slurmctld slurmd
 PYPI_torch := torch==2.13.0
 PYPI_tokenizers := tokenizers>=0.20
 PYPI_nbclient := nbclient>=0.10 ipykernel>=6
 PYPI_numba := numba>=0.60
-PYPI_sklearn := scikit-learn>=1.5
+PYPI_dask := distributed>=2026.1
 PYPI_pyarrow := pyarrow>=15
 PYPI_simplejpeg := simplejpeg>=1.7
 PYPI_browser := selenium>=4.20
@@ -140,7 +141,7 @@ lint: install-dev
 		"ruff check ." \
 		"ruff format --check ." \
 		"cython-lint $(filter %.pyx %.pxd,$(SOURCES))" \
-		"clang-format --dry-run -Werror $(filter %.c %.h %.cpp %.cu %.cuh,$(SOURCES))" \
+		"clang-format --dry-run -Werror $(filter %.c %.h %.hpp %.cu %.cuh,$(SOURCES))" \
 		"mypy"; \
 	do echo "$${command%% *}: $${command#* }" | cut -c 1-100; $$command || failed="$$failed $${command%% *}"; done; \
 	test -z "$$failed" || { echo "These linters found something:$$failed" >&2; exit 1; }
@@ -148,7 +149,7 @@ lint: install-dev
 format: install-dev
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter %.c %.h %.cpp %.cu %.cuh,$(SOURCES))
+	$(BIN)/clang-format -i $(filter %.c %.h %.hpp %.cu %.cuh,$(SOURCES))
 
 # The pages and the Python interface as a site; a warning of Sphinx is an error.
 DOCS ?= build/site

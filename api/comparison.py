@@ -15,7 +15,7 @@ from .cython_src.networks.own import short_name, write_network
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
-from .experiments.sampling.models import DEFAULT_MODELS
+from .experiments.subjects.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
 from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
 
@@ -31,7 +31,12 @@ __all__ = ["Comparison", "compare"]
 AXES_OF_COMPARE = (*AXES, FUNCTION_ARGUMENTS)
 ARGUMENTS = (*AXES_OF_COMPARE, *(field.name for field in fields(Measure)))  # that `**settings` of compare takes
 # Columns of the table that a notebook shows.
-SHOWN = ("model", "threads", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict")
+SHOWN = (
+    "model",
+    "threads",
+    "usable",
+    *("generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
+)
 
 
 class Comparison(Shown):
@@ -88,7 +93,14 @@ class Comparison(Shown):
 
         return figures.available_figures(self._study, main_plan(self._study))
 
-    def figure(self, name: str = "speedup", *, column: str = "double") -> Figure:
+    def figure(
+        self,
+        name: str = "speedup",
+        *,
+        column: str = "double",
+        title: bool = True,
+        models: Mapping[str, str] | None = None,
+    ) -> Figure:
         """Draw a figure of the plan with most samples.
 
         Parameters
@@ -96,19 +108,23 @@ class Comparison(Shown):
         name : str
             One of `figures`.
         column : {"double", "single"}
-            7 in or 3.3 in wide.
+            7 in wide, or 3.3 in and at most 4 in tall.
+        title : bool
+            Whether the plan stands above the panels.
+        models : mapping of str to str, optional
+            Models that are drawn, in this order, by the names that they get; default: all.
 
         Raises
         ------
         UsageError
-            Unknown figure or column, or samples that do not hold what the figure shows.
+            Unknown figure, column or model, or samples that do not hold what the figure shows.
         """
         from .experiments.report import figures
 
-        return figures.draw(self._study, name, column=column)
+        return figures.draw(self._study, name, column=column, title=title, models=models)
 
     def caption(self, name: str = "speedup") -> str:
-        """Return a figure's caption, with all that a sceptical reader needs, as a paragraph."""
+        """Return a figure's caption, two or three sentences."""
         from .experiments.report import figures
 
         return figures.caption(self._study, name)

@@ -13,8 +13,8 @@ from .comparison import Comparison, configuration_from
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.networks.layers import Network
 from .cython_src.shown import Shown, as_html
-from .experiments.commands.trace import MODELS, once
-from .experiments.sampling.events import EventLog
+from .experiments.events.events import EventLog
+from .experiments.traces.sweep import TRACED, once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,21 +44,26 @@ class Trace(Shown):
     Attributes
     ----------
     folder : Path
+    title : str
+        The plan's: network, batch and the options that were swept or changed.
     logs : list of EventLog
         One a model.
     """
 
     def __init__(self, folder: str | os.PathLike[str], plan: str | None = None):
         from .experiments.analysis.load import load
+        from .experiments.events.events import events_files, read_events
         from .experiments.report.files import chosen_plan
-        from .experiments.sampling.events import events_files, read_events
         from .experiments.traces.sweep import plan_folder
 
         self.folder = Path(folder)
-        self._plan_id = chosen_plan(load(self.folder), plan)
-        self.logs: list[EventLog] = [read_events(p) for p in events_files(plan_folder(self.folder, self._plan_id))]
+        study = load(self.folder)
+        plan_id = chosen_plan(study, plan)
+        self.title = study.problem_name(plan_id)
+        place = plan_folder(self.folder, study.plans[plan_id])
+        self.logs: list[EventLog] = [read_events(p) for p in events_files(place)]
         if not self.logs:
-            raise UsageError(f"a trace needs event logs, got none of plan {self._plan_id} in {str(folder)!r}; trace it")
+            raise UsageError(f"a trace needs event logs, got none of {self.title} in {str(folder)!r}; trace it")
 
     @cached_property
     def _losses(self) -> list[Any]:
@@ -85,29 +90,35 @@ class Trace(Shown):
         """Names of the figures."""
         return ["gantt", "losses"]
 
-    def figure(self, name: str = "gantt", *, iterations: int = 3) -> Figure:
-        """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses").
+    def figure(self, name: str = "gantt", *, iterations: int = 3, column: str = "double", title: bool = True) -> Figure:
+        """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses"), 7 in
+        ("double") or 3.3 in ("single") wide.
 
         Raises
         ------
         UsageError
             Another name.
         """
-        return self._drawn(name, iterations)[0]
-
-    def caption(self, name: str = "gantt", *, iterations: int = 3) -> str:
-        """Return a figure's caption."""
-        return self._drawn(name, iterations)[1]
-
-    def _drawn(self, name: str, iterations: int) -> tuple[Figure, str]:
         from .experiments.analysis.windows import typical
-        from .experiments.report.figures.losses import draw_losses, losses_caption
+        from .experiments.report.figures.losses import draw_traced
         from .experiments.report.gantt import draw_gantt
 
         check_choice("name of figure", name, self.figures)
+        said = self.title if title else ""
         if name == "gantt":
-            return draw_gantt([typical(log, iterations) for log in self.logs])
-        return draw_losses(self._rows()), " ".join(losses_caption(self._rows()))
+            return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=said)
+        return draw_traced(self._rows(), column, said)
+
+    def caption(self, name: str = "gantt", *, iterations: int = 3) -> str:
+        """Return a figure's caption."""
+        from .experiments.analysis.windows import typical
+        from .experiments.report.figures.losses import losses_caption
+        from .experiments.report.gantt import gantt_caption
+
+        check_choice("name of figure", name, self.figures)
+        if name == "gantt":
+            return gantt_caption([typical(log, iterations) for log in self.logs], self.title)
+        return f"{self.title}. {' '.join(losses_caption(self._rows()))}"
 
     @property
     def report(self) -> Path:
@@ -154,9 +165,9 @@ class Simulation(Shown):
         """How far the simulation is off at measured points, in a sentence; empty for another machine."""
         return str(self._found.as_row()["error"])
 
-    def figure(self, *, column: str = "double") -> Figure:
+    def figure(self, *, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup beside measured points and bounds, 7 in ("double") or 3.3 in ("single") wide."""
-        return self._found.figure(column)
+        return self._found.figure(column, title)
 
     def _rows(self) -> list[dict[str, Any]]:
         return list(self._found.as_row()["rows"])
@@ -208,7 +219,7 @@ class Diagnosis(Shown):
 def trace(
     network: str | Network = "cifar10_cnn",
     *,
-    models: str | Sequence[str] = MODELS,
+    models: str | Sequence[str] = TRACED,
     threads: int | None = None,
     out: str | os.PathLike[str] | None = None,
     seconds: float = 0.5,

@@ -14,7 +14,7 @@ from .cython_src.networks.layers import *  # noqa: F403
 from .cython_src.networks.registry import get_network, network_names
 from .cython_src.records import fields
 from .cython_src.targets import bind
-from .experiments.sampling.events import EventLog, read_events
+from .experiments.events.events import EventLog, read_events
 from .experiments.training.data import load_data
 from .experiments.training.dataset import Dataset
 from .experiments.training.safetensors import read_safetensors, write_safetensors

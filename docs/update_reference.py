@@ -20,7 +20,7 @@ import forktask as ft
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.results.rows import KINDS
-from forktask.experiments.sampling.models import MODELS
+from forktask.experiments.subjects.models import MODELS
 from forktask.experiments.sweep.configuration import Measure
 
 REFERENCE = Path(__file__).resolve().parent / "reference"

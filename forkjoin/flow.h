@@ -6,10 +6,6 @@
 
 #include "thread_state.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct FlowRun {
     const LoopRecord *loops;
     const int32_t *task_loop;         /* shape (num_tasks,) */
@@ -35,9 +31,4 @@ typedef struct FlowLibrary {
     void (*close)(void *graph);
 } FlowLibrary;
 
-extern const FlowLibrary forktask_tbb, forktask_taskflow;
-
-#ifdef __cplusplus
-}
-#endif
 #endif

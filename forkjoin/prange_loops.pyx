@@ -15,10 +15,33 @@ from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
 from .thread_state cimport (
-    FORKTASK_DYNAMIC, FORKTASK_GUIDED, FORKTASK_STATIC, FORKTASK_STATIC_CHUNK, PersistentRun, SignalPoll, ThreadState,
-    forktask_enter_thread, forktask_flush_denormals, forktask_leave_thread, forktask_must_stop,
-    forktask_restore_denormals, forktask_run_persistent, forktask_start_poll,
+    SignalPoll, ThreadState, forktask_enter_thread, forktask_flush_denormals, forktask_leave_thread,
+    forktask_must_stop, forktask_restore_denormals, forktask_start_poll,
 )
+
+
+cdef extern from "forkjoin/persistent_region.h" nogil:
+    enum:
+        FORKTASK_STATIC
+        FORKTASK_STATIC_CHUNK
+        FORKTASK_DYNAMIC
+        FORKTASK_GUIDED
+
+    ctypedef struct PersistentRun:
+        const LoopRecord *loops
+        int num_loops
+        int num_threads
+        int schedule
+        int chunk_size
+        int64_t first_replay
+        int64_t num_replays
+        WorkerState *workers
+        ThreadState *threads
+        const int *cpus
+        SignalPoll poll
+        int team_size
+
+    void forktask_run_persistent(PersistentRun *run)
 
 
 # Blocks that have not begun when one fails are left out: a thread must not go on with its share after Ctrl-C has ended

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uintptr_t
 
-cdef extern from "forkjoin/flow.h":
+cdef extern from "forkjoin/taskflow_flow.hpp":
     ctypedef struct FlowLibrary:
         pass
     const FlowLibrary forktask_taskflow

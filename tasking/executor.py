@@ -14,8 +14,7 @@ from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
 from .models import TASKGRAPH, TASKITER, TASKS
-from .runtimes import EagerRuntime, ProgramRuntime, ReplayRuntime
-from .team import CALLER_WAKES_NS, HAS_MEMBARRIER, Team
+from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Team
 
 # Rough rates of one core, for plans that were not measured.
 FLOPS_PER_NS, BYTES_PER_NS = 100, 10

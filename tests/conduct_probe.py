@@ -21,7 +21,7 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.subjects.models import make_executor
 
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}  # numbers of the system call
 PRIVATE_EXPEDITED = 8

@@ -15,7 +15,7 @@ PACKAGE = "forktask"
 API = "api"  # the folder that installs as the package itself
 EXAMPLES = "experiments/examples"  # programs as users write them: a folder of their own, above the API
 INCLUDE_FOLDERS = (".", "tasking", "forkjoin")  # as in meson.build
-PYTHON, CYTHON, C = (".py", ".pyi"), (".pyx", ".pxd", ".pxi"), (".c", ".h", ".cpp", ".cu", ".cuh")
+PYTHON, CYTHON, C = (".py", ".pyi"), (".pyx", ".pxd", ".pxi"), (".c", ".h", ".hpp", ".cu", ".cuh")
 SUFFIXES = (*PYTHON, *CYTHON, *C)
 
 _TRIPLE = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'')

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forktask.experiments.sampling.models import built_models, make_executor, parse_model, process_environment
+from forktask.experiments.subjects.models import built_models, make_executor, parse_model, process_environment
 
 pytestmark = pytest.mark.timeout(120)
 PROBE = Path(__file__).with_name("conduct_probe.py")

@@ -59,13 +59,6 @@ def test_a_required_kind_without_tests_fails(session):
     assert session.runpytest("--require", "here").ret == pytest.ExitCode.OK
 
 
-def test_unknown_kinds_are_refused(session):
-    """Check the message for a kind that is not in the table."""
-    result = session.runpytest("--require", "here,tobrch")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--require names kinds of tests (*here*), got tobrch"])
-
-
 @pytest.mark.parametrize(
     "body",
     [

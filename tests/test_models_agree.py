@@ -6,8 +6,8 @@ from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.experiments.sampling.models import MODELS, built_models, make_executor
-from forktask.experiments.sampling.subject import fill_dataset, result_hashes
+from forktask.experiments.subjects.models import MODELS, built_models, make_executor
+from forktask.experiments.subjects.subject import fill_dataset, result_hashes
 
 STEPS = 20
 THREADS = range(1, 9) if LONG else (1, 2, 3, 4, 8)

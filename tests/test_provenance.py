@@ -79,13 +79,31 @@ def test_every_run_row_has_the_commit():
     assert version_text({"version": "1", "commit": "a" * 40 + "-dirty"}) == f"1 (commit {'a' * 12}, with changes)"
 
 
-@pytest.fixture
-def update_readme():
-    """The module docs/update_readme.py."""
-    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "docs" / "update_readme.py")
+def module_of_docs(name):
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def update_readme():
+    """The module docs/update_readme.py."""
+    return module_of_docs("update_readme")
+
+
+def test_figures_of_studies_are_drawn_again_from_results(tmp_path):
+    """Check that each figure is what its numbers give, that a page shows it, and that its conditions are kept."""
+    studies = module_of_docs("update_studies")
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "studies").glob("*.md"))
+    drawn = studies.draw(studies.PUBLISHED, tmp_path)
+    assert drawn
+    for path in drawn:
+        assert path.read_bytes() == (studies.IMAGES / path.name).read_bytes(), path.name
+        assert f"](../images/{path.name})" in pages
+    for name in studies.STUDIES:
+        assert (studies.PUBLISHED / name / "conditions.txt").read_text().strip()
 
 
 def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):

@@ -19,7 +19,6 @@ KERNEL_MODULES: tuple[str, ...] = (
     "convolution.channels_weight_gradient",
     "convolution.lanes_convolution",
     "convolution.lanes_regions",
-    "convolution.lanes_winograd",
     "convolution.regions",
     "dense.dense",
     "dense.regions",
@@ -41,7 +40,6 @@ KERNEL_MODULES: tuple[str, ...] = (
     "optimizer.regions",
     "pooling.pooling",
     "pooling.regions",
-    "reduction.reduction",
 )
 
 

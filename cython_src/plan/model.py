@@ -384,13 +384,13 @@ class Plan(Shown):
         """
         if isinstance(loop.blocks, UniformBlocks):
             return loop.bytes, 0.0
-        regions = {
+        regions = dict.fromkeys(  # in order, so that sums have the same bits in every process
             (access.buffer, access.box, way)
             for block in loop.blocks
             for access in block.accesses
             for way in ("read", "write")
             if access.kind not in (READ, WRITE) or ACCESS_KINDS[access.kind] == way
-        }
+        )
         moved: dict[tuple[str, str], float] = {}
         for name, box, way in regions:
             buffer = self.buffers[name]

@@ -18,7 +18,7 @@ import pandas as pd
 from ..results.rows import Loop, PlanRow, ProfileRow
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
-from .names import LOOP_MODELS, base_model, model_label, model_rank
+from .names import LOOP_MODELS, NETWORK, base_model, model_label, model_rank, value_text
 from .speeds import interval_columns
 from .study import Point, Study
 
@@ -146,6 +146,19 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     table["gflops"] = rate / 1e9
     table["peak_fraction"] = rate / peak
     return table
+
+
+def layers_of_all(study: Study) -> pd.DataFrame:
+    """Return the rows of `layer_table` of every point that was profiled, with what identifies it in front: network,
+    batch, what was swept, plan_id, model, threads."""
+    tables = []
+    for plan_id in study.plan_ids():
+        record = study.records[plan_id]
+        axes = {name: value_text(record[name]) for name in dict.fromkeys((NETWORK, "batch", *study.axes))}
+        for model, threads in study.points_of(plan_id):
+            point = {**axes, "plan_id": plan_id, "model": model, "threads": threads}
+            tables.append(pd.DataFrame([point]).merge(layer_table(study, plan_id, model, threads), how="cross"))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 @lru_cache(maxsize=4)

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from statistics import median
 
-from ..results.turns import disturbed_rounds
-from ..tables.numbers import plural
+from ..results.disturbance import DISTURBED_SHARE, disturbed_share
+from ..results.turns import disturbed_rounds, moved_sessions
+from ..tables.numbers import format_time, plural
+from .names import model_label
 from .study import Study, capacities_of
 
-# The machine was disturbed if a runnable thread waited, or its CPU was stolen or throttled, for a larger share of time.
-DISTURBED_SHARE = 0.05
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
-
-TICK_S = 0.01
-
-
-def disturbed_share(disturbance: Mapping[str, Any], seconds: float, threads: int = 1) -> float:
-    """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
-    lost = [
-        (disturbance.get("pressure_some_us"), 1e-6),
-        (disturbance.get("throttled_us"), 1e-6),
-        (disturbance.get("steal_ticks"), TICK_S / threads),
-    ]
-    known = [value * unit for value, unit in lost if value is not None]
-    return max(known) / seconds if known and seconds > 0 else math.nan
 
 
 def disturbance_warnings(study: Study) -> list[str]:
@@ -53,6 +38,15 @@ def disturbance_warnings(study: Study) -> list[str]:
             f"{disturbed} of {plural(total, 'round')} were disturbed and are left out, by what is the same for all: a "
             f"calibration kernel between turns, stolen time, threads that waited for a CPU."
         )
+    if moved := moved_sessions(study.rounds):
+        there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
+        sentences.append(
+            f"{len(moved)} of {plural(len(study.rounds), 'generation')} found the CPUs elsewhere than most did and are "
+            f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
+        )
+    if study.disturbed_points:
+        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(study.disturbed_points))
+        sentences.append(f"Most samples had too few undisturbed rounds; do not use: {named}.")
     hot = sum(bool(seen.get("thermal_throttles")) for seen in study.samples.get("disturbance", ()))
     if hot:
         sentences.append(

@@ -21,16 +21,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from ..tables.numbers import plural
+
 FASTER, SLOWER, SAME, UNDECIDED = "faster", "slower", "same", "undecided"
 EQUIVALENCE_BAND = 0.02
 MIN_GENERATIONS = 6
+# Undisturbed rounds behind a verdict, and their share; chosen by simulation (docs/notes/intervals_of_ratios.md).
+LEAST_ROUNDS, UNDISTURBED_SHARE = 12, 1 / 3
+IN_SIGHT = 1000  # generations
 # The boundary: the prior's weight in generations, its height, and where it begins to rise.
 PRIOR, LEVEL, HORIZON = 2.0, 10.0, 40.0
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles by number of takes
@@ -52,25 +58,41 @@ class Estimate:
         NaN of turns in fewer than `MIN_GENERATIONS` generations, and of a single take.
     count : int
         Generations, or takes of what is measured once in each.
+    rounds : int or None
+        Undisturbed rounds behind it, where turns were taken.
+    needed : int
+        Undisturbed rounds that a verdict needs.
     """
 
     value: float
     low: float
     high: float
     count: int
+    rounds: int | None = None
+    needed: int = LEAST_ROUNDS
 
     @property
     def known(self) -> bool:
         """Whether there is an interval."""
         return math.isfinite(self.low)
 
+    @property
+    def half_width(self) -> float:
+        """Half of the interval, in logarithms."""
+        return math.log(self.high / self.low) / 2
+
+    @property
+    def enough(self) -> bool:
+        """Whether a verdict may rest on it: it has an interval, and enough undisturbed rounds where it has any."""
+        return self.known and (self.rounds is None or self.rounds >= self.needed)
+
     def divided_by(self, number: float) -> Estimate:
         """Return the estimate of a positive multiple."""
-        return Estimate(self.value / number, self.low / number, self.high / number, self.count)
+        return replace(self, value=self.value / number, low=self.low / number, high=self.high / number)
 
     def inverse(self) -> Estimate:
         """Return the estimate of the inverse."""
-        return Estimate(1 / self.value, 1 / self.high, 1 / self.low, self.count)
+        return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
     def over(self, other: Estimate) -> Estimate:
         """Return the quotient of two estimates, its interval as wide as both intervals allow.
@@ -85,6 +107,8 @@ class Estimate:
             own_low / high if known else math.nan,
             own_high / low if known else math.nan,
             min(self.count, other.count),
+            min((each.rounds for each in (self, other) if each.rounds is not None), default=None),
+            max(self.needed, other.needed),
         )
 
 
@@ -100,13 +124,15 @@ def half_width(differences: np.ndarray) -> float:
         One from each generation, in logarithms.
     """
     n = len(differences)
-    if n < MIN_GENERATIONS:
-        return math.inf
+    return math.inf if n < MIN_GENERATIONS else float(np.std(differences)) * boundary(n)
+
+
+def boundary(n: int) -> float:
+    """Return the half-width of the interval of a mean of n values, in their standard deviations."""
     level = LEVEL * math.hypot(1, n / HORIZON)
     growth = (level * math.sqrt((n + PRIOR) / PRIOR)) ** (2 / n)
     # t^2 / (n - 1), where the mixture of likelihood ratios reaches the level
-    squared = (growth - 1) / (1 - growth * PRIOR / (n + PRIOR))
-    return float(np.std(differences)) * math.sqrt(squared)
+    return math.sqrt((growth - 1) / (1 - growth * PRIOR / (n + PRIOR)))
 
 
 def estimate(values: Iterable[float], value: float | None = None) -> Estimate:
@@ -124,11 +150,13 @@ def estimate(values: Iterable[float], value: float | None = None) -> Estimate:
     return _around(float(np.mean(logs)) if value is None else math.log(value), half, len(logs))
 
 
-def _around(log_value: float, half: float, count: int) -> Estimate:
+def _around(
+    log_value: float, half: float, count: int, rounds: int | None = None, needed: int = LEAST_ROUNDS
+) -> Estimate:
     value = math.exp(log_value)
     if not math.isfinite(half):
-        return Estimate(value, math.nan, math.nan, count)
-    return Estimate(value, value * math.exp(-half), value * math.exp(half), count)
+        return Estimate(value, math.nan, math.nan, count, rounds, needed)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), count, rounds, needed)
 
 
 def clipped(values: np.ndarray) -> np.ndarray:
@@ -159,12 +187,15 @@ def median_polish(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Effects of rows have the median 0; every row and column has a value.
     """
-    rows, columns = np.zeros(table.shape[0]), np.zeros(table.shape[1])
+    median = np.nanmedian if np.isnan(table).any() else np.median  # the first is ten times as slow
+    rows, before = np.zeros(table.shape[0]), None
     for _ in range(POLISHING):
-        columns = np.nanmedian(table - rows[:, None], axis=0)
-        rows = np.nanmedian(table - columns, axis=1)
-        rows -= np.median(rows)
-    return rows, np.nanmedian(table - rows[:, None], axis=0)
+        if before is not None and (rows == before).all():
+            break
+        before, columns = rows, median(table - rows[:, None], axis=0)
+        rows = median(table - columns, axis=1)
+        rows = rows - np.median(rows)
+    return rows, median(table - rows[:, None], axis=0)
 
 
 class Estimates(Generic[Key]):
@@ -173,12 +204,14 @@ class Estimates(Generic[Key]):
     Parameters
     ----------
     points : mapping of point to {(generation, session, round): seconds}
-        Without disturbed rounds. Points of one session took turns in its rounds; sessions of one generation that share
-        a point are compared through it, others by their times.
+        Points of one session took turns in its rounds; sessions of one generation that share a point are compared
+        through it, others by their times.
+    disturbed : set of (generation, session, round)
+        Disturbed rounds that are among these, since too few others were left; no verdict rests on them.
     """
 
-    def __init__(self, points: Mapping[Key, Mapping[Turn, float]]):
-        self.points = points
+    def __init__(self, points: Mapping[Key, Mapping[Turn, float]], disturbed: Set[Turn] = frozenset()):
+        self.points, self.disturbed = points, disturbed
 
     @cached_property
     def _logs(self) -> tuple[list[int], np.ndarray]:
@@ -217,8 +250,17 @@ class Estimates(Generic[Key]):
         return len(set.intersection(*({turn[0] for turn in self.points.get(point, ())} for point in points)))
 
     def rounds(self, *points: Key) -> int:
-        """Return in how many rounds all of some points had a turn."""
-        return len(set.intersection(*(set(self.points.get(point, ())) for point in points)))
+        """Return in how many undisturbed rounds each of some points had a turn, over the generations they share."""
+        return self._shared(points, self.disturbed)
+
+    def _behind(self, *points: Key) -> tuple[int, int]:
+        """Return in how many undisturbed rounds some points took part, and how many a verdict about them needs."""
+        needed = max(LEAST_ROUNDS, math.ceil(UNDISTURBED_SHARE * self._shared(points, frozenset())))
+        return self.rounds(*points), needed
+
+    def _shared(self, points: Sequence[Key], left_out: Set[Turn]) -> int:
+        counts = [Counter(turn[0] for turn in self.points.get(point, ()) if turn not in left_out) for point in points]
+        return sum(min(count[generation] for count in counts) for generation in counts[0])
 
     def times(self, point: Key) -> dict[int, float]:
         """Return the seconds of a point in each generation, as they were measured."""
@@ -234,17 +276,20 @@ class Estimates(Generic[Key]):
             return NOTHING
         common, parts = self._fit
         logs = (common + parts[point])[~np.isnan(parts[point])]
-        return _around(float(np.mean(common)) + self._means[point], half_width(logs), len(logs))
+        value = float(np.mean(common)) + self._means[point]
+        return _around(value, half_width(logs), len(logs), *self._behind(point))
 
     def contrast(self, weights: Mapping[Key, float]) -> Estimate:
         """Return the product of points' times to the power of their weights, which add up to 0; NaN if no generation
         has them all."""
+        if not all(point in self.points for point in weights):
+            return NOTHING
         differences = np.sum([weight * self._fit[1][point] for point, weight in weights.items()], axis=0)
         value = sum(weight * self._means[point] for point, weight in weights.items())
-        return _over_generations(differences, value)
+        return _over_generations(differences, value, *self._behind(*weights))
 
     def ratio(self, numerator: Key, denominator: Key) -> Estimate:
-        """Return the ratio of two points' times; NaN if they share no generation."""
+        """Return the ratio of two points' times; NaN if they share no generation, or one was not measured."""
         return self.contrast({numerator: 1, denominator: -1} if numerator != denominator else {numerator: 0})
 
     def fastest(self, candidates: Sequence[Key]) -> Key:
@@ -256,8 +301,11 @@ class Estimates(Generic[Key]):
 
         Each generation is compared with the candidate that is the fastest in all *others*: chosen by the times that it
         is compared on, it would look faster than it is. The value is the ratio to the fastest in all generations; the
-        interval holds both.
+        interval holds both. NaN if the point or all candidates were not measured.
         """
+        candidates = [candidate for candidate in candidates if candidate in self.points]
+        if numerator not in self.points or not candidates:
+            return NOTHING
         fastest = candidates.index(self.fastest(candidates))
         parts = np.array([self._fit[1][candidate] for candidate in candidates])
         present = ~np.isnan(parts)
@@ -268,7 +316,8 @@ class Estimates(Generic[Key]):
         if (chosen == fastest).all():
             return self.ratio(numerator, candidates[fastest])
         differences = self._fit[1][numerator] - parts[chosen, np.arange(parts.shape[1])]
-        return _over_generations(differences, self._means[numerator] - self._means[candidates[fastest]])
+        value = self._means[numerator] - self._means[candidates[fastest]]
+        return _over_generations(differences, value, *self._behind(numerator, candidates[fastest]))
 
 
 def _joined(effects: np.ndarray) -> np.ndarray:
@@ -283,17 +332,19 @@ def _joined(effects: np.ndarray) -> np.ndarray:
     return np.nansum(effects - sessions[:, None], axis=0) / np.where(counts, counts, math.nan)
 
 
-def _over_generations(differences: np.ndarray, value: float) -> Estimate:
+def _over_generations(differences: np.ndarray, value: float, rounds: int, needed: int) -> Estimate:
     """Return the estimate of a log value, whose interval also holds the mean of the differences."""
     known = differences[~np.isnan(differences)]
     if not len(known):
         return NOTHING
-    return _around(value, half_width(known) + abs(float(np.mean(known)) - value), len(known))
+    return _around(value, half_width(known) + abs(float(np.mean(known)) - value), len(known), rounds, needed)
 
 
 def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
     """Judge a ratio of times: "faster" or "slower" where its interval says so, else "same" where the interval lies
-    within [1 / (1 + band), 1 + band], else "undecided"."""
+    within [1 / (1 + band), 1 + band], else "undecided", as where it rests on too few undisturbed rounds."""
+    if not time_ratio.enough:
+        return UNDECIDED
     if time_ratio.high < 1:
         return FASTER
     if time_ratio.low > 1:
@@ -306,11 +357,30 @@ def matters_not(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> bool:
     return 1 / (1 + band) <= time_ratio.low and time_ratio.high <= 1 + band
 
 
+def exceeds(time_ratio: Estimate, limit: float) -> bool | None:
+    """Judge whether a ratio is above a limit: where its interval lies beyond it or within; else None."""
+    if not time_ratio.enough or time_ratio.low <= limit < time_ratio.high:
+        return None
+    return time_ratio.low > limit
+
+
+def generations_to_go(time_ratio: Estimate, limit: float) -> int | None:
+    """Return after how many more generations, like those so far, the interval no longer holds the limit; None where
+    that is not in sight."""
+    if not time_ratio.known:
+        return MIN_GENERATIONS - time_ratio.count
+    deviation = time_ratio.half_width / boundary(time_ratio.count)
+    distance = abs(math.log(time_ratio.value / limit))
+    return next((n for n in range(1, IN_SIGHT) if deviation * boundary(time_ratio.count + n) < distance), None)
+
+
 def amount(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
     """Say by how much a time differs from another: "0.4 to 1.2 %, too little to matter", "within 2 %", "-0.8 to
     +3.0 %" of what is undecided; or how many generations an answer takes."""
     if not time_ratio.known:
         return f"{time_ratio.count} of {MIN_GENERATIONS} generations"
+    if not time_ratio.enough:
+        return f"not decided: {plural(time_ratio.rounds, 'undisturbed round')}, {time_ratio.needed} are needed"
     low, high = 100 * (time_ratio.low - 1), 100 * (time_ratio.high - 1)
     answer = verdict(time_ratio, band)
     if answer == SAME:

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from ..sampling.models import CREATIONS, PLACEMENTS, model_of_factors
+from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
 from .estimates import NOTHING, verdict
 from .speeds import interval_columns
 from .study import Point, Study

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from ..sampling.models import parse_model
+from ..subjects.models import parse_model
 from .estimates import NOTHING
 from .names import is_gpu
 from .speeds import interval_columns

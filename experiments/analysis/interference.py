@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from ..sampling.models import parse_model
+from ..subjects.models import parse_model
 from .names import model_label, plan_beside
 from .speeds import interval_columns
 from .study import Study

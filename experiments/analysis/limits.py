@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..bounds import bounds
-from ..sampling.models import parse_model
+from ..subjects.models import parse_model
 from .estimates import NOTHING, Estimate, estimate
 from .speeds import best_serial, interval_columns
 from .study import Study

@@ -15,6 +15,7 @@ from msgspec import structs
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import look_above
 from ..results.folder import read_results
+from ..results.nodes import check_nodes
 from ..results.rows import (
     KINDS,
     NOT_MEASURED,
@@ -31,15 +32,13 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
-from ..results.turns import turns_of
-from ..sampling.models import MODELS
+from ..results.turns import disturbed_points, separate_nodes, turns_of
+from ..subjects.models import MODELS
 from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
-from .speeds import speed_table
+from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
 from .study import Point, Study
-
-IMPLAUSIBLE_EFFICIENCY = 1.5
 
 
 def load(out_dir: str | os.PathLike) -> Study:
@@ -63,12 +62,12 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     Raises
     ------
     UsageError
-        No run row, or one of other measurements; samples of several environments, or of several instruction sets of the
-        CPU; other weights than the rest of a plan on its device; devices whose losses differ by more than rounding; a
-        row of an unknown plan; efficiency above 1.5.
+        No run row, or one of other measurements; samples of several environments, of nodes that may not be pooled, or
+        of several instruction sets of the CPU; other weights than the rest of a plan on its device; devices whose
+        losses differ by more than rounding; a row of an unknown plan; efficiency above 1.5.
     """
     by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
-    for row in _separate_interference(rows):
+    for row in _separate_interference(separate_nodes(rows)):
         by_kind[type(row)].append(row)
     runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
     if not runs or runs[-1].holds != "samples":
@@ -89,18 +88,24 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     _check_profiles(profiles, plans)
     timed = [row for row in samples if row.step_time_s > 0]
     untimed = [row for row in samples if row.step_time_s <= 0]
+    turns, disturbed = turns_of(timed, by_kind[RoundsRow])
     study = Study(
         run=runs[-1],
         plans=plans,
         machine=by_kind[MachineRow][-1] if by_kind[MachineRow] else NOT_MEASURED,
-        samples=pd.DataFrame([msgspec.to_builtins(row) for row in timed]),
+        samples=pd.DataFrame([{**msgspec.to_builtins(row), "node": row.node.name} for row in timed]),
         profiles=profiles,
         gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
         traces=by_kind[TraceRow],
-        turns={(p, model, n): t for (p, _, model, n), t in turns_of(timed, by_kind[RoundsRow]).items()},
+        turns={(p, model, n): t for (p, _, model, n), t in turns.items()},
+        disturbed=disturbed,
         rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
+        machines=by_kind[MachineRow],
+        nodes={row.node.name: row for row in runs if row.node.name in {sample.node.name for sample in samples}},
+        node_of={row.repetition: row.node.name for row in samples},
+        disturbed_points=disturbed_points(timed, by_kind[RoundsRow]),
         partial=partial,
         warnings=warnings,
     )
@@ -110,7 +115,8 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
             f"Repetition {row.repetition} of {row.model} on {row.threads} threads{plan} has no positive step time (its "
             f"two run lengths differ by less than the noise); it was left out."
         )
-    warnings.extend(_missing_points(study, Counter((row.plan_id, row.model, row.threads) for row in untimed)))
+    taken = {(row.plan_id, row.model, row.threads, row.repetition) for row in samples}
+    warnings.extend(_missing_points(study, Counter(row[:3] for row in taken)))
     warnings.extend(disturbance_warnings(study))
     warnings.extend(_check_efficiency(study))
     return study
@@ -138,8 +144,16 @@ def _check_plans(rows, plans) -> None:
 
 
 def _check_environments(runs, measured) -> None:
+    nodes, environments = runs[-1].config.get("nodes", "one"), {row.node.name: row.environment for row in runs}
+    for row in measured:
+        if row.node.name not in environments:
+            raise UsageError(
+                f"every node must have a run row, got measurements of {row.node.name!r} without; join folders with "
+                f"`forktask merge`"
+            )
+    check_nodes([(row.node, row.environment) for row in runs], nodes)
     identities = {row.environment_id for row in (*runs, *measured)}
-    if len(identities) > 1:
+    if len(identities) > 1 and nodes == "one":
         raise UsageError(
             f"all rows must come from one environment, got {len(identities)} ({', '.join(sorted(identities))}); "
             f"measure each machine or installation into a folder of its own"
@@ -239,8 +253,8 @@ def _has_one_thread(model: str) -> bool:
     return known is not None and known.max_threads == 1
 
 
-def _missing_points(study: Study, left_out: Mapping[Point, int]) -> list[str]:
-    """Return sentences about points of the grid that neither were measured nor failed."""
+def _missing_points(study: Study, taken: Mapping[Point, int]) -> list[str]:
+    """Return sentences about points of the grid that neither were measured nor failed, by the samples of each."""
     models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
     if not (models and threads and repeats) or study.config.get("budget_s"):
         return []  # with a budget, points have as many samples as their verdicts needed
@@ -254,7 +268,7 @@ def _missing_points(study: Study, left_out: Mapping[Point, int]) -> list[str]:
             this = plan_beside(plan_id, hogs)
             for model in models:
                 for count in (1,) if _has_one_thread(model) else threads:
-                    done = len(study.step_times(this, model, count)) + left_out.get((this, model, count), 0)
+                    done = taken.get((this, model, count), 0)
                     if tuned and not done and (this, model, count) not in failed:
                         continue  # It is the best granularity of another model or number of threads.
                     asked += repeats

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..sampling.event_states import (
+from ..events.event_states import (
     ASLEEP,
     BEHIND_BARRIER,
     CREATING,
@@ -25,7 +25,7 @@ from ..sampling.event_states import (
     RUNNING,
     SCHEDULING,
 )
-from ..sampling.events import STREAM, THREAD, EventLog
+from ..events.events import STREAM, THREAD, EventLog
 from ..tables import text_table
 from ..tables.columns import number_column, text_column, time_column
 from .windows import layer_of_loops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..sampling.memory import GRAPH, KINDS
+from ..subjects.memory import GRAPH, KINDS
 from .study import Study
 
 LIBRARIES = "Python and libraries"
@@ -17,8 +17,9 @@ def memory_table(study: Study) -> pd.DataFrame:
     """Return the peak memory of each point.
 
     Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
-    process), the bytes of the plan's buffers by kind (the values of `KINDS`), `LIBRARIES`: what was resident before the
-    plan was made, `GRAPH`: about what plan and task graph take, and `REST`: the difference.
+    process), planned_bytes (all but the rest, below), the bytes of the plan's buffers by kind (the values of `KINDS`),
+    `LIBRARIES`: what was resident before the plan was made, `GRAPH`: about what plan and task graph take, and `REST`:
+    the difference.
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -31,5 +32,6 @@ def memory_table(study: Study) -> pd.DataFrame:
             peak = here["max_resident_bytes"].median()
             point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}
             parts = buffers | {part: float(here[field].median()) for part, field in _FIELDS.items()}
-            rows.append({**point, **parts, REST: float(peak) - sum(parts.values())})
+            planned = sum(parts.values())
+            rows.append({**point, "planned_bytes": planned, **parts, REST: float(peak) - planned})
     return pd.DataFrame(rows)

@@ -9,14 +9,18 @@ Nothing here names an option: fields, defaults and their order come from `PlanOp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
-from ..sampling.models import AGAIN, MODELS
+from ..subjects.models import AGAIN, MODELS
 from ..tables.numbers import plural
 
 TASK_MODELS = tuple(name for name, model in MODELS.items() if model.runs_tasks and not model.is_gpu)
@@ -28,9 +32,23 @@ NETWORK, INTERFERENCE = "network", "interference"
 ALWAYS_NAMED = (NETWORK, "batch", "phase", GRANULARITY, INTERFERENCE)
 
 
+_CALLED: ContextVar[Mapping[str, str]] = ContextVar("called", default=MappingProxyType({}))
+LONGEST_NAME = 100  # of a folder
+
+
 def base_model(model: str) -> str:
     """Return the model's name without its options."""
     return model.partition(":")[0]
+
+
+@contextmanager
+def called(names: Mapping[str, str]) -> Iterator[None]:
+    """Give models names of one's own, and their order, in what is written and drawn inside."""
+    token = _CALLED.set(names)
+    try:
+        yield
+    finally:
+        _CALLED.reset(token)
 
 
 def is_again(model: str) -> bool:
@@ -49,7 +67,10 @@ def is_gpu(model: str) -> bool:
 
 
 def model_label(model: str) -> str:
-    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent"."""
+    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent"; or what
+    it is `called`."""
+    if model in (names := _CALLED.get()):
+        return names[model]
     name, *chosen = model.split(":")
     words = []
     for option in chosen:
@@ -59,7 +80,9 @@ def model_label(model: str) -> str:
 
 
 def model_rank(model: str) -> tuple[int, int, str]:
-    """Return a sort key: the order of `MODELS`; plain specs before variants."""
+    """Return a sort key: the order in which models are `called`, then that of `MODELS`; plain specs before variants."""
+    if model in (names := _CALLED.get()):
+        return (list(names).index(model) - len(names), 0, model)
     rank = {name: number for number, name in enumerate(MODELS)}
     return (rank.get(base_model(model), len(rank)), model.count(":"), model)
 
@@ -123,6 +146,24 @@ def option_texts(record: Mapping[str, Any], axes: tuple[str, ...]) -> list[str]:
         and name not in ALWAYS_NAMED
         and (name in axes or name not in defaults or value != defaults[name])
     ]
+
+
+def swept_fields(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the fields that take several values among records."""
+    return tuple(n for n in (records[0] if records else ()) if len({repr(record.get(n)) for record in records}) > 1)
+
+
+def folder_name(plan: PlanRow) -> str:
+    """Return a plan's name as that of a folder: network, batch, granularity, and each option that is not the default.
+
+    Plans of two functions of one name, from two files, have one folder name.
+    """
+    record = record_of(plan)
+    step = [f"batch{record['batch']}"] if record["phase"] else []
+    granularity = [str(record[GRANULARITY])] if record["phase"] else []
+    words = [short_name(str(record[NETWORK])), *step, *granularity, *option_texts(record, ())]
+    name = re.sub(r"[^A-Za-z0-9_.=-]+", "_", "-".join(words)).strip("_-")
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{plan.plan_id[:6]}"
 
 
 def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:

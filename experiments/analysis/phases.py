@@ -17,6 +17,7 @@ from ...cython_src.plan.model import PHASES
 from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_parts, serial_profiles, speedup_bound
+from .memory import memory_table
 from .speeds import best_serial, estimate_of, interval_columns, speed_table
 from .study import Point, Study
 
@@ -155,17 +156,20 @@ def phase_bound_table(study: Study) -> pd.DataFrame:
 FIRST = (
     *("model", "threads", "generations", "rounds", "median_s", "low_s", "high_s"),
     *("speedup", "speedup_low", "speedup_high"),
-    *("efficiency", "reference", "ratio", "ratio_low", "ratio_high", "verdict"),
+    *("usable", "efficiency", "reference", "ratio", "ratio_low", "ratio_high", "verdict"),
+    *("peak_bytes", "planned_bytes"),
 )
 
 
 def summary_table(study: Study) -> pd.DataFrame:
-    """Return `speed_table` with the columns of `phase_table` beside it: first what was swept, the model, its time and
-    its verdict, last the options that are the same in all rows."""
-    speeds, phases = speed_table(study), phase_table(study)
+    """Return `speed_table` with the memory of `memory_table` and the columns of `phase_table` beside it: first what was
+    swept, the model, its time and its verdict, last the options that are the same in all rows."""
+    speeds, phases, memory = speed_table(study), phase_table(study), memory_table(study)
+    points = ["plan_id", "model", "threads"]
+    speeds = speeds.merge(memory[[*points, "peak_bytes", "planned_bytes"]], "left", points)
     columns = dict.fromkeys(("network", "batch", *study.axes, *FIRST))
     if len(phases):
-        speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", ["plan_id", "model", "threads"])
+        speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", points)
     options = dict.fromkeys(name for record in study.records.values() for name in record)
     found = [*columns, *(name for name in speeds if name not in options), *options]
     return speeds[[name for name in dict.fromkeys(found) if name in speeds]]

@@ -17,10 +17,14 @@ from ..bounds.bounds import least_times
 from ..results.rows import Loop
 from ..tables.numbers import plural
 from .accounting import loop_names
+from .counters import counter_table
 from .names import is_gpu, model_label
 from .study import Study
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
+LINE_BYTES = 64  # that a miss of the last level fetches
+EXPLAINED = 1.25  # times the floor, above which a step is not said to be bound by it
+MOST_NAMED = 3  # kernels that explain the rest
 
 
 def _cpu_points(study: Study, plan_id: str) -> list[tuple[str, int]]:
@@ -130,10 +134,49 @@ def bound_sentences(study: Study, plan_id: str) -> list[str]:
             time_s = study.typical_time((plan_id, fastest, threads)).value
             step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
         sentences.append(
-            f"Bound on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
+            f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms{step}."
         )
-    return sentences + beaten_floors(study, plan_id)
+    return sentences + unexplained(study, plan_id) + beaten_floors(study, plan_id)
+
+
+def measured_step(study: Study, plan_id: str) -> dict[str, float]:
+    """Return of the serial step by hardware counters: intensity (FLOP for each byte fetched from memory), flops_per_s,
+    bytes_per_s and per_cycle (instructions); empty where the machine has not all of them."""
+    table = counter_table(study)
+    rows = table[(table["plan_id"] == plan_id) & (table["model"] == "serial")] if len(table) else table
+    time_s = study.typical_time((plan_id, "serial", 1)).value
+    for row in rows.to_dict("records"):
+        fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in study.plans[plan_id].loops)
+        if fetched > 0 and math.isfinite(time_s) and math.isfinite(row["per_cycle"]):
+            rates = {"flops_per_s": flops / time_s, "bytes_per_s": fetched / time_s}
+            return {"intensity": flops / fetched, **rates, "per_cycle": row["per_cycle"]}
+    return {}
+
+
+def unexplained(study: Study, plan_id: str) -> list[str]:
+    """Say which kernels hold the time that the floor does not explain, and what counters measured, if there are any."""
+    table = roofline_table(study, plan_id)
+    if not len(table) or table["time_s"].isna().any() or table["time_s"].sum() < EXPLAINED * table["floor_s"].sum():
+        return []
+    over = (table["time_s"] - table["floor_s"]).clip(lower=0)
+    named = [
+        f"{row['kernel']}, {row['phase']} ({over[place] / over.sum():.0%}, {1 / row['roof']:.1f} times its floor)"
+        for place, row in table.loc[over.nlargest(MOST_NAMED).index].iterrows()
+    ]
+    found = measured_step(study, plan_id)
+    if found:
+        share = found["bytes_per_s"] / study.rates(1)[1]
+        why = (
+            f"Counters: {found['per_cycle']:.2f} instructions a cycle, and {share:.0%} of memory's bandwidth, so the "
+            f"rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
+        )
+    else:
+        why = "Without hardware counters it is not known whether these wait for caches or run slow instructions."
+    return [
+        f"The floor does not explain the step: perfect kernels would take it, these take {over.sum() * 1e3:.3g} ms "
+        f"more (serial), most in {'; '.join(named)}. {why}"
+    ]
 
 
 def beaten_floors(study: Study, plan_id: str) -> list[str]:

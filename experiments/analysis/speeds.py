@@ -17,6 +17,7 @@ from .study import Point, Study
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
+IMPLAUSIBLE_EFFICIENCY = 1.5
 
 
 def interval_columns(name: str, estimate: Estimate) -> dict[str, float]:
@@ -39,8 +40,8 @@ def best_serial(study: Study, plan_id: str) -> Point | None:
 def forkjoin_forms(study: Study, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
-    found = [m for m, t in study.points_of(plan_id) if t == threads and base_model(m) == wanted]
-    return [model for model in found if not is_again(model)]
+    found = [m for p, m, t in study.turns if (p, t) == (plan_id, threads) and base_model(m) == wanted]
+    return sorted((model for model in found if not is_again(model)), key=model_rank)
 
 
 @lru_cache(maxsize=4096)
@@ -57,8 +58,8 @@ def speed_table(study: Study) -> pd.DataFrame:
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
     generations, rounds, median_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
     speedup_high (over the best serial run of the problem), efficiency, efficiency_low, efficiency_high, reference
-    (model), ratio, ratio_low, ratio_high (time / reference's time), verdict. NaN and "" where there is nothing to
-    compare with; a GPU's models have no efficiency.
+    (model), ratio, ratio_low, ratio_high (time / reference's time), verdict, usable (see `is_usable`). NaN and "" where
+    there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
     for plan_id in study.plan_ids():
@@ -96,9 +97,21 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "reference": reference or "",
                     **interval_columns("ratio", ratio),
                     "verdict": verdict(ratio) if reference else "",
+                    "usable": is_usable(study, point),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def is_usable(study: Study, point: Point) -> bool:
+    """Return whether a point's time may be used: there is one, a computer can reach it, and enough rounds were
+    undisturbed."""
+    if point not in study.turns:
+        return False
+    plan_id, model, threads = point
+    serial = best_serial(study, plan_id)
+    possible = is_gpu(model) or not serial or not study.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
+    return possible and point not in study.disturbed_points
 
 
 def _plain(value: Any) -> Any:

@@ -27,7 +27,7 @@ from ..results.rows import (
     TraceRow,
 )
 from .estimates import Estimate, Estimates, Turn, estimate
-from .names import is_graph, model_rank, problem_text, record_of
+from .names import is_graph, model_rank, problem_text, record_of, swept_fields
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
@@ -75,6 +75,18 @@ class Study:
     profiles, gpu_profiles, failures, traces, rounds : list of rows
     turns : dict
         Seconds per step of each undisturbed turn of each (plan_id, model, threads).
+    disturbed : set of (generation, session, round)
+        Rounds among them on which no verdict may rest.
+    machines : list of MachineRow
+        All of them: of several nodes one each.
+    nodes : dict of name to RunRow
+        The nodes that measured samples, with the latest row of each.
+    node_of : dict of generation to name
+        Where each was measured.
+    disturbed_points : set
+        Those whose times hold disturbed rounds, since too few others were left.
+    shown : tuple of str
+        Models that are drawn besides the serial run; empty: all.
     folder : Path, optional
         That the rows were read from.
     partial : str
@@ -92,8 +104,14 @@ class Study:
     failures: list[FailureRow]
     traces: list[TraceRow]
     turns: dict[Point, dict[Turn, float]]
+    disturbed: set[Turn]
     rounds: list[RoundsRow]
     capacities: list[CapacityRow]
+    machines: list[MachineRow] = field(default_factory=list)
+    nodes: dict[str, RunRow] = field(default_factory=dict)
+    node_of: dict[int, str] = field(default_factory=dict)
+    disturbed_points: set[Point] = field(default_factory=set)
+    shown: tuple[str, ...] = ()
     folder: Path | None = None
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -155,8 +173,7 @@ class Study:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Fields of the records that take several values among the plans with samples."""
-        records = [self.records[plan_id] for plan_id in self.plan_ids()]
-        return tuple(n for n in (records[0] if records else ()) if len({repr(record[n]) for record in records}) > 1)
+        return swept_fields([self.records[plan_id] for plan_id in self.plan_ids()])
 
     def siblings(self, plan_id: str, axis: str, asked: bool = False) -> list[str]:
         """Return the plans with samples whose records differ from this plan's in `axis` at most, itself included; with
@@ -182,14 +199,18 @@ class Study:
         return self.times.times((plan_id, model, threads))
 
     def points_of(self, plan_id: str) -> list[tuple[str, int]]:
-        """Return (model, threads) of a plan's points, models in their fixed order."""
-        found = [(model, threads) for plan, model, threads in self.turns if plan == plan_id]
+        """Return (model, threads) of a plan's points that are shown, models in their order."""
+        found = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
         return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
+
+    def shows(self, model: str) -> bool:
+        """Return whether a model is drawn."""
+        return not self.shown or model == "serial" or model in self.shown
 
     @cached_property
     def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
-        return Estimates(self.turns)
+        return Estimates(self.turns, self.disturbed)
 
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `Estimates`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cython_src.plan.dependences import topological_order
 from ..bounds.bounds import CycleMean, cycle_mean
-from ..sampling.events import EventLog
+from ..events.events import EventLog
 
 
 @dataclass(frozen=True, eq=False)

@@ -318,7 +318,7 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
 
 def models(arguments: Namespace) -> tuple[str, ...]:
     """Return the specs of models that were asked for, on the device that was asked for, each once."""
-    from ..sampling.models import models_on, parse_models
+    from ..subjects.models import models_on, parse_models
 
     device = getattr(arguments, "device", "cpu")
     named = [part for part in arguments.models.split(",") if part]
@@ -340,7 +340,7 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     """Return the numbers of threads that were asked for; models of a GPU run on one, but for those that compute on the
     host too. Raises `UsageError` where no model that was asked for runs on a number that was."""
     from ..machine.topology import core_counts
-    from ..sampling.models import check_counts, parse_model, parse_models
+    from ..subjects.models import check_counts, parse_model, parse_models
 
     asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
     if asked != "cores":

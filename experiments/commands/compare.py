@@ -32,7 +32,7 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
     from ..sampling.hogs import MOST_HOGS
-    from ..sampling.models import DEFAULT_MODELS, describe_models
+    from ..subjects.models import DEFAULT_MODELS, describe_models
     from ..sweep.configuration import Measure
 
     parser.epilog = f"Models and their options: {describe_models()}."
@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--budget",
         type=duration,
         metavar="TIME",
-        help=f"such as 90s or 3min: repetitions go on until every verdict is decided or this is spent; default: "
+        help=f"such as 90s or 3min: repetitions go on until all is decided within 1 %%, or this is spent; default: "
         f"{DEFAULT_BUDGET_S // 60}min, without --repeats",
     )
     add_output(parser)
@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
-    from ..sampling.models import parse_models
+    from ..subjects.models import parse_models
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes, measure_given
 
     chosen = models(arguments)

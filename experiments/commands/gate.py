@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from argparse import ArgumentParser, Namespace
 
-from .arguments import add_fields, add_models, add_plan_options, given, given_options, models, thread_count, threads
+from .arguments import (
+    add_fields,
+    add_json,
+    add_models,
+    add_plan_options,
+    given,
+    given_options,
+    models,
+    thread_count,
+    threads,
+)
 
 HELP = "compare the speed of this commit with another one, both built here"
 DESCRIPTION = (
@@ -24,13 +36,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_models(parser, ("forkjoin", "taskiter"))
     parser.add_argument("--threads", type=thread_count, metavar="N", help="default: 2, or 1 where there is one CPU")
     add_fields(parser, GateSettings, leave_out=("against",))
+    add_json(parser, "a row for each model")
 
 
 def call(arguments: Namespace) -> int:
     """Compare two commits."""
     from ...cython_src.lowering.options import PlanOptions
-    from ..sampling.subject import describe_importable
     from ..scaling.gate import GateSettings, compare_commits, exit_code
+    from ..subjects.subject import describe_importable
 
     if arguments.function:
         plan = describe_importable(arguments.function)
@@ -41,4 +54,11 @@ def call(arguments: Namespace) -> int:
     settings = GateSettings(**given(arguments, GateSettings))
     if arguments.threads is not None:
         threads(arguments)  # raises
-    return exit_code(compare_commits(plan, models(arguments), arguments.threads, settings), settings.strict)
+
+    def report(line: str) -> None:
+        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    rows = compare_commits(plan, models(arguments), arguments.threads, settings, report)
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    return exit_code(rows, settings.strict)

@@ -22,6 +22,8 @@ COMMANDS: tuple[str, ...] = (
     "info",
     "compare",
     "run",
+    "status",
+    "merge",
     "report",
     "simulate",
     "diagnose",
@@ -34,7 +36,6 @@ COMMANDS: tuple[str, ...] = (
     "tune",
     "kernels",
     "gate",
-    "completion",
 )
 USAGE_EXIT = 2
 UNSOUND_EXIT = 4  # 3: `gate --strict`
@@ -65,6 +66,22 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{said}; see {self.prog} --help")
 
 
+class PrintCompletion(argparse.Action):
+    """Print the program with which a shell completes commands, options and their choices, and leave."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            raise UsageError(
+                f"{option_string} needs the package shtab, which is not installed; pip install 'forktask[completion]'"
+            ) from None
+        for command in parser.commands.choices.values():
+            command.declare(command)
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser with one subcommand, or with all."""
     parser = Parser(
@@ -73,6 +90,14 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         epilog="Start with `forktask info`, then `forktask compare`. `forktask COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"forktask {BUILD['version']}")
+    parser.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=("bash", "zsh"),
+        metavar="SHELL",
+        help="print a program with which bash or zsh completes commands and options, and exit; needs the extra "
+        "`completion` (shtab)",
+    )
     subparsers = parser.commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS if command is None else [command]:
         module = import_module(f".{name}", __package__)
@@ -80,7 +105,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
             name.replace("_", "-"), help=module.HELP, description=module.DESCRIPTION
         )
         parser_of_command.declare = module.add_arguments
-        parser_of_command.set_defaults(run=module.call, make_parser=make_parser)
+        parser_of_command.set_defaults(run=module.call)
     return parser
 
 

@@ -72,6 +72,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
     add_check(parser)
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for peers.json, peers.csv and peers.txt; default: print only"
+    )
     add_json(parser, "raw samples and table")
 
 
@@ -82,8 +85,11 @@ def modes_or_none(text: str) -> tuple[str, ...]:
 
 def call(arguments: Namespace) -> int:
     """Measure, and print the table, after Ctrl-C too. Exit code 1: nothing could be measured."""
+    from ..peers.files import new_folder, write_files
     from ..peers.peers import INTERRUPTED, as_text, compare_with_torch
 
+    # First of all: minutes of measurements must not end at a folder that cannot be written.
+    folder = new_folder(arguments.out) if arguments.out else None
     result = compare_with_torch(
         arguments.network,
         plan_options(arguments),
@@ -99,6 +105,8 @@ def call(arguments: Namespace) -> int:
         llmc=arguments.llmc,
         check=arguments.check,
     )
+    if folder is not None:
+        write_files(folder, result)
     show(arguments, result, as_text)
     if result["stopped"] == INTERRUPTED:
         raise KeyboardInterrupt

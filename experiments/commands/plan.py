@@ -59,8 +59,8 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.networks.registry import get_network, network_names
     from ...cython_src.networks.sizes import network_sizes
     from ..sampling.measured_memory import describe_plans
-    from ..sampling.memory import parse_bytes
-    from ..sampling.models import check_counts, check_threads, parse_model
+    from ..subjects.memory import parse_bytes
+    from ..subjects.models import check_counts, check_threads, parse_model
 
     _check_effects(arguments)
     if arguments.network is None:
@@ -137,7 +137,7 @@ def _chosen(options: Mapping[str, Any]) -> str:
 
 
 def _plans(result: Mapping[str, Any]) -> str:
-    from ..sampling.memory import format_bytes, needs_text
+    from ..subjects.memory import format_bytes, needs_text
 
     phases = (
         Column("phase", lambda r: r["phase"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from ...cython_src.errors import UsageError
-from .arguments import add_json, show
+from .arguments import add_json, show, texts
 
 HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
 DESCRIPTION = (
@@ -24,7 +24,6 @@ _EXPORTS = {
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
-    parser.add_argument("--status", action="store_true", help="what it holds, what is missing, which command goes on")
     parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, overhead, batch, ...")
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
@@ -32,6 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="OTHER", help="another folder of the same work beside it: ratios, a figure"
     )
+    parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
+    parser.add_argument("--models", type=texts, metavar="M[,M...]", help="of --figure: these, in this order")
+    parser.add_argument("--names", type=texts, metavar="N[,N...]", help="of --figure: what its --models are called")
     parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
     for kind, text in _EXPORTS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
@@ -46,7 +48,7 @@ def call(arguments: Namespace) -> int:
         raise UsageError(f"one part of a report is written at a time, got {asked}; give a command for each")
     part = parts[0] if parts else ""
     write, belonging = _PARTS[part]
-    for name in ("column", "kind", "plan", "file", "json"):
+    for name in ("column", "kind", "plan", "no_title", "models", "names", "file", "json"):
         if getattr(arguments, name) and name not in belonging:
             homes = [_OPTIONS[other] for other, (_, names) in _PARTS.items() if name in names]
             raise UsageError(
@@ -62,26 +64,24 @@ def _report(arguments: Namespace) -> None:
     print(report_folder(arguments.folder, arguments.json, [arguments.kind] if arguments.kind else ()))
 
 
-def _status(arguments: Namespace) -> None:
-    from ..results.folder import read_results
-    from ..sweep.status import describe_status, status_text
-
-    results = read_results(arguments.folder, "samples")
-    if not results.rows:
-        print("no row has been written completely; give the command that began it again")
-        return
-    show(arguments, describe_status(results), status_text)
-
-
 def _figure(arguments: Namespace) -> None:
     from ..report.files import draw_folder
 
-    column, kind = arguments.column or "double", arguments.kind or "pdf"
-    print(
-        draw_folder(
-            arguments.folder, arguments.figure, column=column, kind=kind, plan=arguments.plan, out=arguments.file
-        )
+    models = arguments.models or ()
+    names = arguments.names or [""] * len(models)
+    if len(names) != len(models):
+        raise UsageError(f"--names must name each of --models, got {len(names)} for {len(models)} models")
+    path = draw_folder(
+        arguments.folder,
+        arguments.figure,
+        column=arguments.column or "double",
+        kind=arguments.kind or "pdf",
+        plan=arguments.plan,
+        out=arguments.file,
+        title=not arguments.no_title,
+        models=dict(zip(models, names, strict=True)),
     )
+    print(path)
 
 
 def _against(arguments: Namespace) -> None:
@@ -99,10 +99,9 @@ def _exports(arguments: Namespace) -> None:
 # Name of the part's argument -> what writes it, and the arguments that belong to it; "": the whole.
 _PARTS = {
     "": (_report, ("kind", "json")),
-    "status": (_status, ("json",)),
-    "figure": (_figure, ("column", "kind", "plan", "file")),
+    "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
     "against": (_against, ("file", "json")),
     "kinds": (_exports, ()),
 }
-_OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format"}
-_OPTIONS |= {name: f"--{name}" for name in ("status", "figure", "against", "column", "plan", "file", "json")}
+_OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
+_OPTIONS |= {name: f"--{name}" for name in ("figure", "against", "column", "plan", "models", "names", "file", "json")}

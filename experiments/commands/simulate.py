@@ -33,6 +33,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="ID", help="plan, by the first characters of its id; default: the main one")
     parser.add_argument("--seed", type=number_from(0), default=0, metavar="N", help="of stealing; default: %(default)s")
     parser.add_argument("--format", choices=("pdf", "svg", "png"), default="svg", help="default: %(default)s")
+    parser.add_argument("--column", choices=("double", "single"), default="double", help="7 in or 3.3 in wide")
+    parser.add_argument("--no-title", action="store_true", help="leave out the lines above the panels")
     parser.add_argument("--file", metavar="FILE", help="the figure; default: DIR/figures/simulated[-MACHINE].FORMAT")
     add_json(parser, "the table")
 
@@ -50,6 +52,8 @@ def call(arguments: Namespace) -> int:
         seed=arguments.seed,
         kind=arguments.format,
         out=arguments.file,
+        column=arguments.column,
+        title=not arguments.no_title,
     )
     show(arguments, found, format_simulation)
     return 0

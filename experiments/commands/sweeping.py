@@ -35,13 +35,24 @@ def print_expected(configuration, arguments: Namespace) -> int:
 
 def measure_and_report(configuration, arguments: Namespace) -> int:
     """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
-    from ..report.files import report_folder
-    from ..sampling.models import describe_gpu_convolutions
     from ..sweep.comparison import measure_comparison
 
-    out_dir = arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    out_dir = folder_of(arguments)
     command = command_line(out_dir)
     compared = measure_comparison(configuration, out_dir, command, quick=arguments.quick, trace=arguments.trace)
+    return report_on(compared, configuration, out_dir, arguments)
+
+
+def folder_of(arguments: Namespace) -> str:
+    """Return the results folder that was asked for."""
+    return arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+
+
+def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:
+    """Print and draw what a sweep has found. Exit code 1: some figure is missing or wrong."""
+    from ..report.files import report_folder
+    from ..subjects.models import describe_gpu_convolutions
+
     if not compared.usable:
         return 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
-from typing import Any
 
 from .arguments import (
     add_check,
@@ -22,9 +21,6 @@ from .arguments import (
 )
 from .sweeping import command_line
 
-CHECKED = 4  # iterations after which all models must hold the same weights
-MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
-
 HELP = "log what every thread does at every moment of a run"
 DESCRIPTION = (
     "Run each model with its event log on and write what every thread did at every moment: running a block, "
@@ -38,10 +34,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments."""
     from ..machine.topology import core_counts
     from ..sampling.injections import INJECTIONS
+    from ..traces.sweep import TRACED
 
     add_plan_options(parser)
     add_device(parser)
-    add_models(parser, MODELS)
+    add_models(parser, TRACED)
     parser.add_argument("--threads", type=thread_count, metavar="N", help=f"default: {core_counts()[-1]}")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
@@ -63,11 +60,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser, "folder and losses")
 
 
-def once(seconds: float) -> dict[str, Any]:
-    """Return the fields of `Measure` by which each model is measured once, for so long."""
-    return {"repeats": 1, "check_iterations": CHECKED, "target_s": seconds, "warmup_s": seconds}
-
-
 def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     import msgspec
@@ -78,6 +70,7 @@ def call(arguments: Namespace) -> int:
     from ..results.rows import TraceRow
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
+    from ..traces.sweep import once
 
     count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
     plan = {"network": arguments.network, **plan_options(arguments).as_dict()}

@@ -37,7 +37,7 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.lowering.granularity import check_images
     from ..results.files import NoRoom
     from ..results.folder import SAMPLES
-    from ..sampling.models import describe_gpu_convolutions, parse_model
+    from ..subjects.models import describe_gpu_convolutions, parse_model
     from ..training.config import TrainingConfig
     from ..training.train import configure, summary_text, train
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 from ..analysis.names import base_model, model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.study import Study
-from ..sampling.models import parse_model
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
 from ..simulate.predict import machine_of_study, simulated_models, subject_of
+from ..subjects.models import parse_model
 from ..tables.numbers import format_time
 from .chains import Chain, find_chains
 from .what_if import relower
@@ -64,6 +65,15 @@ class Case:
         """Return the simulated time of a step."""
         return simulate(subject or self.subject, model, threads or self.threads).step_s
 
+    def step_text(self, model: str) -> str:
+        """Write a model's simulated step, and beside it the measured one and by how much the simulation errs."""
+        now = self.time(model)
+        measured = self.study.typical_time((self.plan_id, model, self.threads)).value
+        beside = "not measured"
+        if math.isfinite(measured):
+            beside = f"measured: {format_time(measured)}, error {now / measured - 1:+.0%}"
+        return f"{format_time(now)} ({model_label(model)}, simulated; {beside})"
+
     @cached_property
     def best(self) -> tuple[str, float]:
         """The model with the shortest simulated step, and its time."""
@@ -104,6 +114,6 @@ class Case:
         if now - then < LEAST_PART * now:
             return f"by simulation on {self.threads} threads: less than {LEAST_PART:.0%}"
         return (
-            f"by simulation on {self.threads} threads: {format_time(now)} ({model_label(before)}) becomes "
+            f"by simulation on {self.threads} threads: {self.step_text(before)} becomes "
             f"{format_time(then)} ({change or model_label(after)}), {now / then:.2f} times as fast"
         )

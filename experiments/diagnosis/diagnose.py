@@ -79,7 +79,7 @@ def _chains(case: Case) -> Iterator[Finding]:
     other = case.partial_sums
     wide, best = 4 * case.threads, case.best[0]
     wider = (
-        f"{model_label(best)} on {wide} threads: {format_time(case.time(best, None, wide))} becomes "
+        f"{model_label(best)} on {wide} threads, by simulation: {format_time(case.time(best, None, wide))} becomes "
         f"{format_time(case.time(best, other, wide))}"
     )
     gain = case.time(case.forkjoin) - case.time(case.forkjoin, other)
@@ -121,14 +121,14 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         loops[place] += 1
     worst = seconds.most_common(MANY)
     named = ", ".join(f"{place} {format_time(s)} ({plural(loops[place], 'loop')})" for place, s in worst)
-    now = case.time(case.forkjoin)
     options = {"schedule=dynamic": f"{case.forkjoin}:schedule=dynamic"} if "schedule" not in case.forkjoin else {}
     model = min([*options.values(), *case.task_models], key=case.time)
     yield Finding(
         "imbalance",
         waiting,
-        f"Threads of fork-join wait between layers: {format_time(waiting)} of a step of {format_time(now)}, because "
-        f"the shares of a loop are unequal or it has too few blocks. Most in {named}.",
+        f"Threads of fork-join wait between layers: {format_time(waiting)} of a step of "
+        f"{case.step_text(case.forkjoin)}, because the shares of a loop are unequal or it has too few "
+        f"blocks. Most in {named}.",
         f"{model_label(model)}, in which blocks of the next layers run meanwhile"
         if base_model(model) != "forkjoin"
         else model_label(model),
@@ -146,8 +146,8 @@ def _barriers(case: Case) -> Iterator[Finding]:
     yield Finding(
         "barriers",
         loops * each,
-        f"{loops} barriers of {format_time(each)} take {format_time(loops * each)} of a step of "
-        f"{model_label(case.forkjoin)} on {case.threads} threads.",
+        f"{loops} barriers of {format_time(each)} take {format_time(loops * each)}, by the machine's "
+        f"latencies, of a step of {case.step_text(case.forkjoin)} on {case.threads} threads.",
         f"{model_label(other)}, which has no barrier inside a step",
         f"at most {format_time(loops * each)} a step",
     )
@@ -168,8 +168,8 @@ def _creation(case: Case) -> Iterator[Finding]:
     yield Finding(
         "creation",
         max(now - then, 0.0),
-        f"One thread creates all {case.plan.num_tasks} tasks: {format_time(creation)} of a step of {format_time(now)} "
-        f"({model_label(eager[0])}).",
+        f"One thread creates all {case.plan.num_tasks} tasks: {format_time(creation)} of a step of "
+        f"{case.step_text(eager[0])}.",
         "record the graph once and replay it: taskgraph or taskiter",
         case.gain_text(eager[0], replayed),
     )
@@ -186,8 +186,8 @@ def _granularity(case: Case) -> Iterator[Finding]:
         yield Finding(
             "too fine",
             runtime,
-            f"Blocks are too fine: {format_time(mean)} on average, and {model_label(model)} spends {runtime / now:.0%} "
-            f"of the step on its own steps.",
+            f"Blocks are too fine: {format_time(mean)} on average, and a step of {case.step_text(model)} spends "
+            f"{runtime / now:.0%} of its time on the runtime's own steps.",
             "coarser blocks (--granularity)",
             f"at most {format_time(runtime)} a step",
         )
@@ -203,8 +203,8 @@ def _granularity(case: Case) -> Iterator[Finding]:
     yield Finding(
         "too coarse",
         idle,
-        f"Blocks are too coarse for {case.threads} threads: those of {model_label(model)} are idle for "
-        f"{idle / now:.0%} of the step; loops with fewer blocks than threads hold {held / case.work_s:.0%} of the "
+        f"Blocks are too coarse for {case.threads} threads: those of a step of {case.step_text(model)} are idle for "
+        f"{idle / now:.0%} of it; loops with fewer blocks than threads hold {held / case.work_s:.0%} of the "
         f"work.",
         "finer blocks (--granularity)",
         brings,

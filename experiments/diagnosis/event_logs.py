@@ -10,8 +10,8 @@ import numpy as np
 from ..analysis.losses import LOSSES, classes_of, time_by_loop
 from ..analysis.names import LOOP_MODELS, base_model, model_label
 from ..analysis.windows import layer_of_loops
-from ..sampling.event_states import LOCK
-from ..sampling.events import EventLog, number_at
+from ..events.event_states import LOCK
+from ..events.events import EventLog, number_at
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
 from .diagnose import MANY, Finding

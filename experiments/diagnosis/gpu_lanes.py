@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..sampling.event_states import COPYING, RUNNING, WAITING_DEVICE
-from ..sampling.events import HOST, STREAM, THREAD, EventLog, number_at
-from ..sampling.models import parse_model
+from ..events.event_states import COPYING, RUNNING, WAITING_DEVICE
+from ..events.events import HOST, STREAM, THREAD, EventLog, number_at
+from ..subjects.models import parse_model
 from ..tables.numbers import format_time
 from .case import LEAST_PART
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sampling.event_states import PREEMPTED
-from ..sampling.events import EventLog
+from ..events.event_states import PREEMPTED
+from ..events.events import EventLog
 
 TIMES = 5.0  # an outlier takes so many times the median of its block
 FEWEST = 3  # outliers that are worth a sentence, unless their CPU was taken away

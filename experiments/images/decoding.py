@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, __version__, features
 
 from ...cython_src.errors import UsageError
-from ...cython_src.kernels.load.pixels import scale
+from ...cython_src.kernels.load.load import scale
 
 DECODERS = ("pillow", "simplejpeg")
 ORIENTATION = 0x0112  # tag of EXIF

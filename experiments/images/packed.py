@@ -21,7 +21,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.builder import ranges
 from ..results.files import cache_folder, locked_file
-from ..sampling.memory import format_bytes
+from ..subjects.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cython_src.kernels.load.pixels import put
+from ...cython_src.kernels.load.load import put
 from .augmentation import Augmentation
 
 

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from ...cython_src.kernels.simd import instruction_sets
@@ -22,6 +21,7 @@ from .build_info import BUILD
 from .disturbance import read_memory, read_pressure, read_quota
 from .energy import energy_text
 from .heat import is_throttled, read_temperature_c
+from .node import this_node
 from .perf_counters import PerfCounters
 from .proc import read_int, read_text
 from .topology import available_cpus, core_kinds, read_caches, read_topology
@@ -31,8 +31,9 @@ PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn
 
 # Fields that may differ between two runs in the same environment: load, free memory, measured clock, and the libraries
 # imported so far. Of the variables only those that cripple a library count (`environment_id`). Kinds of cores follow
-# from the topology.
+# from the topology, and a node may be started again.
 VOLATILE = (
+    "node",
     "load_average",
     "pressure_some_percent",
     "memory",
@@ -71,6 +72,8 @@ def loaded_libraries() -> list[dict]:
 
 def package_versions() -> dict[str, str]:
     """Return versions of installed packages that matter, read from their metadata; nothing is imported."""
+    from importlib import metadata  # takes as long as NumPy's C part, and measuring processes have no use for it
+
     versions = {}
     for name in PACKAGES:
         try:
@@ -164,6 +167,7 @@ def collect(root="/", variables=None) -> dict:
     topology = read_topology(root)
     usable = available_cpus() if str(root) == "/" else topology["online"]
     return {
+        "node": this_node(root),
         "forktask": version_text(),
         "python": {
             "version": platform.python_version(),

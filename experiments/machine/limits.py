@@ -10,6 +10,7 @@ from ...cython_src.errors import MachineError
 from . import machine_peaks
 from .disturbance import Disturbance
 from .environment import collect
+from .node import this_node
 from .topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
 
 
@@ -85,6 +86,7 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     }
     capacity = measure_capacity(threads, cpus=cpus, seconds=seconds)
     return {
+        "node": this_node(),
         "instruction_set": peak["instruction_set"],
         "peak_flops_per_s_1thread": peak["flops_per_s"],
         "median_flops_per_s_1thread": peak["median_flops_per_s"],

@@ -1,12 +1,10 @@
 """Measuring process for the cost of a runtime on Task Bench graphs, one for each (model, repetition).
 
-    python -P -m forktask.experiments.metg.measure < job.json
-
-reads a job (one JSON object) from standard input and writes one JSON object to standard output. A job has the keys
+It takes turns with those of other models (`sampling/generation.py`); a turn is one amount of work. A job has the keys
 `kind` ("metg"), `model` (spec), `threads`, `cpus` (list or null), `runs` and `target_s` (timed runs of a graph, and how
-long one lasts), `budget_s` (no longer graphs are begun after it), and `graph`: keyword arguments of `task_bench`
-without `work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind "durations"
-with the keys `graph` and `cpus`.
+long one lasts), `budget_s` (of its own turns: no longer graphs are begun after it), and `graph`: keyword arguments of
+`task_bench` without `work`; or those of `lower`, then with `durations_s` of its blocks, measured once by a job of kind
+"durations" with the keys `graph` and `cpus`.
 
 First the kernel alone, without any runtime: the time of a unit of work, which is the denominator of all efficiencies.
 Then the graph with an empty kernel. Then the same graph with more and more work in each task, from an eighth of what
@@ -17,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,9 +27,9 @@ from ...cython_src.lowering.lower import lower
 from ..machine.disturbance import Disturbance
 from ..sampling.child import answer_job
 from ..sampling.measure import record_costs
-from ..sampling.models import bind_for, make_executor, parse_model
-from ..sampling.subject import build
 from ..sampling.timing import Stepper
+from ..subjects.models import bind_for, make_executor, parse_model
+from ..subjects.subject import build
 
 UNIT_WORK = 4000  # units of work that time the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
@@ -107,8 +105,9 @@ def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
     }
 
 
-def measure(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure one model once; see the module's docstring."""
+def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str, Any]]:
+    """Measure one model once, a turn for each request; yield whether there is more, and return the row."""
+    yield {"more": True}
     spec = parse_model(job["model"])
     kernel, threads = job["graph"]["kernel"], job["threads"]
     gpu = spec.model.device == "gpu"
@@ -122,14 +121,17 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     plan = make_plan(job, 0)
     costs = [record_costs(plan, spec.model) for _ in range(3)]
     cost_of_empty_s = min(empty["iteration_times_s"]) * threads / empty["num_tasks"]
-    points = []
-    begun = time.perf_counter()
-    for work in work_ladder(cost_of_empty_s / unit_s / 8):
-        points.append(time_graph(job, work))
+    yield {"more": True}
+    points, spent_s, more = [], 0.0, True
+    ladder = work_ladder(cost_of_empty_s / unit_s / 8)
+    while more:
+        begun = time.perf_counter()
+        points.append(time_graph(job, next(ladder)))
+        spent_s += time.perf_counter() - begun
         task_s = points[-1]["mean_work"] * unit_s
         granularity_s = min(points[-1]["iteration_times_s"]) * threads / points[-1]["num_tasks"]
-        if task_s / granularity_s > ENOUGH_EFFICIENCY or time.perf_counter() - begun > job["budget_s"]:
-            break
+        more = task_s / granularity_s <= ENOUGH_EFFICIENCY and spent_s <= job["budget_s"]
+        yield {"more": more}
     unit_s = min(unit_s, gpu_unit_time_s(kernel, threads) if gpu else unit_time_s(kernel))
     best = {name: None if costs[0][name] is None else min(c[name] for c in costs) for name in costs[0]}
     return {

@@ -32,18 +32,11 @@ from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, make_row
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
+from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
-from ..sampling.models import (
-    DEFAULT_MODELS,
-    MODELS,
-    built_models,
-    check_threads,
-    counts_for,
-    parse_model,
-    parse_models,
-    process_environment,
-)
 from ..sampling.schedule import Job, Schedule
+from ..subjects.models import DEFAULT_MODELS, MODELS, built_models, check_threads, counts_for, parse_model, parse_models
+from ..tables.numbers import plural
 from .graphs import graph_name
 from .table import as_csv, summarise
 
@@ -129,7 +122,7 @@ def measure_metg(
         done = [] if writer is None else writer.results.rows
         rows += [row for row in done if isinstance(row, MetgRow) or getattr(row, "reason", "") in LASTING_FAILURES]
         try:
-            schedule.run(_jobs(asked, settings, cores, done, schedule), len(asked))
+            schedule.run(_jobs(asked, settings, cores, done, schedule))
         except KeyboardInterrupt:
             if writer is None:
                 interrupted = True
@@ -190,6 +183,7 @@ def _jobs(
     if "network" in asked[0][3] and not durations:
         durations = [_measure_durations(asked[0][3], available_cpus()[:1], cores)]
         yield Job("durations", graph_name(asked[0][3]), lambda: [DurationsRow(durations_s=durations[0])])
+    together: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for number, (repetition, model, threads, graph) in enumerate(asked):
         if job_key(model, threads, graph, repetition) not in known:
             conditions = {
@@ -199,21 +193,21 @@ def _jobs(
                 "repetition": repetition,
                 "position": number,
             }
-            said = f"{graph_name(graph)}, {model}, {threads} threads"
-            measure = partial(_measure_once, conditions, settings, cores, durations, schedule)
-            yield Job(f"repetition {repetition + 1}", said, measure)
+            together.setdefault((repetition, threads, canonical_json(dict(graph))), []).append(conditions)
+    for (repetition, threads, _), some in together.items():
+        said = f"{graph_name(some[0]['graph'])}, {plural(len(some), 'model')} on {plural(threads, 'thread')}"
+        measure = partial(_measure_together, some, settings, durations, schedule)
+        yield Job(f"repetition {repetition + 1}", said, measure)
 
 
-def _measure_once(
-    conditions: Mapping[str, Any], settings: MetgSettings, cores: int, durations: list, schedule: Schedule
-) -> list[AnyMetg]:
-    """Measure a graph under a model, in a process of its own."""
-    model, threads, graph = (conditions[name] for name in ("model", "threads", "graph"))
+def _measure_together(
+    some: Sequence[Mapping[str, Any]], settings: MetgSettings, durations: list, schedule: Schedule
+) -> Iterator[AnyMetg]:
+    """Measure a graph under several models in turns, each in a process of its own."""
+    repetition, threads, graph = (some[0][name] for name in ("repetition", "threads", "graph"))
     order = cpu_order(threads, available_cpus(), oversubscribe=settings.oversubscribe)
-    variables = {**sample_environment(threads, settings.interference, cores), **process_environment(parse_model(model))}
-    job = {
+    shared = {
         "kind": "metg",
-        "model": model,
         "threads": threads,
         "cpus": order,
         "graph": graph,
@@ -222,20 +216,23 @@ def _measure_once(
         "budget_s": 2.0 if settings.quick else 20.0,
         **({"durations_s": durations[0]} if durations else {}),
     }
-    with hogs_running(settings.interference, order):
-        found = measure_in_process(job, clean_environment(os.environ, variables), TIME_LIMIT_S, MEASURE_COMMAND)
-    conditions = {
-        **conditions,
-        "interference": settings.interference,
-        "quick": settings.quick,
-        "variables": variables,
-        "cpus": order,
-    }
-    if "failure" not in found:
-        return [make_row(MetgRow, found, conditions)]
-    row = MetgFailureRow(**conditions, reason=found["failure"], message=found["message"])
-    schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {row.reason}: {row.message.splitlines()[0]}")
-    return [row]
+    hogs = settings.interference
+    contestants = [
+        contestant_of(c["model"], {**shared, "model": c["model"]}, 0, TIME_LIMIT_S, hogs=hogs, command=MEASURE_COMMAND)
+        for c in some
+    ]
+    with hogs_running(hogs, order):
+        answers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
+    for conditions, contestant in zip(some, contestants, strict=True):
+        found, model = answers[contestant.name], contestant.name
+        about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}
+        about |= conditions
+        if "failure" in found:
+            reason, message = found["failure"], found["message"]
+            schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {reason}: {message.splitlines()[0]}")
+            yield MetgFailureRow(**about, reason=reason, message=message)
+        else:
+            yield make_row(MetgRow, found, about)
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:

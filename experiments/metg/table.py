@@ -14,7 +14,7 @@ from typing import Any
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
 from ..results.rows import MetgFailureRow, MetgRow
-from ..sampling.models import built_models, parse_model
+from ..subjects.models import built_models, parse_model
 from ..tables import Column, text_table
 from .graphs import describe_graph, graph_name
 

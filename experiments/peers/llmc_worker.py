@@ -24,9 +24,9 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ..analysis.answers import LOSS_TOLERANCES, disagreement
 from ..sampling.child import answer_job
-from ..sampling.models import make_executor
-from ..sampling.subject import answer, build
 from ..sampling.timing import take_turns
+from ..subjects.models import make_executor
+from ..subjects.subject import answer, build
 from .llmc_files import write_model, write_tokens
 
 BATCH, SEQUENCE = 4, 64  # what the program trains on

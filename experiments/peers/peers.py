@@ -25,14 +25,14 @@ from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..results.turns import step_times
+from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
-from ..sampling.models import convolution_for, counts_for, parse_model, process_environment
 from ..sampling.plan_check import check_together
-from ..sampling.progress import format_seconds
 from ..sampling.schedule import Job, Schedule
+from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
 from ..tables.numbers import plural
+from ..tables.progress import format_seconds
 from .llmc_files import sizes_of
 from .llmc_worker import BATCH, SEQUENCE
 from .modes import check_modes, modes_of
@@ -301,9 +301,12 @@ def _measure(
         processes = [_contestant(key, job, plan, limit_s) for key in alive.values()]
         most = max((key for key in alive.values() if not _is_peer(key[0])), key=lambda key: key[1], default=("", 0))
         seed = f"{job['seed']}/{repetition}"
-        for group in measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed)):
+        groups = measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed))
+        for number, group in enumerate(groups):
+            kept = SimpleNamespace(**group["rounds"])
+            seen = {"group": number, "disturbed": sorted(disturbed_rounds(kept)), "loud": sorted(loud_rounds(kept))}
             for name, answer in group["answers"].items():
-                yield alive[name], repetition, answer
+                yield alive[name], repetition, {**answer, **seen}
 
     def jobs() -> Iterator[Job]:
         nonlocal stopped
@@ -379,10 +382,11 @@ def summarise(
                 )
             difference = max(difference, *differences(reference, row["answer"]))
     measured = {
-        key: {(r, 0, number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
+        key: {(r, row["group"], number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
         for key, rows in samples.items()
     }
-    times = Estimates(measured)
+    all_rows = ((r, row) for rows in samples.values() for r, row in rows.items())
+    times = Estimates(measured, {(r, row["group"], number) for r, row in all_rows for number in row["loud"]})
     rows = []
     for name, count in measured:
         row = {
@@ -406,7 +410,7 @@ def summarise(
 
 
 def _turns(row: Mapping[str, Any]) -> Iterable[tuple[int, float]]:
-    return step_times(SimpleNamespace(**row)).items()
+    return quiet_turns(SimpleNamespace(**row), row["disturbed"]).items()
 
 
 def _with_interval(name: str, ratio: Estimate) -> dict[str, float]:

@@ -18,8 +18,8 @@ import numpy as np
 
 from ...cython_src.networks.registry import get_network
 from ..sampling.child import answer_job
-from ..sampling.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
 from ..sampling.timing import Stepper, take_turns, warm_up
+from ..subjects.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
 from .torch_network import torch_network
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..analysis.estimates import amount, verdict
 from ..analysis.names import is_again, measured_again, model_label
 from ..analysis.questions import Contestant, questions
-from ..analysis.speeds import best_serial, interval_columns, main_plan
+from ..analysis.speeds import best_serial, interval_columns, is_usable, main_plan
 from ..analysis.study import Point, Study
 from .words import axes_text, plan_title
 
@@ -22,7 +22,7 @@ def answers(study: Study) -> list[dict[str, Any]]:
     -------
     list of dict
         plan_id, plan, question, label, contestant (whether a figure of all contestants shows the row), model,
-        reference, threads, generations, rounds, ratio, ratio_low, ratio_high, verdict, amount.
+        reference, threads, generations, rounds, ratio, ratio_low, ratio_high, verdict, usable, amount.
     """
     first = main_plan(study)
     plans = [first, *(plan_id for plan_id in study.plan_ids() if plan_id != first)]
@@ -45,6 +45,7 @@ def _row(
 ) -> dict[str, Any]:
     ratio = study.ratio_to_fastest(point, references)  # as in the tables
     reference = study.times.fastest(references)
+    usable = is_usable(study, point) and is_usable(study, reference)
     label = model_label(measured_again(point[1]))
     other = "itself" if reference[1] == measured_again(point[1]) else model_label(reference[1])
     return {
@@ -57,8 +58,9 @@ def _row(
         "reference": reference[1],
         "threads": point[2],
         "generations": ratio.count,
-        "rounds": study.times.rounds(point),
+        "rounds": ratio.rounds,
         **interval_columns("ratio", ratio),
-        "verdict": verdict(ratio),
+        "verdict": verdict(ratio) if usable else "not usable",
+        "usable": usable,
         "amount": amount(ratio),
     }

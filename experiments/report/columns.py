@@ -10,7 +10,7 @@ from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
 from ..analysis.losses import FACTORS, LOSSES
 from ..analysis.memory import LIBRARIES, REST
 from ..analysis.names import model_label
-from ..sampling.memory import GRAPH, KINDS
+from ..subjects.memory import GRAPH, KINDS
 from ..tables import Column
 from ..tables.columns import (
     count_column,
@@ -29,6 +29,7 @@ ROUNDS = Column("rounds", lambda r: f"{r['rounds']} in {r['generations']}", True
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
+USABLE = Column("usable", lambda r: "" if r["usable"] else "no")
 
 ANSWER = (text_column("question"), text_column("verdict", "answer"), text_column("amount", "by how much"), ROUNDS)
 SPEED = (
@@ -41,6 +42,34 @@ SPEED = (
     *ratio_columns("time / fork-join"),
     VERDICT,
     text_column("above_one", "why above 100 %"),
+)
+BY_NODE = (
+    text_column("node"),
+    MODEL,
+    THREADS,
+    count_column("generations"),
+    *ratio_columns("time / fork-join"),
+    VERDICT,
+)
+NODE = (
+    text_column("node"),
+    text_column("host"),
+    count_column("generations"),
+    Column("GFLOP/s of a thread", lambda r: number((r["peak_flops_per_s"] or math.nan) / 1e9, 1), True),
+    Column("GB/s of most threads", lambda r: number((r["bandwidth_bytes_per_s"] or math.nan) / 1e9, 1), True),
+    number_column("capacity"),
+)
+NODE_DIFFERENCE = (text_column("entry"), text_column("value"), text_column("nodes"))
+LADDER = (
+    text_column("takes", "takes away (−), puts back (+)"),
+    MODEL,
+    time_column("median_s", "time"),
+    *ratio_columns("time / rung above", "above", 3),
+    *ratio_columns("time / fork-join"),
+    VERDICT,
+    USABLE,
+    number_column("simulated_8", "simulated, 8 threads", 3),
+    number_column("simulated_64", "64", 3),
 )
 COUNTERS = (
     MODEL,

@@ -13,24 +13,33 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
+from ..analysis.speeds import is_usable
 from ..analysis.study import Study
 from ..results.files import write_atomically, write_table
 from ..tables import Table
 from . import columns
-from .sections import speed_rows
+from .sections import speed_rows, with_usable
 from .words import plan_title
 
 EXPORT_FOLDER = "exports"
 
 
 def sample_frame(study: Study) -> pd.DataFrame:
-    """Return the raw samples, a row each: the plan's options, then the scalar fields of the sample."""
+    """Return the raw samples, a row each: whether their point is usable, the plan's options, then the scalar fields of
+    the sample."""
     rows = []
     for row in study.samples.to_dict("records"):
         record = {
             k: v if not isinstance(v, (tuple, list)) else str(v) for k, v in study.records[row["plan_id"]].items()
         }
-        rows.append({**record, **{k: v for k, v in row.items() if not isinstance(v, (list, dict, tuple, set))}})
+        usable = is_usable(study, (row["plan_id"], row["model"], row["threads"]))
+        rows.append(
+            {
+                "usable": usable,
+                **record,
+                **{k: v for k, v in row.items() if not isinstance(v, (list, dict, tuple, set))},
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -106,7 +115,7 @@ def latex_tables(study: Study) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
     for plan_id in study.plan_ids():
-        chosen, rows = Table("speed", columns.SPEED, speed_rows(study, plan_id)).cells()
+        chosen, rows = with_usable(study, Table("speed", columns.SPEED, speed_rows(study, plan_id))).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)

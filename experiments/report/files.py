@@ -1,15 +1,16 @@
-"""The files of a report: summary.csv, figures with their captions, and report.html."""
+"""The files of a report: summary.csv, layers.csv, figures with their captions, and report.html."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.reading import decoding, read_regular
+from ..analysis.accounting import layers_of_all
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
@@ -28,6 +29,7 @@ from .words import plan_title
 FIGURE_FOLDER = "figures"
 REPORT = "report.html"
 SUMMARY = "summary.csv"
+LAYERS = "layers.csv"
 
 
 def figure_stem(study: Study, plan_id: str, figure: str) -> str:
@@ -45,7 +47,7 @@ def figure_stem(study: Study, plan_id: str, figure: str) -> str:
 
 
 def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Path:
-    """Write summary.csv, the figures with their captions, and report.html into a results folder; return the page.
+    """Write summary.csv, layers.csv, figures with their captions, and report.html into a folder; return the page.
 
     Parameters
     ----------
@@ -73,16 +75,19 @@ def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[s
         for plan_id in study.plan_ids():
             for name in figures.available_figures(study, plan_id):
                 column = "single" if name == report.first else "double"
-                figure, text = figures.draw(study, name, plan_id, column), figures.caption(study, name, plan_id)
+                figure = figures.draw(study, name, plan_id, column)
                 stem = folder / figure_stem(study, plan_id, name)
                 for kind in FORMATS:
                     if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
                         save(figure, f"{stem}.{kind}")
-                write_atomically(f"{stem}.txt", text + "\n")
-                drawn.append(DrawnFigure(plan_id, name, Path(f"{stem}.svg").read_text(encoding="utf-8"), text))
+                write_atomically(f"{stem}.txt", figures.caption_file(study, name, plan_id))
+                svg = Path(f"{stem}.svg").read_text(encoding="utf-8")
+                drawn.append(DrawnFigure(plan_id, name, svg, figures.caption(study, name, plan_id)))
             drawn += _gantt(study, plan_id, out_dir)
         if len(study.samples):
             write_table(out_dir / SUMMARY, summary_table(study))
+        if study.profiles:
+            write_table(out_dir / LAYERS, layers_of_all(study))
         page = out_dir / REPORT
         write_atomically(page, render_html(report, drawn))
     except OSError as error:
@@ -94,14 +99,14 @@ def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[s
 
 def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     """Return the picture of the plan's traces, if it is there."""
-    picture, caption = (plan_folder(out_dir, plan_id) / f"gantt.{kind}" for kind in ("svg", "txt"))
+    picture, caption = (plan_folder(out_dir, study.plans[plan_id]) / f"gantt.{kind}" for kind in ("svg", "txt"))
     if not any(row.plan_id == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
         return []
     title = "picture of a trace, with its caption"
     with decoding(picture, title, "delete it to report without"):
         texts = [read_regular(path, title).decode() for path in (picture, caption)]
         texts[0].index("<svg")  # raises
-    return [DrawnFigure(plan_id, "gantt", *texts)]
+    return [DrawnFigure(plan_id, "gantt", texts[0], texts[1].partition("\n")[0])]
 
 
 def report_folder(
@@ -126,6 +131,8 @@ def draw_folder(
     kind: str = "pdf",
     plan: str | None = None,
     out: str | None = None,
+    title: bool = True,
+    models: Mapping[str, str] | None = None,
 ) -> Path:
     """Draw one figure, with its caption beside it, and return its path.
 
@@ -141,6 +148,8 @@ def draw_folder(
         First characters of a plan's id; default: the one with most samples.
     out : str, optional
         Default: DIR/figures/NAME[-single].FORMAT.
+    title, models
+        As for `figures.draw`.
 
     Raises
     ------
@@ -150,10 +159,10 @@ def draw_folder(
     study = load(folder)
     plan_id = chosen_plan(study, plan)
     check_choice("--format", kind, FORMATS)
-    drawn = figures.draw(study, figure, plan_id, column)
+    drawn = figures.draw(study, figure, plan_id, column, title, models)
     single = "-single" if column == "single" else ""
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(study, plan_id, figure)}{single}.{kind}"
-    save_asked(drawn, path, figures.caption(study, figure, plan_id))
+    save_asked(drawn, path, figures.caption_file(study, figure, plan_id, models))
     return path
 
 

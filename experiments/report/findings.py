@@ -14,7 +14,7 @@ from ..diagnosis.diagnose import Finding, diagnose
 from ..diagnosis.event_logs import diagnose_log
 from ..simulate.predict import OtherMachine, keep_machine, missing
 from ..traces.sweep import traced
-from .words import plan_title
+from .words import order_note, plan_title
 
 
 def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     Returns
     -------
     dict
-        "cases": a list of {"title", "findings", "skipped"}, one for each plan and one for each event log.
+        "cases": a list of {"title", "findings", "skipped", "note"}, one for each plan and one for each event log.
 
     Raises
     ------
@@ -42,9 +42,11 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     for plan_id, reason in skipped.items():
         if not reason:
             plans[plan_id] = Case(study, plan_id)
-        cases.append(_row(plan_title(study, plan_id), diagnose(plans[plan_id]) if not reason else [], reason))
-    for plan_id, place, logs in traced(folder):
-        titles = [f"event log of {log.title} in {place}" for log in logs]
+        found = diagnose(plans[plan_id]) if not reason else []
+        cases.append({**_row(plan_title(study, plan_id), found, reason), "note": order_note(study, plan_id)})
+    for plan_id, place, logs in traced(folder, study.plans.values()):
+        named = f"{plan_title(study, plan_id)}: " if plan_id else ""
+        titles = [f"{named}event log of {log.title} in {place}" for log in logs]
         found = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
         cases += map(_row, titles, found)
     if not cases:
@@ -53,7 +55,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
 
 
 def _row(title: str, findings: Sequence[Finding] = (), skipped: str = "") -> dict[str, Any]:
-    return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped}
+    return {"title": title, "findings": [finding.as_row() for finding in findings], "skipped": skipped, "note": ""}
 
 
 def format_findings(found: Mapping[str, Any]) -> str:
@@ -61,6 +63,8 @@ def format_findings(found: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for case in found["cases"]:
         lines += [*([""] if lines else []), case["title"], ""]
+        if case["note"]:
+            lines += _paragraph("", case["note"])
         if case["skipped"]:
             lines.append(f"  not diagnosed: {case['skipped']}")
         elif not case["findings"]:

@@ -13,17 +13,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ..analysis.losses import LOSSES, classes_of
-from ..analysis.names import model_label
+from ..analysis.names import base_model, model_label
 from ..analysis.windows import Window, layer_names, layer_of_loops
-from ..sampling.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
-from ..sampling.events import COPIES
+from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
+from ..events.events import COPIES
 from ..tables.numbers import format_time
-from .figures.style import style_parameters
+from .figures.heading import write_lines
+from .figures.style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, style_parameters
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
 MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an image inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
+BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
@@ -74,30 +76,59 @@ def phase_color(color: Sequence[float], phase: str) -> tuple[float, ...]:
     return tuple(c + part * (target - c) for c in color)
 
 
-def draw_gantt(windows: Sequence[Window], critical: bool = True) -> tuple[Figure, str]:
-    """Draw windows one below the other on one time axis; return the figure and its caption."""
+def fitting(windows: Sequence[Window], column: str) -> list[Window]:
+    """Return the windows that a column has room for: of a single one those of the first models besides the serial run,
+    of which there is one in any case."""
+    if column == "double":
+        return list(windows)
+    heights, found = 0.0, []
+    models = [base_model(window.log.about["model"]) for window in windows]
+    # One form of each model first, the serial run last.
+    order = sorted(range(len(windows)), key=lambda i: (models[i] == "serial", models[:i].count(models[i])))
+    for window in (windows[i] for i in order):
+        heights += _height_in(window, column)
+        if found and heights > TALLEST_IN - BESIDE_IN[column]:
+            break
+        found.append(window)
+    return [window for window in windows if any(window is other for other in found)]
+
+
+def _height_in(window: Window, column: str) -> float:
+    lanes = len(window.log.lanes)
+    return 0.24 * lanes + 0.62 if column == "double" else min(0.12, 1.2 / lanes) * lanes + 0.42
+
+
+def draw_gantt(windows: Sequence[Window], critical: bool = True, column: str = "double", title: str = "") -> Figure:
+    """Draw windows one below the other on one time axis: all, or those that fit into a single column."""
+    windows = fitting(windows, column)
     layers = layer_names([window.log for window in windows])
     colors = layer_colors(layers)
-    lanes = [len(window.log.lanes) for window in windows]
+    heights = [_height_in(window, column) for window in windows]
     with matplotlib.rc_context(style_parameters()):
-        height = sum(0.24 * n + 0.62 for n in lanes) + 1.2
-        figure = Figure(figsize=(7.0, height), layout="constrained")
-        axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=[n + 1.6 for n in lanes])[
-            :, 0
-        ]
+        tall = sum(heights) + BESIDE_IN[column]
+        size = COLUMN_WIDTH_IN[column], min(tall, TALLEST_IN) if column == "single" else tall
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
         for axis, window in zip(axes, windows, strict=True):
             left_out += _draw_lanes(axis, window, colors, kinds, unit)
             mean = _draw_critical(axis, window, unit) if critical else None
             means.append(mean)
-            _draw_iterations(axis, window, unit)
-            _label(axis, window, mean, window in beyond)
-        axes[-1].set_xlabel(f"time since the start of the first iteration shown ({unit[0]})")
-        _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means))
+            _draw_iterations(axis, window, unit, 0.63 / COLUMN_WIDTH_IN[column])
+            _label(axis, window, mean, window in beyond, column)
+        axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
+        _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means), column)
+        if title:
+            write_lines(figure, [title], column)
         figure.get_layout_engine().execute(figure)
         figure.set_layout_engine(None)
-    return figure, _caption(windows, left_out, any(mean is not None for mean in means))
+    return figure
+
+
+def _left_out(windows: Sequence[Window]) -> int:
+    """Return how many boxes are too short to be drawn."""
+    return sum(max(0, len(shown_events(window)) - MAX_DRAWN) for window in windows)
 
 
 def _unit(windows: Sequence[Window]) -> tuple[str, float]:
@@ -133,8 +164,9 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
     return left_out
 
 
-def _draw_iterations(axis, window: Window, unit) -> None:
-    """Outline each iteration: a bracket above the threads, from its first block to the end of its last."""
+def _draw_iterations(axis, window: Window, unit, least: float) -> None:
+    """Outline each iteration: a bracket above the threads, from its first block to the end of its last, with its number
+    where it takes the part `least` of the axis."""
     rows: list[int] = []  # end of the last bracket in each row
     end = axis.get_xlim()[1]
     for iteration, start, stop in window.spans():
@@ -149,7 +181,7 @@ def _draw_iterations(axis, window: Window, unit) -> None:
         axis.plot(*zip(*corners, strict=True), color="0.25", linewidth=0.7, clip_on=False, zorder=3)
         for x in (x0, x1):
             axis.plot([x, x], [y, len(window.log.lanes) - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
-        if min(x1, end) - x0 > 0.09 * end:
+        if min(x1, end) - x0 > least * end:
             axis.text(x0, y - 0.06, f" iteration {iteration}", fontsize=5.5, color="0.25", va="bottom", ha="left")
     axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - 0.42 * len(rows))
 
@@ -169,27 +201,30 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _label(axis, window: Window, mean_s: float | None, cut: bool) -> None:
+def _label(axis, window: Window, mean_s: float | None, cut: bool, column: str) -> None:
     log = window.log
     names = [name for _, name in log.lanes]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
     text = f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
     if cut:
         text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}"
-    axis.set_title(text, fontsize=7.5, pad=3)
-    short = len(names) > 4 and not log.of_gpu
+    if column == "single":
+        text = f"{model_label(log.about['model'])}, {format_time(log.step_s)}"
+    axis.set_title(text, fontsize=7.5 if column == "double" else 6.5, pad=3 if column == "double" else 1)
+    short = (len(names) > 4 or column == "single") and not log.of_gpu
     axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])
-    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="y", length=0, labelsize=7 if column == "double" else 5)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _legend(figure, names, colors, windows, kinds, critical: bool) -> None:
+def _legend(figure, names, colors, windows, kinds, critical: bool, column: str) -> None:
     busy: dict[str, int] = dict.fromkeys(names, 0)
     for window in windows:
         time = (window.stop - window.start).sum(axis=0)
         for layer, task_time in zip(np.array(layer_of_loops(window.log))[window.log.task_loop], time, strict=True):
             busy[layer] += int(task_time)
-    shown = sorted(sorted(names, key=lambda name: -busy[name])[:MAX_NAMED], key=names.index)
+    most = MAX_NAMED if column == "double" else MAX_NAMED // 2
+    shown = sorted(sorted(names, key=lambda name: -busy[name])[:most], key=names.index)
     handles = [Patch(color=colors[name], label=name) for name in shown]
     if len(shown) < len(names):
         handles.append(Patch(color="none", label=f"and {len(names) - len(shown)} more layers"))
@@ -201,27 +236,31 @@ def _legend(figure, names, colors, windows, kinds, critical: bool) -> None:
     handles += [Patch(color=color, label=label) for kind, (label, color) in IDLE_KINDS.items() if kind in kinds]
     if critical:
         handles.append(Line2D([], [], color="black", linewidth=0.9, label="critical cycle"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=4, fontsize=6.5, handlelength=1.4, columnspacing=1.2
+    add_legend(figure, column, handles, 4)
+
+
+def gantt_caption(windows: Sequence[Window], title: str) -> str:
+    """Return the caption: what is drawn, of which run."""
+    count = len(windows[0].passes) * windows[0].log.about["stride"]
+    return (
+        f"{title}: what each thread did during {count} iterations of a logged run, of typical length. Full boxes: "
+        "blocks, coloured by layer. Lower boxes: idle time by its cause. Brackets: iterations. Line: critical cycle."
     )
 
 
-def _caption(windows: Sequence[Window], left_out: int, critical: bool) -> str:
-    log = windows[0].log
-    count = len(windows[0].passes) * log.about["stride"]
-    sentences = [
-        f"{log.about['plan_name']}: what each thread did during {count} iterations of a logged run, those whose length "
-        f"is the median, all models on one time axis.",
-        *_marks(windows, critical),
-    ]
+def gantt_text(windows: Sequence[Window], title: str) -> str:
+    """Return the caption, and in a second part what the marks mean and what logging cost."""
+    sentences = _marks(windows)
     if _cut(windows):
         sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
-    if left_out:
+    if left_out := _left_out(windows):
         sentences.append(f"{left_out} of the shortest boxes are left out.")
-    return " ".join([*sentences, _logging(windows)])
+    if missing := len(windows) - len(fitting(windows, "single")):
+        sentences.append(f"The column of 3.3 in leaves {missing} models out.")
+    return "\n\n".join([gantt_caption(windows, title), "\n".join([*sentences, _logging(windows)])]) + "\n"
 
 
-def _marks(windows: Sequence[Window], critical: bool) -> list[str]:
+def _marks(windows: Sequence[Window]) -> list[str]:
     """Explain boxes and lines."""
     sentences = [
         "Full boxes are blocks, coloured by layer: light forward, full backward, dark in other phases. Lower boxes are "
@@ -232,7 +271,7 @@ def _marks(windows: Sequence[Window], critical: bool) -> list[str]:
             "Of a model of a GPU: the thread of the host that launches and waits for the device, each stream with its "
             "launches, and copies by direction and stream; what is inside a captured graph has no times."
         )
-    if critical:
+    if any(not window.log.of_gpu for window in windows):
         sentences.append(
             "The line is the critical cycle of the dependences with the mean block durations of the run, without time "
             "that blocks had no CPU: no schedule on any number of threads takes less time an iteration than its mean."

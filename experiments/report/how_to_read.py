@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.accounting import MOST_OVER
-from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, MIN_GENERATIONS
+from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS
 
 DEFINITIONS = (
     (
@@ -18,9 +18,14 @@ DEFINITIONS = (
         "answer, verdict, by how much",
         f"faster, slower: the 95% interval of the ratio of times lies below, above 1; by how much: this interval, in "
         f"per cent of the other's time. same: it holds 1 and lies within {EQUIVALENCE_BAND:.0%}. undecided: otherwise, "
-        f"and with fewer than {MIN_GENERATIONS} generations. Of twenty comparisons of equals expect one to be wrong.",
+        f"and with fewer than {MIN_GENERATIONS} generations, fewer than {LEAST_ROUNDS} undisturbed rounds, or more "
+        f"than two thirds of all rounds disturbed. Of twenty "
+        f"comparisons of equals expect one to be wrong.",
     ),
-    ("rounds", "Rounds in generations. In a round each contestant of a generation has one turn, in tossed order."),
+    (
+        "rounds",
+        "Undisturbed rounds in generations. In a round each contestant of a generation has one turn, in tossed order.",
+    ),
     (
         "95% interval",
         f"Of a ratio: from its spread over generations, valid at every look, so that measuring may stop once it "

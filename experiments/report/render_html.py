@@ -59,8 +59,9 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Return a sentence as HTML; what stands in backticks is code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    """Return a sentence as HTML; what stands in backticks is code, a file of a trace there a link."""
+    linked = re.sub(r"`(traces/[^`]+)`", r'<a href="\1">\1</a>', str(escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", linked))
 
 
 def unwrapped(text: str) -> str:

@@ -11,7 +11,7 @@ MOST_ANSWERS, MOST_WARNINGS = 22, 4  # with these the text has at most 40 lines
 def render_answers(report: Report) -> str:
     """Return what `compare` prints: the table of answers, what was disturbed, and where the rest is."""
     rows = report.answers.rows
-    lines = [report.title, ""]
+    lines = [report.title, "", *report.opening, *[""] * bool(report.opening)]
     if rows:
         lines += text_table(report.answers.columns, rows[:MOST_ANSWERS])
     if len(rows) > MOST_ANSWERS:
@@ -28,7 +28,14 @@ def render_text(report: Report) -> str:
     """Return all tables and sentences, as `report` prints them."""
     lines = [*report.notes, ""] if report.notes else []
     if report.answers.rows:
-        lines += [report.title + ":", "", *text_table(report.answers.columns, report.answers.rows), ""]
+        lines += [
+            *report.opening,
+            *[""] * bool(report.opening),
+            report.title + ":",
+            "",
+            *text_table(report.answers.columns, report.answers.rows),
+            "",
+        ]
     for section in report.sections:
         if section.in_terminal and not section.empty:
             lines += _section(section)

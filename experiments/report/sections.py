@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -24,26 +24,32 @@ from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.memory import memory_table
 from ..analysis.names import axis_label, model_label, value_text
+from ..analysis.nodes import leaves, node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, speed_table
+from ..analysis.speeds import PER, axis_table, is_usable, leading_plans, main_plan, own_best_table, speed_table
 from ..analysis.study import Study
-from ..sampling.events import overhead_text
+from ..events.events import overhead_text
 from ..tables import Column, Table
 from ..tables.columns import text_column
 from ..tables.numbers import format_time
 from . import columns
 from .answers import answers
+from .figures import ladder as ladder_figure
 from .figures import losses as losses_figure
+from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
-from .words import conditions, data_warning, gpu_text, plan_title, t1_text
+from .words import conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
-    "Beside this page: samples.jsonl, a line for each process and its turns; summary.csv; figures. `forktask report` "
-    "makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, ...)."
+    "Beside this page: samples.jsonl, a line for each process and its turns; summary.csv; layers.csv; figures. "
+    "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
+    "...)."
 )
 NAMED_PROBLEMS = 4  # a title that names more takes a page to read
 
+
+TRACE_FILES = ("gantt.pdf", "losses.pdf", "losses.csv", "trace.json.gz", "trace.prv", "trace.paje")
 
 NO_ANSWERS = Table("in_short", (), [])
 
@@ -105,6 +111,16 @@ class Report:
     first: str = ""
 
 
+def with_usable(study: Study, table: Table) -> Table:
+    """Return a table of points with a column, and an entry of each row, that says which may be used."""
+    if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
+        return table
+    points = [(row["plan_id"], row["model"], row["threads"]) for row in table.rows]
+    usable = [point not in study.turns or is_usable(study, point) for point in points]
+    rows = [{"usable": known, **row} for row, known in zip(table.rows, usable, strict=True)]
+    return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
+
+
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of a table, or those of one plan."""
     if not len(table):
@@ -128,12 +144,15 @@ def build(study: Study) -> Report:
         sections += _plan_sections(study, plan_id)
     if len(study.samples):
         sections += _comparisons(study)
+    sections = [replace(section, tables=[with_usable(study, t) for t in section.tables]) for section in sections]
+    table = with_usable(study, table)
     sections += _closing_sections(study)
     return Report(
         title=_title(study),
         facts={
             "title": study.config.get("title", ""),
             "created": study.run.created,
+            "forktask": study.environment.get("forktask", ""),
             "command": study.run.command,
             "data": study.data,
             "smoke_test": study.smoke_test,
@@ -144,6 +163,7 @@ def build(study: Study) -> Report:
         notes=[data_warning(study)] if study.smoke_test else [],
         warnings=study.warnings,
         sections=sections,
+        opening=[text for plan_id in study.plan_ids() if (text := order_note(study, plan_id))],
         answers=table,
         first="forest",
     )
@@ -170,6 +190,12 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             plan_id=plan_id,
         ),
         Section(
+            "On each node",
+            tables=[Table("by_node", columns.BY_NODE, [r for r in nodes_figure.rows_of(study, plan_id) if r["node"]])],
+            figures=("nodes",),
+            plan_id=plan_id,
+        ),
+        Section(
             "Every model and number of threads", tables=[Table("speed", columns.SPEED, speed_rows(study, plan_id))]
         ),
     ]
@@ -177,10 +203,11 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
         point_sections.append(
             Section(
                 "Over a property of the plan",
-                figures=("batch", "granularity", "overlay", "options", "bound"),
+                figures=("batch", "memory", "granularity", "overlay", "options", "bound"),
                 plan_id=plan_id,
             )
         )
+    rungs = ladder_figure.rows_of(study, plan_id)
     phases = records_of(phase_table(study), plan_id)
     layers = [{"plan_id": plan_id, **row} for row in records_of(layer_table(study, plan_id))]
     costs = records_of(cost_table(study), plan_id)
@@ -191,11 +218,17 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
     return [
         *point_sections,
         Section(
+            f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else "",
+            tables=[Table("ladder", columns.LADDER, rungs)],
+            figures=("ladder",),
+            plan_id=plan_id,
+        ),
+        Section(
             "Phases of a step",
             sentences=phase_sentences(phases),
             answers=remarks(phases),
             tables=[Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)],
-            figures=("phases",),
+            figures=("run_time", "phases"),
             plan_id=plan_id,
         ),
         Section(
@@ -211,7 +244,7 @@ def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
             if layers
             else (),
             tables=[Table("layers", columns.LAYER, layers)],
-            figures=("layers",),
+            figures=("layers", "layer_times"),
             plan_id=plan_id,
         ),
         Section(
@@ -288,9 +321,10 @@ def _logging(study: Study, plan_id: str) -> list[str]:
     if not rows:
         return []
     folder = rows[-1].path.partition("/events/")[0]
+    files = ", ".join(f"`{folder}/{name}`" for name in TRACE_FILES)
     costs = [f"{overhead_text(row.overhead, row.overheads)} ({model_label(row.model)})" for row in rows]
     sentences = [
-        f"Each model ran once more with its event log on. Pictures and traces for other tools: {folder}.",
+        f"Each model ran once more with its event log on. Pictures, losses, and traces for other tools: {files}.",
         f"Logging changed the time of a run by {', '.join(costs)}.",
     ]
     if not all(row.losses.against_serial for row in rows):
@@ -351,8 +385,18 @@ def _closing_sections(study: Study) -> list[Section]:
         }
         for row in study.failures
     ]
-    environment = [{"entry": name, "value": text} for name, text in _leaves(study.environment)]
+    limits = node_limits(study) if len(study.nodes) > 1 else []
+    environment = [{"entry": name, "value": text} for name, text in leaves(study.environment)]
     return [
+        Section(
+            "What differs between nodes",
+            level=2,
+            sentences=["Ratios are taken within nodes. Their intervals hold for these nodes."] if limits else [],
+            tables=[
+                Table("nodes", columns.NODE, limits),
+                Table("node_differences", columns.NODE_DIFFERENCE, node_differences(study) if limits else []),
+            ],
+        ),
         Section(
             "Not measured",
             level=2,
@@ -398,14 +442,3 @@ def speed_rows(study: Study, plan_id: str) -> list[dict[str, Any]]:
         {**row, "above_one": faster_blocks(study, (plan_id, row["model"], row["threads"]), row["efficiency"])}
         for row in records_of(speed_table(study), plan_id)
     ]
-
-
-def _leaves(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return the leaves of the environment as (dotted name, text)."""
-    if isinstance(value, Mapping) and value:
-        return [row for key in value for row in _leaves(value[key], f"{name}.{key}" if name else str(key))]
-    if isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
-        return [row for i, v in enumerate(value) for row in _leaves(v, f"{name}[{i}]")]
-    if isinstance(value, (list, tuple)):
-        return [(name, " ".join(map(str, value)))]
-    return [(name, "" if value is None else str(value))]

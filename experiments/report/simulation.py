@@ -17,9 +17,9 @@ from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import model_label
 from ..analysis.study import Study
-from ..sampling.models import parse_models
 from ..simulate.machine_model import MAX_CORES, MachineModel, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
+from ..subjects.models import parse_models
 from ..tables import Column, text_table
 from ..tables.columns import number_column, percent_column, time_column
 from ..tables.numbers import percent
@@ -44,10 +44,10 @@ class Simulated:
     def _asked(self) -> tuple:
         return self.threads, self.machine, self.models, self.seed
 
-    def figure(self, column: str = "double") -> Figure:
+    def figure(self, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup beside measured points and bounds."""
         with matplotlib.rc_context(style.style_parameters()):
-            return simulated.draw_on(self.study, self.plan_id, column, *self._asked)
+            return style.finish(simulated.draw_on(self.study, self.plan_id, column, *self._asked), title)
 
     @property
     def caption(self) -> str:
@@ -111,7 +111,14 @@ def simulate_plan(
 
 
 def simulate_folder(
-    folder: str | os.PathLike, *, kind: str = "svg", out: str | None = None, machine: str | None = None, **asked: Any
+    folder: str | os.PathLike,
+    *,
+    kind: str = "svg",
+    out: str | None = None,
+    column: str = "double",
+    title: bool = True,
+    machine: str | None = None,
+    **asked: Any,
 ) -> dict[str, Any]:
     """Simulate a plan of a results folder and draw the result into a file; return `Simulated.as_row`, and "figure".
 
@@ -121,6 +128,8 @@ def simulate_folder(
     kind : {"pdf", "svg", "png"}
     out : str, optional
         Path of the figure.
+    column, title
+        As for `figures.draw`.
     machine, **asked
         As for `simulate_plan`.
 
@@ -129,10 +138,10 @@ def simulate_folder(
     UsageError
     """
     found = simulate_plan(folder, machine=machine, **asked)
-    name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
+    name = "simulated" + (f"-{Path(machine).stem}" if machine else "") + ("-single" if column == "single" else "")
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{name}.{kind}"
     with matplotlib.rc_context(style.style_parameters()):
-        style.save_asked(found.figure(), path, found.caption)
+        style.save_asked(found.figure(column, title), path, found.caption + "\n")
     return {**found.as_row(), "figure": str(path)}
 
 

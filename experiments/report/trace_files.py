@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError
 from ..analysis.losses import all_losses, as_rows, as_table, as_text
 from ..analysis.windows import Window, typical
+from ..events.events import EventLog
 from ..results.files import write_atomically, write_table
-from ..sampling.events import EventLog
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
-from .figures.losses import draw_losses, losses_caption
+from .figures.losses import draw_traced, losses_caption
 from .figures.style import FORMATS, save
-from .gantt import draw_gantt
+from .gantt import draw_gantt, gantt_text
 
 MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
 
 
-def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], iterations: int) -> list[str]:
+def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], iterations: int) -> list[str]:
     """Write pictures, losses and traces of some logs; return a sentence for each file and the table of losses.
 
     Parameters
     ----------
     folder : path
+    title : str
+        Of the plan.
     logs : sequence of EventLog
         Of one plan.
     iterations : int
@@ -42,13 +47,13 @@ def write_trace_files(folder: str | os.PathLike, logs: Sequence[EventLog], itera
     exported = [largest_window(log) for log in logs]
     said = []
     try:
-        figure, caption = draw_gantt(shown)
-        said.append(_save(figure, folder, "gantt", caption))
+        said.append(_save(folder, "gantt", partial(draw_gantt, shown, title=title), gantt_text(shown, title)))
         found = all_losses(logs)
         write_table(folder / "losses.csv", as_table(found))
         said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")
         rows = as_rows(found)
-        said.append(_save(draw_losses(rows), folder, "losses", " ".join(losses_caption(rows))))
+        caption = f"{title}. {' '.join(losses_caption(rows))}\n"
+        said.append(_save(folder, "losses", partial(draw_traced, rows, title=title), caption))
         for name, write in (("json.gz", write_perfetto), ("prv", write_paraver), ("paje", write_paje)):
             said.append(write(folder / f"trace.{name}", exported))
     except OSError as error:
@@ -68,8 +73,10 @@ def largest_window(log: EventLog) -> Window:
     return Window(log, range(max(1, min(passes, passes * MAX_EXPORTED // len(log.events)))))
 
 
-def _save(figure, folder: Path, name: str, caption: str) -> str:
-    for kind in FORMATS:
-        save(figure, folder / f"{name}.{kind}")
-    write_atomically(folder / f"{name}.txt", caption + "\n")
-    return f"{folder / name}.{{{','.join(FORMATS)}}}: {name}"
+def _save(folder: Path, name: str, draw: Callable[..., Figure], text: str) -> str:
+    for column, stem in (("double", name), ("single", f"{name}-single")):
+        figure = draw(column=column)
+        for kind in FORMATS:
+            save(figure, folder / f"{stem}.{kind}")
+    write_atomically(folder / f"{name}.txt", text)
+    return f"{folder / name}.{{{','.join(FORMATS)}}}: {name}; {name}-single for a column of 3.3 in"

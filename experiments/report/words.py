@@ -10,12 +10,14 @@ from typing import Any
 from ...cython_src.typed_text import rounded
 from ..analysis.estimates import Estimate
 from ..analysis.gpu import gpu_names
-from ..analysis.limits import floor_table
+from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
 from ..analysis.study import Study
 from ..results.rows import MachineRow, PlanRow
 from ..tables.numbers import format_time, plural
+
+MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
 
 
 def blocks_text(plan: PlanRow) -> str:
@@ -25,6 +27,22 @@ def blocks_text(plan: PlanRow) -> str:
     cut = f"{plural(int(match[1]), 'image')} a block" if match else f"granularity {granularity}" if granularity else ""
     tasks = f"{plan.num_tasks} tasks in {len(plan.loops)} loops"
     return f"{cut}: {tasks}" if cut else tasks
+
+
+def order_note(study: Study, plan_id: str) -> str:
+    """Say that fork-join loses by the loops of a graph of one's own, which the order of recording and the regions'
+    conflicts left, if even its bound is far above that of tasks; else nothing."""
+    plan, table = study.plans[plan_id], bound_table(study)
+    if not is_graph(plan) or not len(table):
+        return ""
+    rows = table[table["plan_id"] == plan_id].sort_values("threads")
+    if not len(rows) or not (loss := rows["forkjoin_s"].iloc[-1] / rows["taskgraph_s"].iloc[-1]) > MOST_BY_ORDER:
+        return ""
+    return (
+        f"{study.problem_name(plan_id)}: fork-join is at a loss by the order of recording. Its {plan.num_tasks} tasks "
+        f"stand in {len(plan.loops)} loops, which conflicts keep from being joined, with a barrier behind each: on "
+        f"{rows['threads'].iloc[-1]} threads it takes {loss:.2f} times what tasks can reach, however they are run."
+    )
 
 
 def samples_word(study: Study, plan_id: str) -> str:

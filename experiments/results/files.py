@@ -43,11 +43,24 @@ def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None
     UsageError
         The file cannot be written.
     """
+    with replaced(path) as file:
+        for content in parts:
+            file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replaced(path: Path | str) -> Iterator[io.BufferedWriter]:
+    """Open an empty temporary file that takes the place of a file when the block ends without an error.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
     path = Path(path)
     try:
         with _part(path) as (file, part):
-            for content in parts:
-                file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
             os.replace(part, path)

@@ -14,7 +14,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +23,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import open_regular
 from .files import NoRoom, holds_others
 from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
 
 SAMPLES = "samples.jsonl"
 LOCK_WAIT_S = 1.0
-MOST_BYTES = 4 << 30
-CHANGEABLE = ("repeats", "budget_s", "check")  # options of measuring that may change when a run goes on
+CHANGEABLE = ("repeats", "budget_s", "check", "nodes")  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
@@ -64,6 +63,10 @@ class Results:
     rows: list[AnyRow] = field(default_factory=list)
     partial: str = ""
 
+    def add(self, row: AnyRow) -> None:
+        """Take in a row."""
+        self.rows.append(row)
+
     def of(self, kind: type[T]) -> list[T]:
         """Return all rows of one kind."""
         return [row for row in self.rows if isinstance(row, kind)]
@@ -92,35 +95,43 @@ def read_results(out_dir: str | os.PathLike, holds: str = "") -> Results:
         No results there, those of something else, or a line in the middle that is no row: says which line, field, and
         what was expected.
     """
+    partial: list[str] = []
+    results = Results(Path(out_dir) / SAMPLES, list(read_rows(out_dir, partial)), "".join(partial))
+    if holds and results.rows:
+        results.run.check_holds(holds, out_dir)
+    return results
+
+
+def read_rows(out_dir: str | os.PathLike, partial: list[str]) -> Iterator[AnyRow]:
+    """Yield the rows of a results folder as `read_results` reads them; `partial` gets the text of a half-written last
+    line."""
     path = Path(out_dir) / SAMPLES
     if not os.path.lexists(path):
         raise UsageError(
             f"a results folder must hold {SAMPLES}, got {str(out_dir)!r}; "
             f"name the --out of a `forktask compare` or `forktask run`"
         )
-    data = read_regular(path, "file of rows that forktask wrote", MOST_BYTES)
-    whole, newline, tail = data.rpartition(b"\n")
-    results = Results(path, partial=tail.decode(errors="replace"))
-    for number, line in enumerate(whole.split(b"\n") if newline else (), 1):
-        try:
-            row = parse_row(line)
-            if number == 1 and not isinstance(row, RunRow):
-                raise ValueError("the first row must be of kind 'run'")
-        except ValueError as error:
-            raise UsageError(
-                f"every line of {path} must be a row written by forktask, line {number} is not ({error}); "
-                f"restore the file or choose another folder"
-            ) from None
-        results.rows.append(row)
-    begin = ROW_BEGIN if results.rows else FIRST_ROW_BEGIN
-    if not tail.startswith(begin[: len(tail)]):
-        raise UsageError(
-            f"{path} must hold rows written by forktask, but what follows its last whole line is none; restore the "
-            f"file or choose another folder"
-        )
-    if holds and results.rows:
-        results.run.check_holds(holds, out_dir)
-    return results
+    with open_regular(path, "file of rows that forktask wrote") as (file, _):
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                begin = ROW_BEGIN if number > 1 else FIRST_ROW_BEGIN
+                if not line.startswith(begin[: len(line)]):
+                    raise UsageError(
+                        f"{path} must hold rows written by forktask, but what follows its last whole line is none; "
+                        f"restore the file or choose another folder"
+                    )
+                partial.append(line.decode(errors="replace"))
+                return
+            try:
+                row = parse_row(line)
+                if number == 1 and not isinstance(row, RunRow):
+                    raise ValueError("the first row must be of kind 'run'")
+            except ValueError as error:
+                raise UsageError(
+                    f"every line of {path} must be a row written by forktask, line {number} is not ({error}); "
+                    f"restore the file or choose another folder"
+                ) from None
+            yield row
 
 
 def new_run(holds: Holds, config: Mapping[str, Any], command: str, how_to_read: str = "", **environment: Any) -> RunRow:
@@ -137,7 +148,12 @@ def new_run(holds: Holds, config: Mapping[str, Any], command: str, how_to_read: 
 
 
 def check_same(
-    before: RunRow, run: RunRow, folder: Path | str, changeable: Sequence[str], same_environment: bool = True
+    before: RunRow,
+    run: RunRow,
+    folder: Path | str,
+    changeable: Sequence[str],
+    same_environment: bool = True,
+    remedy: str = "choose another folder with --out",
 ) -> None:
     """Raise `UsageError` unless a run may go on in the folder of an earlier one.
 
@@ -147,6 +163,8 @@ def check_same(
         Keys of the configuration that may differ.
     same_environment : bool
         Whether measurements of both stand in one table.
+    remedy : str
+        What to do about it.
     """
     before.check_holds(run.holds, folder)
     asked, found = json.loads(canonical_json(run.config)), before.config
@@ -155,13 +173,11 @@ def check_same(
         key = differing[0]
         raise UsageError(
             f"{str(folder)!r} holds a run of another configuration: {', '.join(differing)} differ "
-            f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); choose another folder with --out"
+            f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); {remedy}"
         )
     if same_environment and run.environment_id != before.environment_id:
         changed = _differences(before.environment, run.environment)
-        raise UsageError(
-            f"{str(folder)!r} was measured in another environment ({changed}); choose another folder with --out"
-        )
+        raise UsageError(f"{str(folder)!r} was measured in another environment ({changed}); {remedy}")
 
 
 class ResultsWriter:
@@ -176,7 +192,7 @@ class ResultsWriter:
     Attributes
     ----------
     results : Results
-        What the folder holds, kept up to date by `append`.
+        What the folder holds, kept up to date by `append`; of the class that `kind` names.
 
     Raises
     ------
@@ -184,7 +200,7 @@ class ResultsWriter:
         The folder cannot be written, holds files of another program, or another process writes to it.
     """
 
-    def __init__(self, out_dir: str | os.PathLike):
+    def __init__(self, out_dir: str | os.PathLike, kind: type[Results] = Results):
         self.out_dir = Path(out_dir)
         self._continued: RunRow | None = None  # written before the next row
         path = self.out_dir / SAMPLES
@@ -209,7 +225,10 @@ class ResultsWriter:
                 f"folder with --out"
             )
         try:
-            self.results = read_results(self.out_dir)
+            self.results, partial = kind(path), []
+            for row in read_rows(self.out_dir, partial):
+                self.results.add(row)
+            self.results.partial = "".join(partial)
         except BaseException:
             self.close()
             raise
@@ -260,7 +279,7 @@ class ResultsWriter:
             self._continued = None
             self.append(run)
         data = msgspec.json.encode(row)
-        self.results.rows.append(parse_row(data))  # what is written can be read
+        readable = parse_row(data)  # what is written can be read
         size = os.fstat(self._fd).st_size
         try:
             if os.write(self._fd, data + b"\n") <= len(data):
@@ -268,8 +287,8 @@ class ResultsWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._fd)
         except OSError as error:
-            self.results.rows.pop()
             raise NoRoom(f"rows must fit into {self.out_dir / SAMPLES}, got: {error.strerror}") from None
+        self.results.add(readable)
 
     def close(self) -> None:
         """Release the folder for another writer."""

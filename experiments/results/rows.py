@@ -16,12 +16,14 @@ from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from .nodes import NODES, NOWHERE, Node
 from .parts import Part, Row, says
 from .training_rows import EpochRow, StudyRow, TrainedRow
 
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
 Holds = Literal["samples", "metg", "training", "study"]
+OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
 
 # Keys of a sweep's configuration that tables and figures read; the sweep itself reads all of it by its own records.
@@ -39,6 +41,7 @@ _AskedFor = msgspec.defstruct(
         ("repeats", Number, 1),
         ("budget_s", Amount, 0.0),
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
+        ("nodes", Literal[NODES], "one"),
     ],
 )
 
@@ -64,6 +67,7 @@ class _Place(msgspec.Struct):
     core_kinds: list[_CoreKind] = []
     gpus: list[Any] = []
     forktask: Text = ""
+    node: Node = NOWHERE
 
 
 class RunRow(Row, frozen=True, kw_only=True, tag="run"):
@@ -85,6 +89,11 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
             except ValueError as error:
                 raise ValueError(str(error).replace("`$", f"`$.{name}")) from None
 
+    @property
+    def node(self) -> Node:
+        """Where it was begun."""
+        return checked(self.environment, _Place).node
+
     def check_holds(self, wanted: str, folder: object) -> None:
         """Raise `UsageError` unless the folder holds what is wanted."""
         if self.holds != wanted:
@@ -92,8 +101,9 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
 
 
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
-    """Limits, measured before the first sample ([how](measuring.md#what-bounds-a-speedup))."""
+    """Limits of a node, measured before its first sample ([how](measuring.md#what-bounds-a-speedup))."""
 
+    node: Annotated[Node, says(OF_NODE)]
     instruction_set: Annotated[Text, says("generic, avx2 or avx512")]
     peak_flops_per_s_1thread: Annotated[Positive | None, says("best window; null: not measured")]
     median_flops_per_s_1thread: Annotated[Positive | None, says("median window")]
@@ -110,6 +120,7 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
 
 
 NOT_MEASURED = MachineRow(
+    node=NOWHERE,
     instruction_set="",
     peak_flops_per_s_1thread=None,
     median_flops_per_s_1thread=None,
@@ -125,10 +136,13 @@ NOT_MEASURED = MachineRow(
 
 
 class CapacityRow(Row, frozen=True, kw_only=True, tag="capacity"):
-    """The capacity again, at the beginning of each repetition: its spread is part of the intervals of bounds."""
+    """The capacity again, at the beginning of each generation: its spread is part of the intervals of bounds."""
 
+    node: Annotated[Node, says(OF_NODE)]
     repetition: Annotated[Count, says("which one")]
     capacity: Annotated[ByThreads, says("by number of threads")]
+    plan_id: Annotated[Text, says("whose generation; empty: that of all plans")] = ""
+    interference: Annotated[Count, says("number of hogs in it")] = 0
 
 
 class Loop(Part, frozen=True, kw_only=True):
@@ -214,6 +228,7 @@ class Measured(Row, frozen=True, kw_only=True):
     repetition: Annotated[Count, says("which one")]
     position: Annotated[Count, says("in the shuffled order")]
     environment_id: Annotated[Name, says("that of the run")]
+    node: Annotated[Node, says(OF_NODE)]
     cpus: Annotated[list[Count] | None, says("CPU of each thread; null: not pinned")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
 
@@ -334,6 +349,7 @@ class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
     plan_id: Annotated[Name, says("which plan")]
     interference: Annotated[Count, says("number of hogs")]
     repetition: Annotated[Count, says("which generation")]
+    node: Annotated[Node, says(OF_NODE)]
     group: Annotated[Count, says("which part of it: 0, unless memory did not hold all contestants at once")]
     contestants: Annotated[list[Name], Meta(min_length=1), says("their `config_id`")]
     order: Annotated[list[list[Count]], says("of turns in each round, as indices into `contestants`")]

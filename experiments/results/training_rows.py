@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from ...cython_src.reading import Amount, Count, Name, Number, Real, Text
+from .disturbance import DISTURBED_SHARE, disturbed_share
 from .parts import Part, Row, says
 
 
@@ -31,6 +33,14 @@ class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
     gpu_memory_bytes: Annotated[Amount | None, says("most in use on the GPU, by all; null: not sampled")] = None
     gpu_utilisation: Annotated[Amount | None, says("mean part of the driver's periods in which a kernel ran")] = None
     disturbance: Annotated[dict[str, Amount | None], says("as in a sample, during the epoch")]
+
+
+def epoch_times(history: Iterable[EpochRow]) -> Iterator[tuple[EpochRow, float, bool]]:
+    """Yield the epochs of a training, each with its own seconds, and whether others left it undisturbed."""
+    before = 0.0
+    for row in history:
+        seconds, before = row.time_s - before, row.time_s
+        yield row, seconds, not disturbed_share(row.disturbance, seconds) > DISTURBED_SHARE
 
 
 class TrainedRow(Row, frozen=True, kw_only=True, tag="trained"):
@@ -105,9 +115,11 @@ class OfLoading(Row, frozen=True, kw_only=True):
 
 
 class LoadingRow(OfLoading, frozen=True, kw_only=True, tag="loading"):
-    """Loading the images of an epoch alone, once."""
+    """Loading the images of an epoch alone, several times."""
 
-    images_per_s: Annotated[Amount, says("rate")]
+    images_per_s: Annotated[Amount, says("rate, from the median of the undisturbed epochs, or of all")]
+    epoch_time_s: Annotated[list[Amount], Meta(min_length=1), says("of each epoch")]
+    usable: Annotated[list[bool], says("of each: whether others left it undisturbed")]
     peak_bytes: Annotated[Amount, says("most memory that was resident in the process")]
     libraries_bytes: Annotated[Amount, says("resident before the data: Python and libraries")]
     loader_bytes: Annotated[Amount, says("what came with data and loader")]

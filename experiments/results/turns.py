@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from statistics import median
+from collections.abc import Iterable, Iterator, Sequence, Set
+from statistics import median, median_low
 
-from .rows import RoundsRow, SampleRow
+from msgspec import structs
+
+from .disturbance import TICK_S
+from .rows import GpuProfileRow, Measured, ProfileRow, RoundsRow, Row, RunRow, SampleRow
+
+RoundOf = tuple[int, tuple[str, int, int], int]  # generation, session, round
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
+LOUD_SPIN = 1.15  # times the fast spins of a generation: load on end slows more, a clock that rises and sinks less
+FAST_SPINS = 0.05  # share of a generation's spins; the very fastest one may have met a higher clock
 STOLEN_SHARE = 0.05  # of a round's time that the hypervisor gave to others
 WAITED_SHARE = 0.05  # of a round's time in which a runnable thread waited for a CPU
 USUAL_TIMES = 2.0  # of the usual share
-TICK_S = 0.01
+MOVED_TIMES = 1.8  # hand-overs take 2 to 2.5 times as long where the host has taken two CPUs apart
 LEAST_SHARE = 0.5  # of a contestant's rounds that must be undisturbed for the others to be left out
 
 
@@ -41,6 +48,48 @@ def disturbed_rounds(rounds: RoundsRow) -> set[int]:
     return found | standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
 
 
+def loud_rounds(rounds: RoundsRow) -> set[int]:
+    """Return the numbers of the rounds on which no verdict may rest: the disturbed ones, and those in which the
+    calibration kernel took longer than its fastest runs in this generation allow.
+
+    Beside load that never ends no round stands out, and times of a generation are no worse than those of others; but
+    contestants bear load differently, so that their ratio is another one.
+    """
+    taken_s = sorted(spin for spins in rounds.spin_s for spin in spins)
+    fast_s = taken_s[int(FAST_SPINS * len(taken_s))] if taken_s else 0.0
+    slow = {number for number, spins in enumerate(rounds.spin_s) if max(spins) > LOUD_SPIN * fast_s}
+    return slow | disturbed_rounds(rounds)
+
+
+def moved_sessions(rounds: Iterable[RoundsRow]) -> dict[tuple[int, tuple[str, int, int]], tuple[float, float]]:
+    """Return the generations and sessions in which CPUs lay further apart, or closer, than in most sessions of their
+    node: a hand-over's seconds there, and in the middle session.
+
+    The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that ratios of
+    two such states must not be mixed. Where all generations of a session were moved, they stay: there is no other
+    state. Beside load on purpose a hand-over takes as long as the load allows.
+    """
+    handovers: dict[str, dict[tuple[int, tuple[str, int, int]], float]] = {}
+    for row in rounds:
+        known = [seconds for seconds in row.handover_s if seconds]
+        if known and not row.interference:
+            handovers.setdefault(row.node.name, {})[row.repetition, _session(row)] = median(known)
+    found = {}
+    for sessions in handovers.values():
+        usual = median_low(sessions.values())
+        stayed = {key for (_, key), seconds in sessions.items() if not _differ(seconds, usual)}
+        found |= {
+            (generation, key): (seconds, usual)
+            for (generation, key), seconds in sessions.items()
+            if key in stayed and _differ(seconds, usual)
+        }
+    return found
+
+
+def _differ(first_s: float, second_s: float) -> bool:
+    return max(first_s, second_s) > MOVED_TIMES * min(first_s, second_s)
+
+
 def quiet_turns(sample: SampleRow, disturbed: Set[int]) -> dict[int, float]:
     """Return the step times of turns outside of disturbed rounds; all of them where too few others are left, or noise
     hides the step in those."""
@@ -49,20 +98,73 @@ def quiet_turns(sample: SampleRow, disturbed: Set[int]) -> dict[int, float]:
     return quiet if len(quiet) >= LEAST_SHARE * len(times) and median(quiet.values()) > 0 else times
 
 
+def separate_nodes(rows: Sequence[Row]) -> Sequence[Row]:
+    """Number the generations of pooled nodes anew, so that equal numbers are of one node, and only what one node
+    measured is compared: its k-th generation of a plan with its k-th one of another plan."""
+    placed = [row for row in rows if isinstance(row, Measured | RoundsRow)]
+    nodes = sorted({row.node.name for row in placed})
+    pooled = next((row.config.get("nodes") for row in reversed(rows) if isinstance(row, RunRow)), "") == "pooled"
+    if not pooled or len(nodes) < 2:
+        return rows
+
+    def session(row: Measured | RoundsRow) -> tuple:
+        return isinstance(row, ProfileRow | GpuProfileRow), row.node.name, row.plan_id, row.interference
+
+    found: dict[tuple, set[int]] = {}
+    for row in placed:
+        found.setdefault(session(row), set()).add(row.repetition)
+    ranks = {key: {repetition: rank for rank, repetition in enumerate(sorted(own))} for key, own in found.items()}
+
+    def renumbered(row: Row) -> Row:
+        if not isinstance(row, Measured | RoundsRow):
+            return row
+        rank = ranks[session(row)][row.repetition]
+        return structs.replace(row, repetition=rank * len(nodes) + nodes.index(row.node.name))
+
+    return list(map(renumbered, rows))
+
+
 def turns_of(
     samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]
-) -> dict[tuple[str, int, str, int], dict[tuple[int, tuple[str, int, int], int], float]]:
-    """Return the positive, undisturbed step times of each (plan_id, interference, model, threads) by generation,
-    session (plan_id, interference, group) and round."""
-    disturbed = {(r.plan_id, r.interference, r.repetition, r.group): disturbed_rounds(r) for r in rounds}
-    found: dict[tuple[str, int, str, int], dict] = {}
-    for row in samples:
-        session = (row.plan_id, row.interference, row.group)
-        quiet = quiet_turns(row, disturbed.get((row.plan_id, row.interference, row.repetition, row.group), set()))
-        turns = {(row.repetition, session, number): time for number, time in quiet.items() if time > 0}
+) -> tuple[dict[tuple[str, int, str, int], dict[RoundOf, float]], set[RoundOf]]:
+    """Return the positive step times of each (plan_id, interference, model, threads) by generation, session (plan_id,
+    interference, group) and round, as `quiet_turns` chooses, without `moved_sessions`; and the loud rounds, but of
+    interference on purpose."""
+    last = {(r.repetition, _session(r)): r for r in rounds}
+    loud = {(*key, number) for key, row in last.items() if not row.interference for number in loud_rounds(row)}
+    found: dict[tuple[str, int, str, int], dict[RoundOf, float]] = {}
+    for row, quiet, _ in _chosen(samples, last.values()):
+        turns = {(row.repetition, _session(row), number): time for number, time in quiet.items() if time > 0}
         if turns:
             found.setdefault((row.plan_id, row.interference, row.model, row.threads), {}).update(turns)
-    return found
+    return found, loud
+
+
+def disturbed_points(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> set[tuple[str, str, int]]:
+    """Return each (plan_id, model, threads) whose times hold disturbed rounds in most of its samples, since too few
+    others were left."""
+    found: dict[tuple[str, str, int], list[bool]] = {}
+    for row, quiet, disturbed in _chosen(samples, rounds):
+        found.setdefault((row.plan_id, row.model, row.threads), []).append(not disturbed.isdisjoint(quiet))
+    return {point for point, seen in found.items() if sum(seen) > len(seen) / 2}
+
+
+def _session(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
+    return row.plan_id, row.interference, row.group
+
+
+def _chosen(
+    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]
+) -> Iterator[tuple[SampleRow, dict[int, float], set[int]]]:
+    """Yield each sample whose CPUs lay as in most sessions, with the step times that `quiet_turns` chooses, and the
+    disturbed rounds of its session."""
+    rounds = list(rounds)
+    disturbed, moved = {(r.repetition, _session(r)): disturbed_rounds(r) for r in rounds}, moved_sessions(rounds)
+    for row in samples:
+        session = row.repetition, _session(row)
+        if session not in moved:
+            numbers = disturbed.get(session, set())
+            yield row, quiet_turns(row, numbers), numbers
 
 
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:

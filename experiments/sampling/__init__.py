@@ -1,1 +1,1 @@
-"""One sample: the child process, its environment, timing, profile."""
+"""Measuring: processes that are started, take turns, are timed and profiled, and the schedule of all of it."""

@@ -26,7 +26,7 @@ from typing import Any
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
-from .progress import format_seconds
+from ..tables.progress import format_seconds
 
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
 TIME_LIMIT_S = 120.0  # the default limit for one sample
@@ -151,12 +151,16 @@ class MeasuringProcess:
         """Let a stopped process go on."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
-    def close(self) -> None:
-        """End the process if it still runs."""
+    def kill(self) -> None:
+        """End the process if it still runs; a thread that waits for its answer gets a failure."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+
+    def close(self) -> None:
+        """End the process if it still runs."""
+        self.kill()
+        self._process.wait()
         for file in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(OSError):  # a request that it never read
                 file.close()
@@ -239,6 +243,10 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (OSError, AttributeError):
         return  # Other systems have no such call; the process then ends by itself when it reads its next request.
+    answers = select.poll()
+    answers.register(1, 0)
+    if any(event & select.POLLERR for _, event in answers.poll(0)):
+        sys.exit(1)  # The parent died before: nobody can read what this process writes.
 
 
 def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: str = "crash") -> int:

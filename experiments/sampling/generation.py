@@ -1,7 +1,7 @@
 """A generation: contestants that are measured in turns, each in a fresh process of its own.
 
 All processes of a group live at the same time; one runs, the others are stopped. A round gives each a turn of some
-tens of milliseconds, in an order tossed anew: what disturbs a machine for seconds meets all alike, and pairing within
+ten milliseconds, in an order tossed anew: what disturbs a machine for seconds meets all alike, and pairing within
 the round takes it out. Where a process's memory happens to lie stays as long as the process, so several generations are
 needed.
 
@@ -27,10 +27,11 @@ from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
 from ..machine.topology import available_cpus
 from ..results.turns import disturbed_rounds, typical_step
-from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment
+from ..subjects.models import parse_model, process_environment
+from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment, sample_environment
 from .hogs import hogs_running
 
-TURN_S = 0.03  # duration of the timed runs of a turn, for steps that are shorter
+TURN_S = 0.01  # duration of the timed runs of a turn, for steps that are shorter: many short turns outlive bursts
 LEAST_ROUNDS = 3
 MOST_TIMES = 5  # the planned rounds, where long runs take no longer than short ones
 SPIN_S = 1e-3  # duration of the calibration kernel before each turn, all CPUs together
@@ -66,6 +67,34 @@ class Contestant(NamedTuple):
     planned_bytes: int
     limit_s: float
     command: Sequence[str] = SAMPLE_COMMAND
+
+
+def contestant_of(
+    name: str,
+    job: Mapping[str, Any],
+    planned_bytes: int,
+    limit_s: float,
+    *,
+    hogs: int = 0,
+    wait_policy: str = "auto",
+    variables: Mapping[str, str] | None = None,
+    command: Sequence[str] = SAMPLE_COMMAND,
+) -> Contestant:
+    """Return the process that measures the model of a job, with the environment that each of them gets.
+
+    Parameters
+    ----------
+    job : mapping
+        With model, threads, cpus, plan, seed, check_iterations, warmup_s; kind, if it is no sample.
+    hogs : int
+        Processes that spin meanwhile.
+    wait_policy : {"auto", "active", "passive"}
+    variables : mapping, optional
+        Further environment variables.
+    """
+    settings = sample_environment(job["threads"], hogs, len(available_cpus()), wait_policy)
+    settings |= process_environment(parse_model(job["model"])) | dict(variables or {})
+    return Contestant(name, {"kind": "sample", **job}, settings, planned_bytes, limit_s, command)
 
 
 class Generation(NamedTuple):
@@ -168,6 +197,32 @@ def measure_generation(generation: Generation, bench: Bench | None = None) -> li
         ]
 
 
+def measure_open_ended(contestants: Sequence[Contestant], seed: str, bench: Bench | None = None) -> dict[str, Any]:
+    """Measure contestants in turns that say themselves after each turn whether they have more to measure.
+
+    Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
+
+    Returns
+    -------
+    dict
+        By name: the row that the process leaves, or {"failure", "message"}.
+    """
+    bench, generator = bench or Bench(), random.Random(seed)
+    with ExitStack() as stack:
+        members = [_Member(c, stack.enter_context(bench.start(c, TURN_S))) for c in contestants]
+        for member in members:
+            member.turns = {}
+            if member.attempt(member.process.answer) is not None:
+                member.process.stop()
+        going = [member for member in members if member.alive]
+        while going:
+            generator.shuffle(going)
+            going = [member for member in going if member.has_more()]
+        for member in members:
+            member.finish()
+    return {member.name: member.answer for member in members}
+
+
 def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
     """Divide contestants into groups that fit into memory, each with the reference where it fits beside another one.
 
@@ -240,6 +295,14 @@ class _Member:
             times = {"rounds": number, "short_times_s": found["short_s"], "long_times_s": found["long_s"]}
             for name, value in times.items():
                 self.turns[name].append(value)
+
+    def has_more(self) -> bool:
+        """Let the process go on for one turn, and return whether it has more to measure."""
+        self.process.resume()
+        said = self.attempt(self.process.ask, {})
+        if said is not None:
+            self.process.stop()
+        return said is not None and said["more"]
 
     def finish(self) -> None:
         """Let the process do what comes after its turns, and end."""

@@ -16,8 +16,8 @@ from ...cython_src.binding.bind import EVENT_DTYPE, SPELL_DTYPE
 from ...cython_src.gpu.launch_log import CALLER, COPY_DTYPE, GRAPH
 from ...cython_src.plan.dependences import TaskGraph
 from ...tasking.gpu_streams import launch_graph
-from .event_states import SPELLS
-from .events import COPIES, HOST, STREAM, THREAD, graph_of_edges
+from ..events.event_states import SPELLS
+from ..events.events import COPIES, HOST, STREAM, THREAD, graph_of_edges
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import numpy as np
 from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
+from ..subjects.models import describe_gpu_convolutions, make_executor, models_on, parse_model
+from ..subjects.subject import build
 from . import gpu_faults
-from .models import describe_gpu_convolutions, make_executor, models_on, parse_model
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
-from .subject import build
 from .timing import Stepper
 
 # Driver calls that wait, or may wait, for the device.

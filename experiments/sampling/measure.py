@@ -34,13 +34,13 @@ from ..machine.energy import EnergyMeter
 from ..machine.environment import loaded_libraries
 from ..machine.heat import read_temperature_c
 from ..machine.perf_counters import PerfCounters
+from ..subjects.memory import graph_bytes
+from ..subjects.models import make_executor, parse_model
+from ..subjects.subject import answer, build, result_hashes
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
 from .measured_memory import peak_resident_bytes, resident_bytes
-from .memory import graph_bytes
-from .models import make_executor, parse_model
 from .profile import measure_profile
-from .subject import answer, build, result_hashes
 from .timing import Stepper, take_turns, warm_up
 from .trace import measure_trace
 
@@ -200,4 +200,6 @@ def measure(job: Mapping[str, Any]):
 
 
 if __name__ == "__main__":
-    sys.exit(answer_job(measure))
+    code = answer_job(measure)
+    sys.stderr.flush()
+    os._exit(code)  # taking the interpreter apart lasts two turns

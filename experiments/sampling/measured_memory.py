@@ -20,10 +20,10 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
 from ..machine.topology import available_cpus
+from ..subjects.memory import check_fits, planned_bytes, what_fits_gpu
+from ..subjects.models import ModelSpec, bind_for, convolution_for, make_executor, parse_model, storage_for
+from ..subjects.subject import fill_dataset
 from .child import answer_job, clean_environment, measure_in_process, sample_environment
-from .memory import check_fits, planned_bytes, what_fits_gpu
-from .models import ModelSpec, bind_for, convolution_for, make_executor, parse_model, storage_for
-from .subject import fill_dataset
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measured_memory")
 STEPS = 3  # steps before memory is first measured

@@ -33,8 +33,8 @@ from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
+from ..subjects.models import parse_model, process_environment
 from .child import clean_environment, measure_in_process, sample_environment
-from .models import parse_model, process_environment
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.plan_check_worker")
 CACHE = "checked"  # folder below the user's cache folder

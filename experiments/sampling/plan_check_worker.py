@@ -18,10 +18,10 @@ import numpy as np
 from ...cython_src.binding.checks import AccessError, sample_accesses
 from ...cython_src.plan.model import READ, Plan, UniformBlocks
 from ..machine.disturbance import read_memory
+from ..subjects.memory import format_bytes
+from ..subjects.models import make_executor
+from ..subjects.subject import build, result_hashes
 from .child import answer_job
-from .memory import format_bytes
-from .models import make_executor
-from .subject import build, result_hashes
 
 PASSES = 3  # of a run: enough for iterations to overlap
 RUNS = 4  # of each model, since a race does not show each time

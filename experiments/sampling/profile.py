@@ -12,9 +12,9 @@ import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
-from .models import bind_for, make_executor, parse_model
+from ..subjects.models import bind_for, make_executor, parse_model
+from ..subjects.subject import build
 from .phases import PHASE_BARRIERS, phase_walls, phases_beside
-from .subject import build
 from .timing import Stepper
 
 MAX_PROFILE_EVENTS = 250_000  # of 32 bytes, for each worker

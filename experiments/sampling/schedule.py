@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TextIO
 
-from .progress import ProgressBar
+from ..tables.progress import ProgressBar
 
 
 class Job(NamedTuple):

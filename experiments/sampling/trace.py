@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
@@ -13,12 +14,12 @@ import numpy as np
 from ...cython_src.binding.bind import SPELL_KINDS, Workers
 from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
-from .event_states import STATES, instances, worker_states
-from .events import EventLog, write_events
+from ..events.event_states import STATES, instances, worker_states
+from ..events.events import EventLog, write_events
+from ..subjects.models import make_executor, parse_model
+from ..subjects.subject import build
 from .gpu_lanes import Lanes, lanes_of, launch_plan
 from .injections import injected
-from .models import make_executor, parse_model
-from .subject import build
 from .timing import Stepper, warm_up
 
 MAX_BLOCK_EVENTS = 2_000_000  # of 32 bytes, for each worker
@@ -61,15 +62,25 @@ def _passes_to_log(job: Mapping[str, Any], plan, pass_time_s: float) -> int:
 
 
 def _logged_run(stepper: Stepper, passes: int, between: Callable[[], Any] | None) -> tuple[tuple[int, int], int]:
-    """Run passes, with a cause of outliers in their middle; return start and stop in ns, and page faults."""
+    """Run passes, with a cause of outliers in their middle; return start and stop in ns, and page faults.
+
+    Garbage is collected before: memory of a device that is freed in between waits for the device, and no log says so.
+    """
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     start = time.monotonic_ns()  # the clock of the log
-    if between is None:
-        stepper.run(passes)
-    else:
-        stepper.run(passes // 2)
-        between()
-        stepper.run(passes - passes // 2)
+    try:
+        if between is None:
+            stepper.run(passes)
+        else:
+            stepper.run(passes // 2)
+            between()
+            stepper.run(passes - passes // 2)
+    finally:
+        if collecting:
+            gc.enable()
     run_ns = (start, time.monotonic_ns())
     return run_ns, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
 

@@ -12,9 +12,8 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
-from ..sampling.child import TIME_LIMIT_S, sample_environment
-from ..sampling.generation import Contestant, Generation, measure_generation
-from ..sampling.models import parse_model, process_environment
+from ..sampling.child import TIME_LIMIT_S
+from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
@@ -54,8 +53,8 @@ class Effort:
         After which the process is stopped.
     """
 
-    rounds: int = 10
-    target_s: float = 0.3
+    rounds: int = 6
+    target_s: float = 0.18
     warmup_s: float = 0.1
     limit_s: float = TIME_LIMIT_S
 
@@ -69,7 +68,7 @@ class Effort:
         return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
 
 
-EFFORTS = tuple(Effort(rounds, 0.03 * rounds) for rounds in (10, 5, 3, 1))
+EFFORTS = tuple(Effort(rounds, 0.03 * rounds) for rounds in (6, 4, 2))
 TRIAL = Effort(rounds=1, target_s=0.01, warmup_s=0.01)
 
 
@@ -79,29 +78,25 @@ class Bench:
     now = staticmethod(time.monotonic)
 
     def toss(self) -> bool:
-        """Toss a fair, unseeded coin; the error rate of claims at their limit rests on it."""
+        """Toss a fair, unseeded coin: which side is started first."""
         return random.SystemRandom().random() < 0.5
 
     def capacity(self, threads: int) -> float:
         """Measure the work of `threads` spinning threads at the moment, in single threads."""
         return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
-    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> dict[str, dict[str, Any]]:
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[dict[str, Any]]:
         """Measure sides in turns, by name, in fresh processes that are started in the order of the mapping.
 
         Returns
         -------
-        dict
-            Fields of a sample, or {"failure", "message"}, by name.
+        list of dict
+            As from `measure_generation`.
         """
         efforts = [effort for _, effort in sides.values()]
         contestants = [_contestant(name, side, effort) for name, (side, effort) in sides.items()]
         seed = str(random.SystemRandom().random())
-        generation = Generation(contestants, "", efforts[0].target_s, efforts[0].rounds, seed)
-        found: dict[str, dict[str, Any]] = {}
-        for group in measure_generation(generation):
-            found |= group["answers"]
-        return found
+        return measure_generation(Generation(contestants, "", efforts[0].target_s, efforts[0].rounds, seed))
 
 
 def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
@@ -110,11 +105,7 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
         raise UsageError(
             f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
         )
-    settings = {**sample_environment(side.threads, 0, len(cpus)), **process_environment(parse_model(side.model))}
-    if side.installation:
-        settings["PYTHONPATH"] = side.installation
     job = {
-        "kind": "sample",
         "model": side.model,
         "threads": side.threads,
         "cpus": cpu_order(side.threads, cpus),
@@ -123,7 +114,8 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
         "check_iterations": CHECK_ITERATIONS,
         "warmup_s": effort.warmup_s,
     }
-    return Contestant(name, job, settings, 0, effort.limit_s)
+    variables = {"PYTHONPATH": side.installation} if side.installation else {}
+    return contestant_of(name, job, 0, effort.limit_s, variables=variables)
 
 
 def check_turns(installation: str) -> None:

@@ -1,37 +1,32 @@
-"""Clock tier: ratios of times taken side by side in one job, judged by a sequential test.
+"""Clock tier: ratios of times taken side by side in one job, judged by the estimator of all comparisons.
 
-A round is a generation: fresh processes of both sides, started in an order that is tossed, which take turns of some
-tens of milliseconds; its value is the median of the turns' log ratios, and the capacity of the machine is measured
-before and after. Rounds go on until the test decides or the budget is spent. Nothing absolute is stored or compared.
+Each generation starts fresh processes of both sides in a tossed order, which take turns of some ten milliseconds,
+and measures the capacity of the machine before and after. Generations go on until the interval of the ratio lies
+within the limit or beyond, or the budget is spent. Nothing absolute is stored or compared.
 
-A verdict needs some ten rounds, whatever the ratio. So one trial of each side says first how long rounds may
-be, for the budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished
-by then bounds its time from below, which is all that a verdict needs. A budget too small even so is an error.
+A verdict needs some generations, whatever the ratio. So one trial of each side says first how long they may be, for the
+budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished by then
+bounds its time from below, which is all that a verdict needs. A budget too small even so is an error.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 from ...cython_src.errors import UsageError
+from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, Turn, exceeds, generations_to_go
+from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
+from ..tables.numbers import plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
-from .sequential import FAIL, GO_ON, PASS, Decision, decide, judge, least_rounds, rounds_to_go
 
-INCONCLUSIVE = "inconclusive"
-# A round is disturbed if it has more than this and more than twice the machine's usual value: shares of the timed wall
-# time, and the relative change of the capacity.
-DISTURBED = {"pressure": 0.1, "steal": 0.05, "throttled": 0.001, "capacity_change": 0.1}
-USUAL_TIMES = 2.0
-FIRST_ROUNDS = 3  # measured before any is judged: by then it shows what is usual here
-OVERTIME = 1.5  # times the budget that a test may take while it has fewer rounds than any verdict needs
-SPARE_ROUNDS = 1.6  # rounds for which there must be room, for each that a verdict needs: some are disturbed, or longer
-# No disturbance explains a ratio that is further from the limit than this factor, to either side: such a round counts.
-GROSS = 2.0
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+OVERTIME = 1.5  # times the budget that a test may take while it has less than any verdict needs
+SPARE = 1.6  # generations for which there must be room, for each that a verdict needs: some turn out longer
 # A sample may take this many times as long as the slower trial said, claim and model taken into account, and a side
 # that is stopped must have had this many times as long as the other one.
 PATIENCE = 4.0
@@ -40,33 +35,28 @@ SHORTEST_LIMIT_S = 2.0  # of a sample's process: a loaded machine takes its time
 
 
 @dataclass
-class Round:
-    """A sample of each side, and what else happened meanwhile.
+class Take:
+    """A generation: what was measured of both sides.
 
     Attributes
     ----------
     order : str
-        "AB" or "BA".
-    times_s : list of float
-        Step times, in that order; of a side that was stopped, the least that it can be.
+        "AB" or "BA", in which processes were started.
+    times_s : {"A": [...], "B": [...]}
+        Step times in the rounds that both took part in; of a side that was stopped, the least that they can be.
     capacity : list of float
         The machine's capacity, before and after.
-    disturbance : dict
-        Values by the names of DISTURBED; None where the machine hides one.
-    log_ratio : float or None
-        None where neither side finished.
-    discarded : str
-        Why this round does not count; empty if it does.
+    rounds, disturbed : list of int
+        Numbers of the rounds, and of those on which no verdict may rest.
     unfinished : str
         Sides that were stopped at the limit of a sample: "", "A", "B" or "AB".
     """
 
     order: str
-    times_s: list[float]
+    times_s: dict[str, list[float]]
     capacity: list[float]
-    disturbance: dict[str, float | None]
-    log_ratio: float | None
-    discarded: str = ""
+    rounds: list[int]
+    disturbed: list[int]
     unfinished: str = ""
 
 
@@ -79,8 +69,9 @@ class ClockResult:
     claim : str
     limit : float
     verdict : {"pass", "fail", "inconclusive"}
-    decision : Decision
-    rounds : list of Round, the discarded ones among them
+    ratio : Estimate
+        NaN where no side ever finished.
+    takes : list of Take
     elapsed_s : float
     reason : str
         Reason of an inconclusive end.
@@ -88,38 +79,34 @@ class ClockResult:
 
     claim: str
     limit: float
-    verdict: str
-    decision: Decision
-    rounds: list[Round]
-    elapsed_s: float
+    verdict: str = INCONCLUSIVE
+    ratio: Estimate = NOTHING
+    takes: list[Take] = field(default_factory=list)
+    elapsed_s: float = 0.0
     reason: str = ""
 
     @property
-    def discarded(self) -> list[Round]:
-        return [r for r in self.rounds if r.discarded]
+    def disturbed(self) -> int:
+        """Number of disturbed rounds."""
+        return sum(len(take.disturbed) for take in self.takes)
 
     def as_row(self, efficiency: bool = False) -> dict[str, Any]:
         """Return a row of kind "clock" for reports; the value of an efficiency is the inverse ratio."""
-        decision, limit = self.decision, self.limit
-        value, low, high = decision.ratio, decision.low, decision.high
-        if efficiency:
-            value, limit = 1 / value, 1 / limit
-            low, high = 0.0 if math.isinf(high) else 1 / high, math.inf if low == 0 else 1 / low
-        known = decision.rounds > 0
+        ratio, limit = (self.ratio.inverse(), 1 / self.limit) if efficiency else (self.ratio, self.limit)
+        values = {"value": ratio.value, "low": ratio.low, "high": ratio.high}
         return {
             "kind": "clock",
             "claim": self.claim,
             "limit": limit,
             "verdict": self.verdict,
-            "value": value if known else None,
-            "low": low,
-            "high": None if math.isinf(high) else high,
-            "value_text": describe(value, low, high) if known else "unknown",
-            "num_rounds": decision.rounds,
-            "num_discarded": len(self.discarded),
+            **{name: value if math.isfinite(value) else None for name, value in values.items()},
+            "value_text": describe(ratio),
+            "num_generations": ratio.count,
+            "num_rounds": ratio.rounds or 0,
+            "num_disturbed": self.disturbed,
             "elapsed_s": self.elapsed_s,
             "reason": self.reason,
-            "rounds": [asdict(r) for r in self.rounds],
+            "generations": [asdict(take) for take in self.takes],
         }
 
 
@@ -135,9 +122,9 @@ def run_clock_test(
     budget_s: float,
     per_capacity: bool = False,
     bench: Bench | None = None,
-    on_round: Callable[[Decision], None] | None = None,
+    on_generation: Callable[[Estimate], None] | None = None,
 ) -> ClockResult:
-    """Measure rounds until the claim "time of A / time of B is at most `limit`" is decided or the budget is spent.
+    """Measure generations until the claim "time of A / time of B is at most `limit`" is decided or the budget is spent.
 
     Parameters
     ----------
@@ -151,68 +138,80 @@ def run_clock_test(
         A's time counts times the capacity: for efficiencies.
     bench : Bench, optional
         What takes samples; default: fresh processes here.
-    on_round : callable, optional
-        Of what the rounds so far say; called after each.
+    on_generation : callable, optional
+        Of the ratio so far; called after each.
 
     Raises
     ------
     UsageError
-        The budget has no room for the rounds that a verdict needs, or turns out to have none; says what would be
+        The budget has no room for the generations that a verdict needs, or turns out to have none; says what would be
         enough.
     SampleError
         A process failed, or two samples of one plan and length left different results.
     """
     bench = bench or Bench()
     threads = max(side.threads for side in sides)
-    rounds: list[Round] = []
+    result = ClockResult(claim, limit)
     start = bench.now()
-    longest = 0.0
+    longest, above = 0.0, None
     before = bench.capacity(threads)
     scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
-    schedule = plan_rounds(claim, sides, scale, budget_s, bench)
-    verdict, counted, needed = GO_ON, [], least_rounds()
-    while True:
+    allowed = plan_generations(claim, sides, scale, budget_s, bench)
+    while above is None:
         begun = bench.now()
-        short = 0 < len(counted) < needed
+        short = bool(result.takes) and not result.ratio.enough
         if begun - start + longest > budget_s * (OVERTIME if short else 1):
             break
         order = "AB" if bench.toss() else "BA"
-        rows = bench.measure({name: (sides[name == "B"], schedule.efforts[name == "B"]) for name in order})
+        groups = bench.measure({name: (sides[name == "B"], allowed.efforts[name == "B"]) for name in order})
         after = bench.capacity(threads)
-        rounds.append(_round(order, rows, sides, schedule, (before, after), per_capacity))
+        result.takes.append(_take(order, groups, sides, allowed, (before, after)))
         before = after
         longest = max(longest, bench.now() - begun)
-        mark_disturbed(rounds, limit)
-        counted = [r.log_ratio for r in rounds if not r.discarded]
-        if len(rounds) >= FIRST_ROUNDS:
-            verdict = judge(counted, limit)
-        if on_round:
-            on_round(decide(counted, limit))
-        if verdict in (PASS, FAIL):
-            break
-    elapsed_s = bench.now() - start
-    if verdict == GO_ON and len(rounds) < needed:
-        enough_s = math.ceil(elapsed_s + needed * longest)
+        result.ratio = ratio_of(result.takes, per_capacity)
+        above = exceeds(result.ratio, limit)
+        if on_generation:
+            on_generation(result.ratio)
+    result.elapsed_s = bench.now() - start
+    if above is None and len(result.takes) < MIN_GENERATIONS:
+        enough_s = math.ceil(result.elapsed_s + MIN_GENERATIONS * longest)
         raise UsageError(
-            f"{claim}: a budget of {budget_s:g} s must hold the {needed} rounds that a verdict needs, it held "
-            f"{len(rounds)} in {elapsed_s:.0f} s; give {enough_s} s, or a smaller plan"
+            f"{claim}: a budget of {budget_s:g} s must hold the {MIN_GENERATIONS} generations of processes that a "
+            f"verdict needs, it held {len(result.takes)} in {result.elapsed_s:.0f} s; give {enough_s} s, or a smaller "
+            f"plan"
         )
-    result = ClockResult(claim, limit, verdict, decide(counted, limit), rounds, elapsed_s)
-    if verdict == GO_ON:
-        result.verdict = INCONCLUSIVE
-        result.reason = _reason(result, rounds_to_go(counted, limit))
+    if above is None:
+        result.reason = _reason(result)
+    else:
+        result.verdict = FAIL if above else PASS
     return result
 
 
-def _reason(result: ClockResult, to_go: float) -> str:
+def ratio_of(takes: Sequence[Take], per_capacity: bool) -> Estimate:
+    """Return the ratio of times, A / B, by the estimator; A's times count times the capacity where asked."""
+    points: dict[str, dict[Turn, float]] = {"A": {}, "B": {}}
+    disturbed = set()
+    for number, take in enumerate(takes):
+        factors = {"A": statistics.mean(take.capacity) if per_capacity else 1.0, "B": 1.0}
+        for name, times_s in take.times_s.items():
+            turns = zip(take.rounds, times_s, strict=True)
+            points[name] |= {(number, 0, k): seconds * factors[name] for k, seconds in turns}
+        disturbed |= {(number, 0, k) for k in take.disturbed}
+    return Estimates(points, disturbed).ratio("A", "B") if points["A"] else NOTHING
+
+
+def _reason(result: ClockResult) -> str:
     """Why a test found no end, and what would help."""
-    decision = result.decision
-    more = "more rounds are not likely to decide: the ratio is about the limit"
-    if math.isfinite(to_go):
-        more = f"about {to_go:.0f} more rounds would decide"
+    ratio = result.ratio
+    if ratio.known and not ratio.enough:
+        more = f"{plural(ratio.rounds or 0, 'undisturbed round')}, a verdict needs {ratio.needed}"
+    elif (further := generations_to_go(ratio, result.limit)) is None:
+        more = "more generations are not likely to decide: the ratio is about the limit"
+    else:
+        more = f"about {further} more generations would decide"
     return (
-        f"after {decision.rounds} rounds in {result.elapsed_s:.0f} s ({len(result.discarded)} discarded) the ratio is "
-        f"{describe(decision.ratio, decision.low, decision.high)}, the limit {result.limit:.4g}; {more}"
+        f"after {plural(ratio.count, 'generation')} in {result.elapsed_s:.0f} s ({result.disturbed} rounds disturbed) "
+        f"the ratio is {describe(ratio)}, the limit {result.limit:.4g}; {more}"
     )
 
 
@@ -220,8 +219,8 @@ def _reason(result: ClockResult, to_go: float) -> str:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Expectations of the rounds to come, from trial samples.
+class Allowed:
+    """How long samples may be, from trial samples.
 
     Attributes
     ----------
@@ -229,14 +228,14 @@ class Schedule:
         Of A and B; they differ in their limits only.
     longest_step_s : (float, float)
         Step times that the limits stand for, of A and B: a process that was stopped has slower ones. A's is `scale`
-        times B's, so that whoever is stopped, the claim that they just take their allowed times is a fair coin.
+        times B's, so that whoever is stopped, the claim that they just take their allowed times stays open.
     """
 
     efforts: tuple[Effort, Effort]
     longest_step_s: tuple[float, float]
 
 
-def plan_rounds(claim: str, sides: tuple[Side, Side], scale: float, budget_s: float, bench: Bench) -> Schedule:
+def plan_generations(claim: str, sides: tuple[Side, Side], scale: float, budget_s: float, bench: Bench) -> Allowed:
     """Measure a trial sample of each side and say how long samples may be.
 
     Parameters
@@ -251,56 +250,57 @@ def plan_rounds(claim: str, sides: tuple[Side, Side], scale: float, budget_s: fl
     SampleError
         As for `run_clock_test`.
     """
-    wanted = math.ceil(SPARE_ROUNDS * least_rounds())
+    wanted = math.ceil(SPARE * MIN_GENERATIONS)
     start = bench.now()
-    # A side that takes longer is stopped: its share of all rounds would be as much as the budget.
+    # A side that takes longer is stopped: its share of all generations would be as much as the budget.
     limit_s = max(SHORTEST_LIMIT_S, budget_s / wanted)
-    trials = []
+    rows, took_s = [], []
     for name, side in zip("AB", sides, strict=True):
         begun = bench.now()
-        trials.append((bench.measure({name: (side, replace(TRIAL, limit_s=limit_s))})[name], bench.now() - begun))
+        (group,) = bench.measure({name: (side, replace(TRIAL, limit_s=limit_s))})
+        rows.append(group["answers"][name])
+        took_s.append(bench.now() - begun)
     spent_s = bench.now() - start
-    rows = [row for row, _ in trials]
     _check(dict(zip("AB", rows, strict=True)), sides)
     passes_s = [math.inf if _stopped(row) else step_time_s(row) * _stride(row) for row in rows]
     if all(map(math.isinf, passes_s)):
         raise UsageError(
             f"{claim}: samples must end within {limit_s:.3g} s, so that a budget of {budget_s:g} s holds the {wanted} "
-            f"rounds that a verdict needs, those of neither side did; give more seconds, or a smaller plan"
+            f"generations that a verdict needs, those of neither side did; give more seconds, or a smaller plan"
         )
     fixed_s = max(
         max(elapsed_s - TRIAL.passes() * pass_s, 0.0)
-        for (_, elapsed_s), pass_s in zip(trials, passes_s, strict=True)
+        for elapsed_s, pass_s in zip(took_s, passes_s, strict=True)
         if math.isfinite(pass_s)
     )
     # The time of a pass of A is compared with that of B on the scale of B.
     scales = (scale, 1.0)
     relative = [pass_s / by for pass_s, by in zip(passes_s, scales, strict=True)]
-    room_s = (budget_s - spent_s) / wanted  # of a round
+    room_s = (budget_s - spent_s) / wanted  # of a generation
     for effort in EFFORTS:
         if sum(effort.seconds(fixed_s, pass_s) for pass_s in passes_s) <= room_s:
-            return _schedule(effort, PATIENCE * fixed_s, PATIENCE * max(relative), scales, rows)
-    # The slower side is stopped when its share of a round is over.
+            return _allowed(effort, PATIENCE * fixed_s, PATIENCE * max(relative), scales, rows)
+    # The slower side is stopped when its share of a generation is over.
     slower = relative.index(max(relative))
     effort = EFFORTS[-1]
     least_s = effort.seconds(fixed_s, passes_s[1 - slower])
     stop = (room_s - least_s - fixed_s) / effort.passes() / scales[slower]
     if stop >= EVIDENCE * min(relative):
-        return _schedule(effort, fixed_s, stop, scales, rows)
+        return _allowed(effort, fixed_s, stop, scales, rows)
     enough_s = least_s + fixed_s + effort.passes() * EVIDENCE * min(relative) * scales[slower]
     raise UsageError(
-        f"{claim}: a budget of {budget_s:g} s must hold the {wanted} rounds that a verdict needs, a round takes "
+        f"{claim}: a budget of {budget_s:g} s must hold the {wanted} generations that a verdict needs, one takes "
         f"{enough_s:.3g} s here; give {math.ceil(1.2 * (wanted * enough_s + spent_s))} s, or a smaller plan"
     )
 
 
-def _schedule(
+def _allowed(
     effort: Effort,
     fixed_s: float,
     longest_pass_s: float,
     scales: tuple[float, float],
     rows: Sequence[Mapping[str, Any]],
-) -> Schedule:
+) -> Allowed:
     """Limits for both sides from the longest pass on the scale of B."""
     stride = min(_stride(row) for row in rows if not _stopped(row))
     efforts = []
@@ -308,16 +308,18 @@ def _schedule(
         limit_s = max(effort.seconds(fixed_s, longest_pass_s * by), SHORTEST_LIMIT_S)
         efforts.append(replace(effort, limit_s=limit_s))
     longest = tuple(longest_pass_s * by / stride for by in scales)
-    return Schedule((efforts[0], efforts[1]), (longest[0], longest[1]))
+    return Allowed((efforts[0], efforts[1]), (longest[0], longest[1]))
 
 
 def _stopped(row: Mapping[str, Any]) -> bool:
     return row.get("failure") == "timeout"
 
 
-def describe(value: float, low: float, high: float) -> str:
-    """Format a ratio with its interval: `1.02 [0.98, 1.07]`, with dots if few rounds give no end yet."""
-    return f"{value:.3f} [{'...' if low == 0 else f'{low:.3f}'}, {'...' if math.isinf(high) else f'{high:.3f}'}]"
+def describe(ratio: Estimate) -> str:
+    """Format a ratio with its interval: `1.02 [0.98, 1.07]`, without ends if few generations give none yet."""
+    if not math.isfinite(ratio.value):
+        return "unknown"
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.known else f"{ratio.value:.3f} [..., ...]"
 
 
 def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> None:
@@ -326,7 +328,7 @@ def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> N
     for name, row in rows.items():
         if "failure" in row and not _stopped(row):
             side = sides[name == "B"]
-            words = f"{side.model} on {side.threads} thread{'s' * (side.threads > 1)}"
+            words = f"{side.model} on {plural(side.threads, 'thread')}"
             raise SampleError(f"{words} did not run ({row['failure']}): {row['message'].splitlines()[0]}")
     if (sides[0].plan, sides[0].installation) != (sides[1].plan, sides[1].installation):
         return  # two commits may compute something else by right
@@ -337,7 +339,7 @@ def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> N
 
 
 def step_time_s(row: Mapping[str, Any]) -> float:
-    """Return the time of a step in a process: the median over its turns of the long run's."""
+    """Return the time of a step in a trial: the median over its turns of the long run's, which noise cannot hide."""
     return statistics.median(row["long_times_s"]) / row["long_steps"]
 
 
@@ -346,79 +348,27 @@ def _stride(row: Mapping[str, Any]) -> int:
     return math.gcd(row["short_steps"], row["long_steps"])
 
 
-def _log_ratio(rows: Mapping[str, Mapping[str, Any]]) -> float:
-    """Return the median over the turns of log(step time of A / that of B), each in one round."""
-    steps = rows["B"]["long_steps"] / rows["A"]["long_steps"]
-    turns = zip(rows["A"]["long_times_s"], rows["B"]["long_times_s"], strict=False)
-    return statistics.median(math.log(a / b * steps) for a, b in turns)
-
-
-def _round(
+def _take(
     order: str,
-    rows: Mapping[str, Mapping[str, Any]],
+    groups: Sequence[Mapping[str, Any]],
     sides: tuple[Side, Side],
-    schedule: Schedule,
+    allowed: Allowed,
     capacity: tuple[float, float],
-    per_capacity: bool,
-) -> Round:
-    """Return the round of two samples: their times, the log ratio, and why it does not count, where it does not."""
+) -> Take:
+    """Return the generation of two samples: the step times in the rounds of both that count."""
+    rows = {name: row for group in groups for name, row in group["answers"].items()}
     _check(rows, sides)
+    kept = SimpleNamespace(**groups[0]["rounds"])
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
-    times_s = {
-        name: schedule.longest_step_s[name == "B"] if name in unfinished else step_time_s(rows[name]) for name in "AB"
-    }
-    if len(unfinished) == 1:  # at least as far from the claim's limit as if it had just been finished
-        finished = "B" if unfinished == "A" else "A"
-        times_s[finished] = min(times_s[finished], schedule.longest_step_s[finished == "B"] * (1 - 1e-9))
-    log_ratio = math.log(times_s["A"]) - math.log(times_s["B"]) if unfinished else _log_ratio(rows)
-    if per_capacity:
-        log_ratio += math.log((capacity[0] + capacity[1]) / 2)
-    finished_rows = [row for row in rows.values() if not _stopped(row)]
-    result = Round(
-        order,
-        [times_s[name] for name in order],
-        list(capacity),
-        _disturbance(finished_rows, capacity),
-        log_ratio,
-        unfinished=unfinished,
-    )
-    if not finished_rows:
-        result.log_ratio, result.discarded = None, "neither sample was finished in time"
-    return result
-
-
-def _disturbance(rows: Sequence[Mapping[str, Any]], capacity: tuple[float, float]) -> dict[str, float | None]:
-    """Return the disturbance of a round on either side: shares of the timed time, and capacity change."""
-    wall = sum(row["timed_wall_s"] for row in rows)
-
-    def share(name: str, unit_s: float) -> float | None:
-        values = [row["disturbance"].get(name) for row in rows]
-        return sum(values) * unit_s / wall if values and None not in values else None
-
-    return {
-        "pressure": share("pressure_some_us", 1e-6),
-        "steal": share("steal_ticks", 1 / os.sysconf("SC_CLK_TCK")),
-        "throttled": share("throttled_us", 1e-6),
-        "capacity_change": abs(math.log(capacity[1] / capacity[0])),
-    }
-
-
-def mark_disturbed(rounds: list[Round], limit: float) -> None:
-    """Say of the latest round whether it counts; of the first few all at once, when they are there.
-
-    The rule looks at whole rounds and not at whose sample was hit, and at how far the ratio lies from the limit but not
-    on which side, so it favours nobody and the test stays exact. What is usual on a machine is no reason: on one that
-    is always disturbed, nothing would be left.
-    """
-    if len(rounds) < FIRST_ROUNDS:
-        return
-    for r in rounds if len(rounds) == FIRST_ROUNDS else rounds[-1:]:
-        if r.discarded or r.unfinished or abs(r.log_ratio - math.log(limit)) > math.log(GROSS):
-            continue
-        reasons = []
-        for name, allowed in DISTURBED.items():
-            seen = [other.disturbance[name] for other in rounds if other.disturbance[name] is not None]
-            value = r.disturbance[name]
-            if value is not None and value > allowed and value > USUAL_TIMES * statistics.median(seen):
-                reasons.append(f"{name.replace('_', ' ')} {value:.0%}")
-        r.discarded = ", ".join(reasons)
+    turns: dict[str, dict[int, float]] = {}
+    for name in (name for name in "AB" if name not in unfinished):
+        times = quiet_turns(SimpleNamespace(**rows[name]), disturbed_rounds(kept))
+        turns[name] = {number: seconds for number, seconds in times.items() if seconds > 0}
+    if len(turns) == 1:  # at least as far from the claim's limit as if the other side had just been finished
+        ((finished, times),) = turns.items()
+        longest = allowed.longest_step_s
+        turns[finished] = {n: min(seconds, longest[finished == "B"] * (1 - 1e-9)) for n, seconds in times.items()}
+        turns[unfinished] = dict.fromkeys(times, longest[unfinished == "B"])
+    rounds = sorted(set.intersection(*map(set, turns.values()))) if turns else []
+    times_s = {name: [times[n] for n in rounds] for name, times in turns.items()}
+    return Take(order, times_s, [*capacity], rounds, sorted(loud_rounds(kept)), unfinished)

@@ -22,10 +22,10 @@ from typing import Any
 
 from ...cython_src.plan import dependences
 from ..sampling.child import answer_job, clean_environment, measure_in_process, sample_environment
-from ..sampling.models import MODELS, make_executor, parse_model, process_environment
 from ..sampling.profile import block_times
-from ..sampling.subject import build, hash_arrays
 from ..sampling.timing import Stepper
+from ..subjects.models import MODELS, make_executor, parse_model, process_environment
+from ..subjects.subject import build, hash_arrays
 from .model import graph_differences, graph_facts, make_entry
 
 EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")

@@ -22,12 +22,13 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
+from ..analysis.estimates import Estimate
 from ..results.files import check_appendable, check_writable, write_atomically
-from ..sampling import subject
-from ..sampling.models import check_threads, parse_models
+from ..subjects import subject
+from ..subjects.models import check_threads, parse_models
+from ..tables.numbers import plural
 from . import clock, summary
 from .bench import Bench, Effort, Side, check_turns
-from .sequential import FAIL, Decision
 
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
@@ -54,11 +55,15 @@ class GateSettings(Record, frozen=True):
         ),
     ] = ""
     summary: Annotated[str, about("file to which a Markdown summary is appended; also to $GITHUB_STEP_SUMMARY")] = ""
-    jsonl: Annotated[str, about("file of all rounds, one JSON object a line")] = ""
+    jsonl: Annotated[str, about("file of all generations, one JSON object a line")] = ""
 
 
 def compare_commits(
-    plan: Mapping[str, Any], models: Sequence[str], threads: int | None, settings: GateSettings
+    plan: Mapping[str, Any],
+    models: Sequence[str],
+    threads: int | None,
+    settings: GateSettings,
+    report: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Build two commits and measure them in turns.
 
@@ -71,6 +76,8 @@ def compare_commits(
     threads : int or None
         None: two, or one on a machine with one CPU.
     settings : GateSettings
+    report : callable
+        Takes a line for each model.
 
     Returns
     -------
@@ -116,7 +123,7 @@ def compare_commits(
                     settings.at_most,
                     budget_s=settings.budget_s,
                     bench=bench,
-                    on_round=progress(claim, settings.budget_s),
+                    on_generation=progress(claim, settings.budget_s),
                 )
             except clock.SampleError as error:
                 raise UsageError(f"both commits must run {subject.name_of(plan)}, got: {error}") from None
@@ -129,7 +136,7 @@ def compare_commits(
                     "commits": commits,
                 }
             )
-            print(describe(rows[-1]), flush=True)
+            report(describe(rows[-1]))
     write_summaries(rows, settings)
     return rows
 
@@ -140,31 +147,31 @@ class GateBench(Bench):
     def __init__(self) -> None:
         self.results: dict[str, set] = {}
 
-    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> dict[str, dict[str, Any]]:
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[dict[str, Any]]:
         """Measure commits in turns."""
-        rows = super().measure(sides)
-        for name, row in rows.items():
+        groups = super().measure(sides)
+        for name, row in (found for group in groups for found in group["answers"].items()):
             if "failure" not in row:
                 of_commit = self.results.setdefault(sides[name][0].installation, set())
                 of_commit.add((row["weights_hash"], row["losses_hash"]))
-        return rows
+        return groups
 
     def same_results(self) -> bool | None:
         """Return whether both commits leave the same results; None without any."""
         return len(set.union(*self.results.values())) == 1 if self.results else None
 
 
-def progress(claim: str, budget_s: float) -> Callable[[Decision], None]:
-    """Function of what the rounds so far say, which tells people on standard error every few seconds."""
+def progress(claim: str, budget_s: float) -> Callable[[Estimate], None]:
+    """Return a function of the ratio so far, which tells people on standard error every few seconds."""
     start = told = time.monotonic()
 
-    def tell(decision: Decision) -> None:
+    def tell(ratio: Estimate) -> None:
         nonlocal told
         if time.monotonic() - told >= PROGRESS_S:
             told = time.monotonic()
             print(
-                f"forktask: {claim}: {decision.rounds} rounds, {told - start:.0f} of {budget_s:.0f} s, "
-                f"{clock.describe(decision.ratio, decision.low, decision.high)}",
+                f"forktask: {claim}: {plural(ratio.count, 'generation')}, {told - start:.0f} of {budget_s:.0f} s, "
+                f"{clock.describe(ratio)}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -174,7 +181,7 @@ def progress(claim: str, budget_s: float) -> Callable[[Decision], None]:
 
 def exit_code(rows: Sequence[Mapping[str, Any]], strict: bool) -> int:
     """Return 0 if no model is slower, 1 if one is; with `strict` 3 if the budget did not suffice for one."""
-    if any(row["verdict"] == FAIL for row in rows):
+    if any(row["verdict"] == clock.FAIL for row in rows):
         return 1
     return INCONCLUSIVE_EXIT if strict and any(row["verdict"] == clock.INCONCLUSIVE for row in rows) else 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..machine.environment import collect
 from ..tables import Column, markdown_cell, markdown_table
+from ..tables.numbers import plural
 
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
 ENDS = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
@@ -37,8 +38,9 @@ CLAIMS = (
     Column("measured", lambda r: r["value_text"]),
     Column("claimed", lambda r: r["said"]),
     Column("verdict", lambda r: OUTCOMES[r["verdict"]]),
-    Column("rounds", lambda r: str(r["num_rounds"]), True),
-    Column("discarded", lambda r: str(r["num_discarded"]), True),
+    Column("generations", lambda r: str(r["num_generations"]), True),
+    Column("undisturbed rounds", lambda r: str(r["num_rounds"]), True),
+    Column("disturbed", lambda r: str(r["num_disturbed"]), True),
     Column("time", lambda r: f"{r['elapsed_s']:.0f} s", True),
 )
 
@@ -52,8 +54,9 @@ def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
 def describe_claim(row: Mapping[str, Any]) -> str:
     """Return what came out for a claim, and what it cost."""
     return (
-        f"{row['claim']} is {row['value_text']}, claimed {row['said']}: {row['verdict']} ({row['num_rounds']} rounds, "
-        f"{row['num_discarded']} discarded, {row['elapsed_s']:.0f} s)"
+        f"{row['claim']} is {row['value_text']}, claimed {row['said']}: {row['verdict']} "
+        f"({plural(row['num_generations'], 'generation')}, {plural(row['num_disturbed'], 'round')} disturbed, "
+        f"{row['elapsed_s']:.0f} s)"
     )
 
 
@@ -90,7 +93,7 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") -> str:
-    """Format the tables of a job: graphs, claims, discarded rounds, failures."""
+    """Format the tables of a job: graphs, claims, failures."""
     lines = [f"## {title}", ""]
     outcomes = [row["outcome"] for row in rows if row["kind"] == "test"]
     if outcomes:
@@ -103,9 +106,6 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
     if claims:
         lines += [*markdown_table(CLAIMS, claims), ""]
     for row in claims:
-        discarded = [f"{k + 1} ({r['discarded']})" for k, r in enumerate(row["rounds"]) if r["discarded"]]
-        if discarded:
-            lines += [f"Disturbed rounds of {row['claim']}, discarded and repeated: {', '.join(discarded)}.", ""]
         if row.get("same_results") is False:
             lines += [f"{row['claim']}: the commits leave different results.", ""]
     for row in rows:

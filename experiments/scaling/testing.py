@@ -12,11 +12,11 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..machine.topology import available_cpus
 from ..results.folder import short_id
-from ..sampling import subject
-from ..sampling.models import parse_model, parse_models
+from ..subjects import subject
+from ..subjects.models import parse_model, parse_models
+from ..tables.numbers import plural
 from . import clock, exact, model
 from .bench import Side
-from .sequential import FAIL, PASS
 
 
 def without_internals(function: Callable) -> Callable:
@@ -257,25 +257,22 @@ class Case:
             raise UsageError(f"{self.name}: {error}") from None
         row = {**result.as_row(efficiency), "subject": self.name, "said": said}
         test.rows.append(row)
-        cost = f"{result.decision.rounds} rounds, {result.elapsed_s:.0f} s"
-        found = f"{claim} is {row['value_text']}, claimed {said} ({cost}){describe_rounds(result)}"
-        if result.verdict == FAIL:
+        cost = f"{plural(result.ratio.count, 'generation')}, {result.elapsed_s:.0f} s"
+        found = f"{claim} is {row['value_text']}, claimed {said} ({cost}){describe_stops(result)}"
+        if result.verdict == clock.FAIL:
             raise AssertionError(f"{self.name}: {found}")
-        if result.verdict != PASS:
+        if result.verdict != clock.PASS:
             test.inconclusive.append(f"{self.name}: inconclusive: {found}; {result.reason.rpartition('; ')[2]}")
 
 
-def describe_rounds(result: clock.ClockResult) -> str:
-    """Write for a message how many rounds were discarded, with the reason, and in how many a side was stopped."""
+def describe_stops(result: clock.ClockResult) -> str:
+    """Write for a message in how many generations a side was stopped, and how many rounds were disturbed."""
     text = ""
-    stopped = [r for r in result.rounds if r.unfinished and not r.discarded]
+    stopped = [take for take in result.takes if take.rounds and take.unfinished]
     if stopped:
         slower = "first" if stopped[0].unfinished == "A" else "second"
         text += f"; the {slower} was stopped in {len(stopped)} of them, so the ratio is a bound"
-    if result.discarded:
-        listed = "; ".join(f"round {k + 1}: {r.discarded}" for k, r in enumerate(result.rounds) if r.discarded)
-        text += f"; discarded as disturbed and repeated: {listed}"
-    return text
+    return text + (f"; {plural(result.disturbed, 'round')} disturbed" if result.disturbed else "")
 
 
 def _check_limit(name: str, value: float) -> None:

@@ -14,8 +14,8 @@ from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
 from ..results.files import write_atomically
 from ..results.rows import MachineRow, make_row
-from ..sampling.models import make_executor
 from ..sampling.timing import Stepper
+from ..subjects.models import make_executor
 from .machine_model import MachineModel, Overheads
 
 WIDE, NARROW, STEPS = 256, 1, 16  # blocks of the loops whose times are compared

@@ -15,7 +15,7 @@ from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
 from ...tasking.executor import expected_cost_ns
 from ...tasking.runtimes import program_order
-from ..sampling.models import MODELS, ModelSpec, parse_model
+from ..subjects.models import MODELS, ModelSpec, parse_model
 from . import event_loop
 from .machine_model import MAX_CORES, MachineModel, extrapolated
 

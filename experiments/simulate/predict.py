@@ -25,7 +25,7 @@ from ..bounds.bounds import graph_bounds_of
 from ..results.files import write_atomically
 from ..results.folder import read_results
 from ..results.rows import MachineRow
-from ..sampling.models import parse_model
+from ..subjects.models import parse_model
 from .machine_model import MachineModel, continued, read_machine
 from .policies import Subject, can_simulate, simulate
 

@@ -43,7 +43,7 @@ from ...cython_src.records import Record, about, fields
 from ..results.files import given_or_shipped
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, values_of
-from ..sampling.models import check_counts, convolution_for, keep_device, parse_model, parse_models
+from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
 from ..training.dataset import check_spec
@@ -118,6 +118,8 @@ class Study:
     options : StudyOptions
     how_to_read : str
         Comment at the head of the file.
+    left_out : str
+        Of a small form: what it has in place of what.
     """
 
     title: str
@@ -126,12 +128,31 @@ class Study:
     options: StudyOptions
     quick_values: Mapping[str, tuple]
     how_to_read: str = ""
+    left_out: str = ""
 
     def quick(self) -> Study:
-        """Return the small form of the study, which says so in its title and shares no folder with the whole one."""
-        title = f"{self.title}, small form"
+        """Return the small form of the study, which shares no folder with the whole one.
+
+        Its title says that it is small, and the head of `how_to_read` what was put in place of what.
+        """
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
-        return replace(self, title=title, train={**self.train, **self.quick_values}, stages=stages)
+        changed = [
+            f"{name} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
+            for name, after in self.quick_values.items()
+            if (before := self.train.get(name, ("the default",))) != after
+        ]
+        if stages != self.stages:
+            epochs = ", ".join(str(stage["epochs"]) for stage in self.stages if "epochs" in stage)
+            changed.append(f"1 epoch of each stage in place of {epochs}")
+        left_out = f"Small form (--quick), a check that it works: {'; '.join(changed) or 'the same values'}."
+        return replace(
+            self,
+            title=f"{self.title}, small form",
+            train={**self.train, **self.quick_values},
+            stages=stages,
+            how_to_read=f"{left_out} {self.how_to_read}".strip(),
+            left_out=left_out,
+        )
 
     def on(self, device: str | None) -> Study:
         """Return the study with its models of a device alone; None: of all."""

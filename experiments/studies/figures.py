@@ -9,17 +9,20 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ..report.figures.axes import with_gaps
-from ..report.figures.style import COLORS, LINES, add_legend, new_figure, panel_title
+from ..report.figures.axes import cross_out, with_gaps
+from ..report.figures.style import COLORS, LINES, UNUSABLE, add_legend, new_figure, panel_title
+from ..subjects.memory import parse_bytes
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
-from .tables import epoch_table, run_table
+from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
 
 MARKERS = "osv^D<>Ph8"
 # Axes whose values say what they are; legends leave their names out.
 PLAIN = ("network", "model", "optimizer")
+ALONE = "alone"  # loading in no step
 
 
 def _written(axes: Mapping[str, Any]) -> str:
@@ -46,13 +49,13 @@ def _styles(labels: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
+def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
     """Validation accuracy of every combination over epochs, with bands over seeds, and over training time."""
     table = epoch_table(results)
     if not len(table):
         return None
     table["accuracy"] = 100 * (1 - table["error_rate"])
-    figure, axes = new_figure("double", 2, 2.3)
+    figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["label"])))
     bands, lowest = set(), 100.0
     for i, (label, group) in enumerate(table.groupby("label", sort=False)):
@@ -61,7 +64,10 @@ def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
             accuracy=("accuracy", "median"),
             low=("accuracy", "min"),
             high=("accuracy", "max"),
+            usable=("usable", "mean"),
         )
+        wrong = by_epoch[by_epoch["usable"] < LEAST_USABLE]
+        cross_out(axes[1], wrong["time_s"], wrong["accuracy"])
         lowest = min(lowest, by_epoch["accuracy"].quantile(0.05, interpolation="lower"))
         marked = [*range(i % min(len(styles), len(by_epoch)), len(by_epoch), len(styles))]
         for axis, x, points in (
@@ -97,13 +103,12 @@ def accuracy_over_time(results: Any) -> tuple[Figure, str] | None:
     axes[0].set_ylabel("validation accuracy (%)")
     said = _legend_labels(results)
     handles = [Line2D([], [], label=said[label], **style) for label, style in styles.items()]
-    add_legend(figure, "double", handles, columns=3)
+    add_legend(figure, column, handles, columns=3)
     seeds = table["seed"].nunique()
     shown = f"median of {seeds} seeds, with a band from the lowest to the highest" if seeds > 1 else "one seed"
     return figure, (
-        f"{results.study.title}: validation accuracy of each combination, {shown}. Time is training alone, evaluation "
-        f"not counted. Curves of models that compute the same lie on each other in (a), and their markers take turns; "
-        f"in (b) they differ by speed. The axis leaves out the lowest of many epochs."
+        f"Validation accuracy of each combination, {shown}. Time is training alone. Models that compute the same lie "
+        f"on each other in (a); in (b) they differ by speed, and crossed-out epochs were disturbed."
     )
 
 
@@ -112,19 +117,21 @@ def _band(axis: Any, x: Any, by_epoch: pd.DataFrame, color: str) -> None:
     axis.fill_between(x, by_epoch["low"], by_epoch["high"], color=color, alpha=0.2, lw=0)
 
 
-def by_batch(results: Any) -> tuple[Figure, str] | None:
+def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     """Peak resident memory and time per epoch over the batch."""
     table = pd.DataFrame(run_table(results))
     if "batch" not in results.study.axes or not len(table):
         return None
     others = [name for name in results.study.axes if name != "batch"]
     table["line"] = [_written({name: row[name] for name in others}) or "all" for _, row in table.iterrows()]
-    figure, axes = new_figure("double", 2, 2.3)
+    figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
         group = with_gaps(group, "batch", results.study.axes["batch"])  # of batches that did not run or not fit
         for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
             axis.plot(group["batch"], values, markersize=3.5, **styles[line])
+        wrong = group[group["usable"].eq(False)]
+        cross_out(axes[1], wrong["batch"], wrong["epoch_time_s"])
     batches = sorted(table["batch"].unique())
     for axis, title, unit in zip(
         axes, ("memory", "time"), ("peak resident memory (MiB)", "time of an epoch (s)"), strict=True
@@ -135,19 +142,24 @@ def by_batch(results: Any) -> tuple[Figure, str] | None:
         axis.minorticks_off()
         axis.set_ylim(0, 1.06 * axis.dataLim.ymax)
         axis.set(xlabel="batch", ylabel=unit)
-    add_legend(figure, "double", [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
+    add_legend(figure, column, [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
     missing = sorted({int(run.axes["batch"]) for run, _ in results.failed()} - set(np.array(batches).tolist()))
     note = f" Did not run: batch {', '.join(map(str, missing))}." if missing else ""
-    return figure, f"{results.study.title}: peak resident memory and time of an epoch over the batch.{note}"
+    said = "Peak resident memory, and median time of an epoch, over the batch; crossed out: most epochs were disturbed."
+    return figure, said + note
 
 
-def phases(results: Any) -> tuple[Figure, str] | None:
+def _bar_name(row: Mapping[str, Any], said: Mapping[str, str]) -> str:
+    return said[row["label"]] + " *" * (row["phases_timed"] == BUSY) + UNUSABLE * (not row["usable"])
+
+
+def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     """Time of an epoch and its phases, of every combination."""
     table = [row for row in run_table(results) if row["phases_timed"]]
     names = [name for name in PHASE_COLUMNS if any(row.get(name, 0.0) > 0 for row in table)]
     if not names:
         return None
-    figure, (axis,) = new_figure("double", 1, 0.6 + 0.19 * len(table))
+    figure, (axis,) = new_figure(column, 1, 0.6 + 0.19 * len(table))
     axis.set_title("")  # a single panel needs no letter
     left = np.zeros(len(table))
     for name, color in zip(names, COLORS, strict=False):
@@ -157,18 +169,64 @@ def phases(results: Any) -> tuple[Figure, str] | None:
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
     said = _legend_labels(results)
-    axis.set_yticks(range(len(table)), [said[row["label"]] + " *" * (row["phases_timed"] == BUSY) for row in table])
+    axis.set_yticks(range(len(table)), [_bar_name(row, said) for row in table])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
-    add_legend(figure, "double", axis.get_legend_handles_labels()[0], columns=len(names) + 1)
+    add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
     return figure, (
-        f"{results.study.title}: phases of an epoch, means over epochs, medians over seeds. Wall times of models that "
-        f"wait between phases; * busy times, mean over threads, of models whose phases run into each other."
+        "Phases of an epoch, medians over undisturbed epochs and seeds. Wall times of models that wait between phases; "
+        "*: busy times, mean over threads, of models whose phases run into each other."
     )
 
 
-FIGURES: dict[str, Callable[[Any], tuple[Figure, str] | None]] = {
+def loading(results: Any, column: str) -> tuple[Figure, str] | None:
+    """Images a second and memory of each way to load: in the steps of a run, and alone."""
+    runs, alone = run_table(results), loader_table(results)
+    stages = {run.label: run.stages[0] for run, _ in results.done()}
+    if len({stage.load for stage in stages.values()}) < 2 and not alone:
+        return None
+    said = _legend_labels(results)
+    bars = [
+        (said[row["label"]], row["samples_per_s"], row["peak_bytes"], 0.0, stages[row["label"]].load) for row in runs
+    ]
+    for row in alone:
+        name = f"alone, {row['load']}: {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
+        bars.append((name, row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
+    kinds = list(dict.fromkeys(kind for *_, kind in bars))
+    colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
+    figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))
+    places = np.arange(len(bars))
+    shade = [colors[kind] for *_, kind in bars]
+    axes[0].barh(places, [rate for _, rate, *_ in bars], color=shade, height=0.7)
+    axes[1].barh(places, [peak / 2**20 for _, _, peak, *_ in bars], color=shade, height=0.7)
+    left, workers = zip(*((peak / 2**20, more / 2**20) for _, _, peak, more, _ in bars), strict=True)
+    axes[1].barh(places, workers, left=left, color=shade, alpha=0.45, height=0.7)
+    limit = next((stage.memory_limit for stage in stages.values()), "")
+    if limit:
+        axes[1].axvline(parse_bytes(limit) / 2**20, color="#c03030", linestyle=":", linewidth=1.0)
+    units = ("images a second", "peak resident memory (MiB)")
+    for axis, title, unit in zip(axes, ("rate", "memory"), units, strict=True):
+        panel_title(axis, title)
+        axis.set(xlabel=unit, xlim=(0, None))
+        axis.set_yticks(places, [name for name, *_ in bars] if axis is axes[0] or column == "single" else [])
+        axis.invert_yaxis()
+        axis.tick_params(axis="y", length=0)
+    words = {ALONE: "loading alone"}
+    handles = [Patch(color=color, label=words.get(kind, f"load {kind}")) for kind, color in colors.items()]
+    handles += [Patch(color="0.5", alpha=0.45, label="worker processes")] if any(workers) else []
+    handles += [Line2D([], [], color="#c03030", linestyle=":", linewidth=1.0, label=f"limit, {limit}")] if limit else []
+    add_legend(figure, column, handles)
+    missing = list(dict.fromkeys(said_of for run, _ in results.failed() if (said_of := _written(run.axes))))
+    note = f" Did not run: {'; '.join(missing)}." if missing else ""
+    return figure, (
+        f"{results.study.title}: images a second of training, or of loading alone, and the most memory that was "
+        f"resident in the process.{note}"
+    )
+
+
+FIGURES: dict[str, Callable[[Any, str], tuple[Figure, str] | None]] = {
     "accuracy_over_time": accuracy_over_time,
     "by_batch": by_batch,
     "phases": phases,
+    "loading": loading,
 }

@@ -15,6 +15,8 @@ import numpy as np
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
+from ..machine.disturbance import Disturbance
+from ..results.disturbance import DISTURBED_SHARE, disturbed_share
 from ..sampling.child import answer_job
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..training.config import TrainingConfig
@@ -23,6 +25,7 @@ from ..training.dataset import Dataset
 from .configuration import Study
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.studies.loaders")
+EPOCHS = 3  # of each way, whose median counts
 # Fields of a run that loading alone depends on.
 CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cache", "batch", "threads")
 
@@ -39,17 +42,25 @@ def jobs(study: Study) -> list[dict[str, Any]]:
 
 
 def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Load all training images of an epoch once, in this process; return the fields of a `LoadingRow`."""
+    """Load all training images of some epochs, in this process; return the fields of a `LoadingRow`."""
     libraries = resident_bytes()
     config, count = TrainingConfig(**job["config"]), job["count"]
     data = load_data(config.data, get_network(config.network), config)
     order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
     load = {"loop": _load_in_turn, "joblib": _load_with_joblib, "DataLoader": _load_with_torch}[job["way"]]
-    seconds = load(data, order, count)
+    times, usable = [], []
+    for _ in range(EPOCHS):
+        disturbance = Disturbance()
+        before = disturbance.read()
+        times.append(load(data, order, count))
+        usable.append(not disturbed_share(disturbance.since(before), times[-1]) > DISTURBED_SHARE)
+    kept = [time for time, quiet in zip(times, usable, strict=True) if quiet]
     largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak = peak_resident_bytes()
     return {
-        "images_per_s": order.size / seconds,
+        "images_per_s": order.size / float(np.median(kept or times)),
+        "epoch_time_s": times,
+        "usable": usable,
         "peak_bytes": peak,
         "libraries_bytes": libraries,
         "loader_bytes": max(peak - libraries, 0),

@@ -13,12 +13,13 @@ import matplotlib
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from ..report.figures.style import FORMATS, save, style_parameters
+from ..report.columns import USABLE
+from ..report.figures.style import FORMATS, finish, save, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
-from ..sampling.memory import format_bytes
+from ..subjects.memory import format_bytes
 from ..tables import Column, Table
 from ..tables.columns import count_column, number_column, percent_column, size_column, text_column, time_column
 from ..tables.numbers import known, percent, plural, time
@@ -179,14 +180,18 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
         write_table(out / "epochs.csv", epoch_table(results))
         write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
         for name, draw in FIGURES.items():
-            with matplotlib.rc_context(style_parameters()):
-                found = draw(results)
+            for column, stem in (("single", f"{name}-single"), ("double", name)):
+                with matplotlib.rc_context(style_parameters()):
+                    found = draw(results, column)
+                    if found is None:
+                        break
+                    figure, caption = finish(found[0]), found[1]
+                for kind in FORMATS:
+                    save(figure, folder / f"{stem}.{kind}")
             if found is None:
                 continue
-            figure, caption = found
-            for kind in FORMATS:
-                save(figure, folder / f"{name}.{kind}")
-            write_atomically(folder / f"{name}.txt", caption + "\n")
+            method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
+            write_atomically(folder / f"{name}.txt", "\n\n".join([caption, "\n".join(method)]) + "\n")
             drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
     except OSError as error:
         raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
@@ -238,7 +243,9 @@ def _run_columns(results: StudyResults) -> list[Column]:
         count_column("seeds"),
         count_column("epochs"),
         time_column("epoch_time_s", "time/epoch"),
+        Column("least to most", _spread, True),
         Column("disturbed epochs", lambda row: str(row["disturbed_epochs"] or ""), True),
+        USABLE,
         Column("energy/epoch", lambda row: time(row["joules_per_epoch"], "J"), True),
         _rate("samples_per_s", "samples/s"),
         number_column("train_loss", digits=4),
@@ -256,6 +263,12 @@ def _run_columns(results: StudyResults) -> list[Column]:
     ]
 
 
+def _spread(row: dict[str, Any]) -> str:
+    """Write the shortest and the longest epoch."""
+    ends = time(row["epoch_time_min_s"]), time(row["epoch_time_max_s"])
+    return " to ".join(ends) if ends[0] != ends[1] else ""
+
+
 def _reached(name: str, row: dict[str, Any]) -> str:
     return time(row[name]) or "not reached"
 
@@ -270,6 +283,7 @@ def _epoch_columns(results: StudyResults) -> list[Column]:
         percent_column("error_rate", "valid error", 2),
         time_column("epoch_time_s", "time"),
         time_column("time_s", "time so far"),
+        USABLE,
         Column("energy", lambda row: time(row.get("joules"), "J"), True),
         size_column("resident_bytes", "memory"),
     ]
@@ -295,12 +309,14 @@ def _loading_columns(results: StudyResults) -> list[Column]:
         _rate("training_per_s", "training alone"),
         number_column("of_lower"),
         number_column("of_both"),
+        USABLE,
     ]
 
 
 LOADERS = (
     *map(text_column, ("load", "threads", "way", "count")),
     _rate("images_per_s", "images/s"),
+    USABLE,
     size_column("peak_bytes", "memory"),
     size_column("libraries_bytes", "libraries"),
     size_column("loader_bytes", "loader"),
@@ -310,7 +326,7 @@ LOADERS = (
 
 def _phase_columns(results: StudyResults) -> list[Column]:
     phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in PHASE_COLUMNS]
-    return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases]
+    return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases, USABLE]
 
 
 def _failure_columns(results: StudyResults) -> list[Column]:

@@ -19,8 +19,8 @@ from ..results.folder import ResultsWriter, new_run
 from ..results.rows import make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
-from ..sampling.models import check_threads, parse_model
-from ..sampling.progress import ProgressBar
+from ..subjects.models import check_threads, parse_model
+from ..tables.progress import ProgressBar
 from ..training.dataset import check_there
 from .configuration import Run, Study
 from .loaders import COMMAND as LOADERS_COMMAND

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from ..analysis.disturbance import DISTURBED_SHARE, disturbed_share
-from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow
-from ..sampling.memory import GRAPH, KINDS
+from ..results.disturbance import DISTURBED_SHARE
+from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
+from ..subjects.memory import GRAPH, KINDS
 from ..tables.numbers import plural
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
@@ -22,6 +22,7 @@ from .running import StudyResults
 
 # Kinds of memory that a run's plans have to themselves; the data lie in what the loader took.
 PLANNED = (*(kind for kind in dict.fromkeys(KINDS.values()) if kind != "data and logs"), GRAPH, EVALUATING)
+LEAST_USABLE = 0.5  # of the epochs of a usable row
 GPU_COLUMNS = ("gpu_memory_bytes", "gpu_utilisation")
 
 
@@ -33,9 +34,7 @@ def epoch_table(results: StudyResults) -> pd.DataFrame:
     for run, result in results.done():
         epochs, seconds = 0, 0.0
         for number, stage in enumerate(result.stages):
-            before = 0.0
-            for row in stage.history:
-                epoch_time = row.time_s - before
+            for row, epoch_time, usable in epoch_times(stage.history):
                 rows.append(
                     {
                         **run.axes,
@@ -46,12 +45,11 @@ def epoch_table(results: StudyResults) -> pd.DataFrame:
                         "epoch": epochs + row.epoch,
                         "epoch_time_s": epoch_time,
                         "time_s": seconds + row.time_s,
-                        "usable": not disturbed_share(row.disturbance, epoch_time) > DISTURBED_SHARE,
+                        "usable": usable,
                     }
                 )
-                before = row.time_s
             epochs += len(stage.history)
-            seconds += before
+            seconds += stage.history[-1].time_s
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
@@ -65,7 +63,10 @@ def _by_label(results: StudyResults) -> dict[str, list[tuple[Run, TrainingRow]]]
 
 def run_table(results: StudyResults) -> list[dict[str, Any]]:
     """Return a row for each combination of the axes, over its seeds: medians, lowest and highest test accuracy, time to
-    each accuracy that was asked for, energy where the machine measures it, and memory."""
+    each accuracy that was asked for, energy where the machine measures it, and memory.
+
+    The time of an epoch, and of its phases, is the median over the undisturbed epochs of all seeds, or over all where
+    there is none; a row is `usable` if at least half of its epochs were undisturbed."""
     epochs = epoch_table(results)
     rows = []
     for label, found in _by_label(results).items():
@@ -74,7 +75,8 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
         (run, _), *_ = found
         ends = [row.stages[-1].end for _, row in found]
         accuracies = [end.test_accuracy for end in ends]
-        epoch_time = float(np.median(last["time_s"]) / here["epoch"].max())
+        quiet = here if not here["usable"].any() else here[here["usable"]]
+        epoch_time = float(quiet["epoch_time_s"].median())
         rows.append(
             {
                 **run.axes,
@@ -82,6 +84,9 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "seeds": len(found),
                 "epochs": int(here["epoch"].max()),
                 "epoch_time_s": epoch_time,
+                "epoch_time_min_s": float(here["epoch_time_s"].min()),
+                "epoch_time_max_s": float(here["epoch_time_s"].max()),
+                "usable": bool(here["usable"].mean() >= LEAST_USABLE),
                 "disturbed_epochs": int((~here["usable"]).sum()),
                 "samples_per_s": ends[0].samples_per_epoch / epoch_time,
                 "joules_per_epoch": float(here["joules"].median()) if "joules" in here else np.nan,
@@ -95,7 +100,7 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "peak_bytes": float(np.median([end.peak_bytes for end in ends])),
                 "loader_bytes": float(np.median([end.loader_bytes for end in ends])),
                 "phases_timed": ends[0].phases_timed,
-                **{name: _mean_over_epochs(here, name) for name in PHASE_COLUMNS if name in here},
+                **{name: float(quiet[name].median()) for name in PHASE_COLUMNS if name in here},
                 "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in found])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }
@@ -106,11 +111,6 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
 def _libraries_bytes(row: TrainingRow) -> float:
     """What was resident before the first stage; later ones find what it left."""
     return row.stages[0].end.libraries_bytes
-
-
-def _mean_over_epochs(epochs: pd.DataFrame, name: str) -> float:
-    """Median over seeds of a column's mean over epochs, like the time of an epoch."""
-    return float(epochs.groupby("seed")[name].mean().median())
 
 
 def _time_to(epochs: pd.DataFrame, accuracy: float) -> float:
@@ -131,7 +131,8 @@ def epoch_medians(results: StudyResults) -> list[dict[str, Any]]:
         return []
     names = ["stage", "train_loss", "valid_loss", "error_rate", "epoch_time_s", "time_s", "resident_bytes"]
     names += [name for name in ("joules",) if name in epochs]
-    medians = epochs.groupby(["label", "epoch"], sort=False)[names].median().reset_index()
+    groups = epochs.groupby(["label", "epoch"], sort=False)
+    medians = groups[names].median().join(groups["usable"].mean() >= LEAST_USABLE).reset_index()
     axes = {run.label: run.axes for run, _ in results.done()}
     return [{**axes[row["label"]], **row} for row in medians.to_dict("records")]
 
@@ -160,8 +161,18 @@ def memory_table(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def loader_table(results: StudyResults) -> list[dict[str, Any]]:
-    """Return a row for each way of loading alone that could be measured."""
-    return [{**row.config, **structs.asdict(row)} for row in results.loading if isinstance(row, LoadingRow)]
+    """Return a row for each way of loading alone that could be measured: medians of its epochs, usable if at least half
+    of them were undisturbed."""
+    rows = [row for row in results.loading if isinstance(row, LoadingRow)]
+    return [
+        {
+            **row.config,
+            **structs.asdict(row),
+            "epoch_time_s": float(np.median(row.epoch_time_s)),
+            "usable": bool(np.mean(row.usable) >= LEAST_USABLE),
+        }
+        for row in rows
+    ]
 
 
 def loading_table(results: StudyResults) -> list[dict[str, Any]]:
@@ -172,7 +183,11 @@ def loading_table(results: StudyResults) -> list[dict[str, Any]]:
     cores.
     """
     runs = {run.label: run for run, _ in results.done()}
-    rates = {row["label"]: row["samples_per_s"] for row in run_table(results)}
+    table = run_table(results)
+    rates = {row["label"]: row["samples_per_s"] for row in table}
+    quiet = {row["label"] for row in table if row["usable"]}
+    quiet_loading = {tuple(row["config"].values()) for row in loader_table(results) if row["usable"]}
+    quiet_training = {_but_loading(runs[label]) for label in quiet if runs[label].stages[0].load == "memory"}
     alone: dict[tuple, float] = {}
     for row in loader_table(results):
         key = tuple(row["config"].values())
@@ -182,12 +197,14 @@ def loading_table(results: StudyResults) -> list[dict[str, Any]]:
     }
     rows = []
     for label, rate in rates.items():
-        loads = alone.get(tuple(getattr(runs[label].stages[0], name) for name in CONDITIONS))
+        key = tuple(getattr(runs[label].stages[0], name) for name in CONDITIONS)
+        loads = alone.get(key)
         trains = training.get(_but_loading(runs[label]))
         if loads and trains:
             shares = {"of_lower": rate / min(loads, trains), "of_both": rate * (1 / loads + 1 / trains)}
             rates_s = {"samples_per_s": rate, "loading_per_s": loads, "training_per_s": trains}
-            rows.append({**runs[label].axes, "label": label, **rates_s, **shares})
+            usable = label in quiet and key in quiet_loading and _but_loading(runs[label]) in quiet_training
+            rows.append({**runs[label].axes, "label": label, **rates_s, **shares, "usable": usable})
     return rows
 
 
@@ -235,7 +252,10 @@ def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not each:
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
-    return [f"others took more than {share}, so that their times may be too long: {'; '.join(each)}"]
+    said = [f"others took more than {share}, which are left out where others are left: {'; '.join(each)}"]
+    if wrong := [row["label"] for row in rows if not row["usable"]]:
+        said.append(f"most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}")
+    return said
 
 
 def agreement(results: StudyResults) -> tuple[list[str], list[str]]:

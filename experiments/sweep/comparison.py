@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ..report.trace_files import write_trace_files
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
-from ..sampling.models import parse_models
 from ..scaling.questions import undecided
 from ..simulate.predict import keep_machine
+from ..subjects.models import parse_models
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .status import failure_report, standing_failures
@@ -72,7 +72,23 @@ def measure_comparison(
         configuration = configuration.quick()
         print(f"forktask: {configuration.left_out}", file=sys.stderr)
     options = configuration.measure
-    results = Sweep(configuration, out_dir, command, undecided=undecided).run()
+    compared = judge(Sweep(configuration, out_dir, command, undecided=undecided).run())
+    lines = compared.failures
+    if compared.usable:
+        if options.simulate:
+            keep_machine(out_dir)
+        untraced = _trace(compared, configuration, out_dir, trace, iterations, shown)
+        lines += [f"not traced: {failure}" for failure in untraced]
+        compared.complete = compared.complete and not untraced
+    for line in lines:
+        print(f"forktask: {line}", file=sys.stderr)
+    if options.inject and compared.usable:
+        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
+    return compared
+
+
+def judge(results: Results) -> Compared:
+    """Return what failed of a sweep, and whether there is something to report on."""
     lines, trusted = failure_report(results)
     if not trusted:
         lines.append(
@@ -80,19 +96,8 @@ def measure_comparison(
         )
     elif not results.of(SampleRow):
         lines.append("no figures: every configuration failed")
-    compared = Compared(results, lines, trusted and bool(results.of(SampleRow)))
-    if compared.usable:
-        if options.simulate:
-            keep_machine(out_dir)
-        untraced = _trace(compared, configuration, out_dir, trace, iterations, shown)
-        lines += [f"not traced: {failure}" for failure in untraced]
-        again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
-        compared.complete = not again and not untraced
-    for line in lines:
-        print(f"forktask: {line}", file=sys.stderr)
-    if options.inject and compared.usable:
-        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
-    return compared
+    again = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
+    return Compared(results, lines, trusted and bool(results.of(SampleRow)), complete=not again)
 
 
 def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace: bool, iterations, shown) -> list[str]:
@@ -102,8 +107,8 @@ def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace
     asked["oversubscribe"] = options.oversubscribe
     failures: list[str] = []
     if trace:
-        for folder, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
-            compared.traced += write_trace_files(folder, logs, shown) if logs else []
+        for folder, title, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
+            compared.traced += [f"{title}:", *write_trace_files(folder, title, logs, shown), ""] if logs else []
             failures += failed
     if options.inject:
         on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]

@@ -1,6 +1,6 @@
 """Configuration of a sweep, from a TOML file or the command line, expanded to a grid.
 
-A file has a title, a comment on how to read its curve, and two tables:
+A file has a title, a comment on how to read its curve, and two tables; a third, [slurm], is for `cluster/slurm.py`:
 
     title = "Strong scaling of a training step"
 
@@ -29,7 +29,9 @@ from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
 
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
@@ -43,12 +45,13 @@ from ..machine.topology import core_counts
 from ..results.files import SHIPPED, given_or_shipped
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, values_of
+from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
 from ..sampling.injections import INJECTIONS
-from ..sampling.memory import parse_bytes
-from ..sampling.models import (
+from ..subjects.memory import parse_bytes
+from ..subjects.models import (
     DEFAULT_MODELS,
     check_counts,
     check_threads,
@@ -109,7 +112,7 @@ class Measure(Record, frozen=True):
     target_s: Annotated[
         float,
         about("about how long the timed runs of one sample last together, over all its turns", above=0, below=1e7),
-    ] = 0.2
+    ] = 0.3
     least_rounds: Annotated[
         int, about("turns that a sample has at least, each of a short and a long timed run", least=1, below=1001)
     ] = LEAST_ROUNDS
@@ -132,7 +135,8 @@ class Measure(Record, frozen=True):
         float,
         about(
             "time after which no repetition begins; where the rest has room for some plans alone, the quicker ones are "
-            "repeated; repetitions end when every verdict is decided, and after `repeats` at the latest; 0: no budget",
+            "repeated; repetitions end when every question is decided and its interval is within 1 %, and after "
+            "`repeats` at the latest; 0: no budget",
             least=0,
             below=1e7,
         ),
@@ -165,6 +169,14 @@ class Measure(Record, frozen=True):
     check: Annotated[
         bool, about("check the plans of networks and graphs of one's own, once, before they are measured")
     ] = True
+    nodes: Annotated[
+        str,
+        about(
+            "one: rows of a second node are refused; pooled: generations may lie on several nodes of one kind, and "
+            "ratios are taken within nodes",
+            choices=NODES,
+        ),
+    ] = "one"
     tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property
@@ -243,22 +255,34 @@ class Point:
         return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
 
 
-class Part(NamedTuple):
-    """What is measured together: the configurations of a plan in turns, or one profile.
+class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured together, on one machine: a generation of a plan, and profiles of its configurations.
 
     Attributes
     ----------
-    kind : {"sample", "profile"}
     repetition : int
-    positions : dict
-        Place of each configuration in the order of the sweep, by config_id.
-    points : list of Point
+    plan_id : str
+    interference : int
+        Number of hogs.
+    samples, profiles : dict
+        config_id -> place in the order of the sweep. Samples take turns; profiles follow one after the other.
     """
 
-    kind: str
     repetition: int
-    positions: dict[str, int]
-    points: list[Point]
+    plan_id: str
+    interference: int
+    samples: dict[str, int]
+    profiles: dict[str, int]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Fields that name the block in its rows."""
+        return {"plan_id": self.plan_id, "interference": self.interference, "repetition": self.repetition}
+
+    def with_only(self, asked: Callable[[str], bool]) -> Block:
+        """Return the block with the configurations that are asked for."""
+        kept = ({c: at for c, at in some.items() if asked(c)} for some in (self.samples, self.profiles))
+        return Block(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -270,6 +294,9 @@ class Configuration:
     measure: Measure = field(default_factory=Measure)
     how_to_read: str = ""  # the comment at the head of a file
     left_out: str = ""  # what the small form leaves out
+    slurm: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # table of a file: how Slurm is asked; no part of what is measured
 
     def __post_init__(self):
         specs = parse_models(self.grid.models)
@@ -349,25 +376,27 @@ class Configuration:
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
-    def parts(self) -> list[Part]:
-        """Return what is measured, in order: in each repetition the generations of all plans, then the profiles.
+    def blocks(self) -> list[Block]:
+        """Return what is measured, in order: in each repetition a block for each plan.
 
         Plans, and the configurations of each, are shuffled by the seed: whatever drifts over the sweep hits all alike.
         """
-        parts, position = [], count()
+        blocks, position = [], count()
         points = self.points()
         for repetition in range(self.measure.repeats):
             generator = random.Random(f"{self.measure.seed}/{repetition}")
             generator.shuffle(points)
-            together: dict[tuple[str, int], list[Point]] = {}
+            together: dict[tuple[str, int], list[str]] = {}
             for point in points:
-                together.setdefault((point.plan_id, point.interference), []).append(point)
-            asked = [("sample", some) for some in together.values()]
-            if repetition < self.measure.profiles:
-                asked += [("profile", [point]) for point in points]
-            for kind, some in asked:
-                parts.append(Part(kind, repetition, {p.config_id: next(position) for p in some}, some))
-        return parts
+                together.setdefault((point.plan_id, point.interference), []).append(point.config_id)
+            for (plan_id, hogs), some in together.items():
+                samples = {config_id: next(position) for config_id in some}
+                profiled = some if repetition < self.measure.profiles else ()
+                profiles = {config_id: next(position) for config_id in profiled}
+                blocks.append(
+                    Block(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
+                )
+        return blocks
 
     def on(self, device: str | None) -> Configuration:
         """Return the sweep with its models of a device alone; None: of all."""
@@ -468,8 +497,8 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
         `Configuration` refuses.
     """
-    check_keys(values, ("title", "grid", "measure"), where)
-    for table in ("grid", "measure"):
+    check_keys(values, ("title", "grid", "measure", "slurm"), where)
+    for table in ("grid", "measure", "slurm"):
         check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
@@ -486,7 +515,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         check_images(granularity, max(axes.batch))
     if not isinstance(grid.get("threads", "cores"), str):
         check_counts(parse_models(axes.models), axes.threads)
-    return Configuration(title, axes, measure)
+    return Configuration(title, axes, measure, slurm=values.get("slurm", {}))
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:
@@ -497,7 +526,7 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    values, comment = read_grid(path, "grid", ("measure",), "batch = 16")
+    values, comment = read_grid(path, "grid", ("measure", "slurm"), "batch = 16")
     return replace(parse_configuration(values, str(path)), how_to_read=comment)
 
 

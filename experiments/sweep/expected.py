@@ -12,9 +12,9 @@ from ...cython_src.plan.dependences import record_graph
 from ..machine.disturbance import read_memory
 from ..machine.environment import collect, environment_id
 from ..results.rows import Loop, PlanRow
-from ..sampling.memory import format_bytes, parse_bytes
-from ..sampling.progress import format_seconds
+from ..subjects.memory import format_bytes, parse_bytes
 from ..tables.numbers import plural
+from ..tables.progress import format_seconds
 from .configuration import Configuration
 
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only

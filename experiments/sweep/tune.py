@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import random
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,11 +20,9 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable
-from ..sampling.child import sample_environment
-from ..sampling.generation import Contestant, Generation, measure_generation
-from ..sampling.models import parse_model, process_environment
+from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.plan_check import check_plans
-from ..sampling.progress import ProgressBar
+from ..sampling.schedule import Job, Schedule
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time, plural
@@ -81,12 +79,17 @@ def _shape(plan) -> tuple:
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
+Times = dict[tuple[str, int], dict[str, list[float]]]  # seconds of a contestant's granularities
+Found = tuple[tuple[str, int], str, float]  # contestant, granularity, seconds
+
+
 def search(
     contestants: Sequence[tuple[str, int]],
     found: Sequence[str],
-    measure: Callable[[tuple[str, int], Sequence[str]], Mapping[str, float]],
-) -> list[dict[str, Any]]:
-    """Find the best granularity of each contestant.
+    measure: Callable[[tuple[str, int], Sequence[str], int], Iterable[Found]],
+    times: Times,
+) -> Iterator[Job]:
+    """Yield what is measured to find the best granularity of each contestant: all, then the fastest several times.
 
     Parameters
     ----------
@@ -94,20 +97,27 @@ def search(
     found : sequence of str
         Candidates, the same for all.
     measure : callable
-        (contestant, granularities) -> seconds a step of those that did not fail, measured in turns.
-
-    Returns
-    -------
-    list of dict
-        model, threads, granularity, step_time_s, auto_time_s, and times: {granularity: [seconds, ...]}.
+        (contestant, granularities, repetition) -> what was found of those that did not fail, measured in turns.
+    times : dict
+        What was found so far.
     """
-    rows = []
     for contestant in contestants:
-        times = {g: [seconds] for g, seconds in measure(contestant, found).items()}
-        finalists = dict.fromkeys(["auto", *sorted(times, key=times.__getitem__)[:FINALISTS]])
-        for _ in range(FINAL_REPEATS):
-            for granularity, seconds in measure(contestant, [g for g in finalists if g in times]).items():
-                times[granularity].append(seconds)
+        chosen = [*found]
+        for repetition in range(1 + FINAL_REPEATS):
+            if repetition == 1:
+                first = times.get(contestant, {})
+                finalists = dict.fromkeys(["auto", *sorted(first, key=first.__getitem__)[:FINALISTS]])
+                chosen = [granularity for granularity in finalists if granularity in first]
+            if not chosen:
+                break
+            said = f"{contestant[0]} on {contestant[1]}, {plural(len(chosen), 'granularity', 'granularities')}"
+            yield Job("tuning", said, partial(measure, contestant, chosen, repetition))
+
+
+def best_of(all_times: Times) -> list[dict[str, Any]]:
+    """Return model, threads, granularity, step_time_s, auto_time_s and times of each contestant that finished."""
+    rows = []
+    for contestant, times in all_times.items():
         finished = {g: median(values) for g, values in times.items() if len(values) > FINAL_REPEATS}
         if not finished:
             continue
@@ -156,7 +166,6 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
 
     def as_contestant(model: str, count: int, granularity: str) -> Contestant:
         job = {
-            "kind": "sample",
             "model": model,
             "threads": count,
             "cpus": cpu_order(count, cpus),
@@ -165,26 +174,26 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             "check_iterations": settings.check_iterations,
             "warmup_s": settings.warmup_s,
         }
-        variables = {**sample_environment(count, 0, len(cpus)), **process_environment(parse_model(model))}
         size = sum(lower(**plans[granularity]).memory_bytes().values())
-        return Contestant(granularity, job, variables, size, settings.time_limit_s)
+        return contestant_of(granularity, job, size, settings.time_limit_s)
 
-    done = 0
-
-    def measure(contestant: tuple[str, int], granularities: Sequence[str]) -> dict[str, float]:
-        nonlocal done
-        bar.show(done, f"{contestant[0]} on {contestant[1]}, {plural(len(granularities), 'granularity')}")
-        done += len(granularities)
+    def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[Found]:
         processes = [as_contestant(*contestant, granularity) for granularity in granularities]
-        seed = f"{settings.seed}/{contestant}/{done}"
+        seed = f"{settings.seed}/{contestant}/{repetition}"
         groups = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
-        answers = {name: answer for group in groups for name, answer in group["answers"].items()}
-        times = {name: answer["step_time_s"] for name, answer in answers.items() if "failure" not in answer}
-        return {name: step_time_s for name, step_time_s in times.items() if step_time_s > 0}
+        for granularity, answer in (each for group in groups for each in group["answers"].items()):
+            if answer.get("step_time_s", 0.0) > 0:
+                yield contestant, granularity, answer["step_time_s"]
 
-    total = len(contestants) * (len(found) + FINAL_REPEATS * (FINALISTS + 1))
-    with ProgressBar(total, "tuning", sys.stderr) as bar:
-        rows = search(contestants, found, measure)
+    times: Times = {}
+
+    def keep(row: Found) -> None:
+        contestant, granularity, seconds = row
+        times.setdefault(contestant, {}).setdefault(granularity, []).append(seconds)
+
+    jobs = search(contestants, found, measure, times)
+    Schedule("tuning", keep).run(jobs, len(contestants) * (1 + FINAL_REPEATS))
+    rows = best_of(times)
     plan = {"network": network, **options.as_dict()}
     del plan["granularity"]
     rows = [{**row, "seconds": settings.target_s, "check": checks[row["granularity"]]} for row in rows]

@@ -12,11 +12,11 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
+from ..events.events import EVENTS_FOLDER, EventLog, read_events
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
-from ..sampling.events import EVENTS_FOLDER, EventLog, read_events
-from ..sampling.models import check_threads, parse_model, process_environment
+from ..subjects.models import check_threads, parse_model, process_environment
 
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below

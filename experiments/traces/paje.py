@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
+from ..events.event_states import IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
-from ..sampling.event_states import IN_BLOCK, RUNNING, STATES
 from .drawing import STATE_COLORS, Link, links_of
 
 # Event -> its number and the fields of its lines, in their order.

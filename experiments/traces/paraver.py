@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..analysis.windows import Window, layer_of_loops
+from ..events.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
-from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from .drawing import STATE_COLORS, Link, links_of
 
 NO_STATE_COLOR = (255, 255, 255)

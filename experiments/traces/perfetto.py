@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ...cython_src.typed_text import rounded
 from ..analysis.windows import Window, layer_of_loops
+from ..events.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from ..results.files import write_atomically
-from ..sampling.event_states import CAUSES, IN_BLOCK, RUNNING, STATES
 from .drawing import Link, links_of
 
 ITERATION_TRACKS = 1000  # number of the first track of iterations

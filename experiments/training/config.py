@@ -13,7 +13,7 @@ from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_opti
 from ...cython_src.records import about
 from ..images.augmentation import parse
 from ..images.decoding import DECODERS
-from ..sampling.memory import parse_bytes
+from ..subjects.memory import parse_bytes
 
 LOADS = ("memory", "cache", "files")
 BROKEN = ("refuse", "skip")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..results.files import write_atomically
-from ..results.training_rows import EpochRow, Summary
+from ..results.training_rows import EpochRow, Summary, epoch_times
 from .gpu_sampling import COLUMNS
 
 HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
@@ -26,10 +26,13 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
-    """Write the epochs of all seeds as CSV, without columns that are null in all rows; replace the file as a whole."""
+    """Write the epochs of all seeds as CSV, without columns that are null in all rows, last whether others left the
+    epoch undisturbed; replace the file as a whole."""
     rows = [row for history in histories.values() for row in history]
     names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
-    _write_csv(path, names or HISTORY_COLUMNS, ([getattr(row, name) for name in names] for row in rows))
+    usable = {id(row): usable for history in histories.values() for row, _, usable in epoch_times(history)}
+    values = ([*(getattr(row, name) for name in names), usable[id(row)]] for row in rows)
+    _write_csv(path, [*(names or HISTORY_COLUMNS), "usable"], values)
 
 
 def write_gpu_samples(path: Path, samples: Samples) -> None:
@@ -49,9 +52,14 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     def draw(axes: Sequence[Any], colors: Sequence[Any]) -> None:
         axes[0].fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=colors[0], alpha=0.2, lw=0)
         axes[0].plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=colors[0])
+        cross_out(axes[0], times[~usable], np.median(accuracies, axis=0)[~usable], 3)
         axes[0].set(xlabel="training time (s)", ylabel="validation accuracy (%)", title=summary.title)
         axes[0].set_xlim(left=0)
 
+    from ..report.figures.axes import cross_out
+
+    quiet = [[usable for *_, usable in epoch_times(history)] for history in histories.values()]
+    usable = np.mean(quiet, axis=0) >= 0.5
     several = len(histories) > 1
     shown = f"Median of {len(histories)} seeds, band from lowest to highest." if several else "One seed."
     config = summary.config
@@ -59,6 +67,8 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
         f"Validation accuracy over training time, evaluation not counted: {summary.title}, model {config['model']}, "
         f"{config['threads']} threads, batch {config['batch']}. {shown} Test accuracy "
         f"{100 * summary.test_accuracy_median:.2f} %."
+        + " Crossed out: epochs that others disturbed."
+        * (not usable.all())
     )
     _write_figure(path, 1, draw, caption)
 

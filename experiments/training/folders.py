@@ -18,7 +18,7 @@ from ..images.packed import CHANNELS, default_folder, pack
 from ..images.source import ImageSource, standardising_table, table_of_counts
 from ..images.thumbnails import write_thumbnails
 from ..machine.disturbance import read_memory
-from ..sampling.memory import format_bytes, parse_bytes
+from ..subjects.memory import format_bytes, parse_bytes
 from ..tables.numbers import plural
 from .config import TrainingConfig
 from .dataset import VALID_FRACTION, Dataset, stratified_split

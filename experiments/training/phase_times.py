@@ -10,8 +10,8 @@ import numpy as np
 
 from ...cython_src.plan.model import PHASES
 from ..results.training_rows import EpochRow, TrainedRow
-from ..sampling.models import ModelSpec
 from ..sampling.phases import PHASE_BARRIERS, phase_walls
+from ..subjects.models import ModelSpec
 
 WALL, BUSY = "wall", "busy"
 COLUMNS = tuple(f"{phase}_s" for phase in PHASES)

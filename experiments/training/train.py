@@ -23,13 +23,13 @@ from ..machine.environment import described_environment
 from ..results.files import check_writable_folder, list_folder, unfinished, write_atomically
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
-from ..results.training_rows import EpochRow, Summary, TrainedRow
+from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import resident_bytes
-from ..sampling.memory import needs_text
-from ..sampling.models import check_threads, convolution_for, models_on, parse_model
 from ..sampling.plan_check import check_together
-from ..sampling.progress import ProgressBar, format_seconds
+from ..subjects.memory import needs_text
+from ..subjects.models import check_threads, convolution_for, models_on, parse_model
 from ..tables.numbers import plural
+from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
 from .curves import draw_accuracy, draw_gpu_samples, write_gpu_samples, write_history
@@ -121,6 +121,10 @@ def train(
         write_gpu_samples(out / "gpu.csv", gpu_samples)
         draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
+    disturbed = sum(not usable for history in histories.values() for *_, usable in epoch_times(history))
+    if disturbed:
+        epochs = plural(sum(map(len, histories.values())), "epoch")
+        report(f"others disturbed {disturbed} of {epochs}, whose times may be too long: column `usable` of epochs.csv")
     summary = _summarise(config, data, results, checked)
     write_atomically(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1), "\n")
     if draw:

@@ -26,8 +26,8 @@ from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
 from ..results.training_rows import EpochRow, TrainedRow
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
-from ..sampling.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes, what_fits_gpu
-from ..sampling.models import bind_for, convolution_for, make_executor, parse_model, storage_for
+from ..subjects.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes, what_fits_gpu
+from ..subjects.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order

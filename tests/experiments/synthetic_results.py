@@ -1,11 +1,7 @@
-"""Rows as a run would write them, made from a formula: for tests of analysis, figures and report.
-
-python synthetic_results.py FOLDER [--threads 1,2,4,8] [--batches 64] [--granularities 16] [--repeats 9]
-"""
+"""Rows as a run would write them, made from a formula: for tests of analysis, figures and report."""
 
 from __future__ import annotations
 
-import argparse
 import copy
 import hashlib
 import itertools
@@ -42,6 +38,7 @@ LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 PEAK = 235e9
+NODE = {"host": "n0", "scheduler": "", "boot_id": ""}
 # Values of fields by kind of row, for those that a test says nothing of.
 CONDITIONS = {
     "interference": 0,
@@ -49,6 +46,7 @@ CONDITIONS = {
     "repetition": 0,
     "position": 0,
     "environment_id": "e0",
+    "node": NODE,
     "cpus": [0],
     "variables": {"OMP_DYNAMIC": "false"},
 }
@@ -58,9 +56,9 @@ OF_TURNS = {
     "fill_time_s": 0.0,
     "short_steps": 10,
     "long_steps": 30,
-    "rounds": [0],
-    "short_times_s": [0.01],
-    "long_times_s": [0.03],
+    "rounds": [0, 1],
+    "short_times_s": [0.01] * 2,
+    "long_times_s": [0.03] * 2,
 }
 OF_SAMPLE = {
     **PROCESS,
@@ -104,10 +102,13 @@ OTHERS = {
         "command": "forktask compare",
         "config": {},
         "how_to_read": "",
-        "environment": {},
+        "environment": {"node": NODE},
         "environment_id": "e0",
     },
+    "capacity": {"node": NODE},
+    "rounds": {"node": NODE},
     "machine": {
+        "node": NODE,
         "instruction_set": "avx512",
         "peak_flops_per_s_1thread": PEAK,
         "median_flops_per_s_1thread": PEAK,
@@ -159,10 +160,10 @@ OTHERS = {
 
 
 def completed(row: dict) -> dict:
-    """A row with every field of its kind; a sample has one turn, unless it has its own."""
+    """A row with every field of its kind; a sample has two equal turns, unless it has its own."""
     found = {**copy.deepcopy(OTHERS.get(row["kind"], {})), **row}
     if row["kind"] == "sample" and found["rounds"] == OF_TURNS["rounds"]:
-        found |= {"short_times_s": [0.1], "long_times_s": [0.1 + 20 * found["step_time_s"]]}
+        found |= {"short_times_s": [0.1] * 2, "long_times_s": [0.1 + 20 * found["step_time_s"]] * 2}
     return found
 
 
@@ -283,6 +284,7 @@ def synthetic_rows(
     """All rows of a run, as dictionaries. Plans lowered with options[i] take slowdowns[i] times as long."""
     rng = np.random.default_rng(seed)
     environment = {
+        "node": NODE,
         "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]},
         "topology": {"cores": max(threads)},
         "python": "3.11.2",
@@ -443,19 +445,3 @@ def report_text(folder) -> str:
 def report_rows(folder) -> dict:
     """Return the rows of a folder's tables, as they are printed with `--json`."""
     return render_json(build(load(folder)))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split(","))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
-    parser.add_argument("--threads", type=_numbers, default=(1, 2))
-    parser.add_argument("--batches", type=_numbers, default=(64,))
-    parser.add_argument("--granularities", type=_numbers, default=(16,))
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--failures", action="store_true")
-    options = vars(parser.parse_args())
-    write_rows(options.pop("folder"), synthetic_rows(**options))

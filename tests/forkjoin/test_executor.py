@@ -3,16 +3,11 @@
 import itertools
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from interrupts import stop_by_ctrl_c
 
-from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.errors import UsageError
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.forkjoin.executor import ForkJoinExecutor, JoblibExecutor, SerialExecutor
@@ -77,32 +72,6 @@ def test_forkjoin_equals_serial(options, serial_result):
         np.testing.assert_array_equal(result(ForkJoinExecutor(num_threads, **options), stencil_plan()), serial_result)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 8])
-def test_joblib_equals_serial(num_threads, serial_result):
-    """Check the joblib loops."""
-    np.testing.assert_array_equal(result(JoblibExecutor(num_threads), stencil_plan()), serial_result)
-
-
-@pytest.mark.parametrize("num_threads", [2, 4])
-@pytest.mark.parametrize("region", ["loop", "persistent"])
-def test_python_kernels_do_not_deadlock(region, num_threads, serial_result):
-    """Check that blocks which take the GIL run on all threads."""
-    executor = ForkJoinExecutor(num_threads, region=region, schedule="dynamic")
-    np.testing.assert_array_equal(result(executor, stencil_plan(), target="numpy"), serial_result)
-    np.testing.assert_array_equal(result(JoblibExecutor(num_threads), stencil_plan(), target="numpy"), serial_result)
-
-
-@pytest.mark.parametrize("make", [SerialExecutor, lambda: ForkJoinExecutor(2), lambda: JoblibExecutor(2)])
-def test_unrolled_plans_see_their_own_iteration(make):
-    """Check iteration numbers of a plan whose pass takes two steps, and that half a pass is refused."""
-    plan = stencil_plan(stride=2)
-    np.testing.assert_array_equal(result(make(), plan), result(SerialExecutor(), plan))
-    with make() as executor:
-        executor.prepare(bind(plan))
-        with pytest.raises(UsageError, match="multiples of 2"):
-            executor.run(3)
-
-
 @pytest.mark.parametrize("options", FORKJOIN_OPTIONS[::4], ids=str)
 def test_more_than_one_thread_runs(options):
     """Check the event log: all blocks once, by both threads, in loop order."""
@@ -131,60 +100,6 @@ ALL_EXECUTORS = {
     "persistent-guided": lambda: ForkJoinExecutor(2, region="persistent", schedule="guided"),
     "joblib": lambda: JoblibExecutor(2),
 }
-
-
-@pytest.mark.parametrize("target", ["cpu", "numpy"])
-@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
-def test_a_failing_block_stops_the_run(make, target):
-    """Check that the failure names task and iteration, and that the executor is usable once the data are put back."""
-    plan = stencil_plan(fail_iteration=3, fail_index=5)
-    with make() as executor:
-        bound = bind(plan, target=target)
-        executor.prepare(bound)
-        executor.run(3)
-        before = {name: array.copy() for name, array in bound.arrays.items()}
-        with pytest.raises(BlockFailure, match=r"step1\[5\] failed in iteration 3 with status 7"):
-            executor.run(100, 3)
-        for name, array in before.items():
-            bound.arrays[name][...] = array
-        executor.run(5, 4)
-    with SerialExecutor() as serial:
-        reference = bind(plan)
-        serial.prepare(reference)
-        serial.run(3)
-        serial.run(5, 4)
-    np.testing.assert_array_equal(bound.arrays["even"], reference.arrays["even"])
-    np.testing.assert_array_equal(bound.arrays["odd"], reference.arrays["odd"])
-
-
-@pytest.mark.parametrize("target", ["cpu", "numpy"])
-@pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)
-def test_ctrl_c_stops_a_run(make, target):
-    """Check KeyboardInterrupt with blocks of a millisecond (in Python: less), and that the executor stays usable."""
-    plan = stencil_plan(work=400_000 if target == "cpu" else 500)
-    with make() as executor:
-        executor.prepare(bind(plan, target=target))
-        stop_by_ctrl_c(executor, 0.3)
-        executor.run(1)
-
-
-def test_affinity_and_floating_point_mode_are_restored():
-    """Check that a run leaves the calling thread as it was, and that each thread ran where it was told."""
-    allowed = os.sched_getaffinity(0)
-    cpu = min(allowed)
-    tiny = np.array([1e-310])
-    for make in (
-        lambda: SerialExecutor(cpus=[cpu]),
-        lambda: ForkJoinExecutor(2, cpus=[cpu, cpu]),
-        lambda: ForkJoinExecutor(2, cpus=[cpu, cpu], region="persistent"),
-        lambda: JoblibExecutor(1, cpus=[cpu]),
-        lambda: JoblibExecutor(2, cpus=[cpu, cpu]),
-    ):
-        with make() as executor:
-            executor.prepare(bind(stencil_plan(), target="numpy"))
-            executor.run(1)
-        assert os.sched_getaffinity(0) == allowed
-        assert (tiny * 1.0)[0] == 1e-310
 
 
 class _Recorder:
@@ -225,79 +140,6 @@ def test_every_thread_is_pinned_and_flushes_denormals():
         assert recorder.seen <= {(frozenset([cpu]), True) for cpu in cpus}
         if executor.model == "forkjoin":
             assert len(recorder.seen) == len(set(cpus))
-
-
-def in_new_process(code, **environment):
-    """Run Python code in a fresh process; returns its output."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-PRELUDE = f"""
-import os, sys, warnings
-sys.path.append({str(Path(__file__).parent.parent)!r})
-from forkjoin import test_executor as t
-def attempt(executor):
-    try:
-        executor.prepare(t.bind(t.stencil_plan()))
-        executor.run(2)
-        return "ran"
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-"""
-
-
-@pytest.mark.parametrize("region", ["loop", "persistent"])
-def test_fewer_threads_than_asked_for_is_an_error(region):
-    """Check OMP_THREAD_LIMIT and OMP_DYNAMIC."""
-    code = PRELUDE + f"print(attempt(t.ForkJoinExecutor(3, region={region!r})))"
-    assert "3 threads but ran 2" in in_new_process(code, OMP_THREAD_LIMIT="2")
-    assert "OMP_DYNAMIC must be off" in in_new_process(code, OMP_DYNAMIC="true")
-
-
-def test_a_forked_process_gets_an_error():
-    """Check that the first run after a fork raises instead of hanging, and that the parent goes on."""
-    code = (
-        PRELUDE
-        + """
-warnings.simplefilter("ignore")
-executor = t.ForkJoinExecutor(2)
-print(attempt(executor))
-sys.stdout.flush()
-child = os.fork()
-if child == 0:
-    print(attempt(executor), attempt(t.ForkJoinExecutor(2, region="persistent")), attempt(t.SerialExecutor()), sep="|")
-    sys.stdout.flush()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-print(attempt(executor))
-"""
-    )
-    lines = in_new_process(code).splitlines()
-    assert lines[0] == lines[2] == "ran"
-    first, second, serial = lines[1].split("|")
-    assert "do not survive a fork" in first and "do not survive a fork" in second
-    assert serial == "ran"
-
-
-@pytest.mark.parametrize("wrong", [{"schedule": "auto"}, {"region": "both"}, {"chunk_size": -1}], ids=str)
-def test_unknown_options_are_refused(wrong):
-    """Check that the option is named."""
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        ForkJoinExecutor(2, **wrong)
-
-
-def test_serial_runs_on_one_thread():
-    """Check that a second thread is refused."""
-    with pytest.raises(UsageError, match="num_threads=2"):
-        SerialExecutor(2)
 
 
 @pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)

@@ -8,9 +8,6 @@ import sys
 import kinds
 import pytest
 
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import (
     COMMUTATIVE,
@@ -24,7 +21,6 @@ from forktask.cython_src.plan.model import (
     read,
     write,
 )
-from forktask.forkjoin.openmp_executor import OpenMPTasksExecutor
 from forktask.forkjoin.openmp_task_run import depend_lists
 
 
@@ -55,14 +51,6 @@ def test_depend_lists_merge_what_a_task_does_to_a_cell():
         )
     }
     assert found == {READ: {0, 1}, WRITE: {3}, UPDATE: {2}, CONCURRENT: {4}, COMMUTATIVE: {5}}
-
-
-def test_bad_arguments_are_refused():
-    """Check the messages: options, another runtime than the one loaded."""
-    with pytest.raises(UsageError, match="taskwait must be one of"):
-        OpenMPTasksExecutor(2, taskwait="never")
-    with pytest.raises(UsageError, match="set LD_PRELOAD"):
-        OpenMPTasksExecutor(2, runtime="libomp").prepare(bind(task_bench("stencil_1d", 4, 4)))
 
 
 @pytest.mark.libomp

@@ -4,14 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from interrupts import stop_by_ctrl_c
 
-from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.errors import UsageError
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import PATTERNS, task_bench
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
-from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.subjects.models import make_executor
 from forktask.forkjoin.executor import SerialExecutor
 
 SPECS = [
@@ -85,18 +83,3 @@ def test_more_than_one_thread_runs_and_affinity_is_restored(spec):
         (iteration, task) for iteration in range(10) for task in range(plan.num_tasks)
     ]
     assert os.sched_getaffinity(0) == allowed
-
-
-def test_failures_and_interrupts_leave_it_usable(spec):
-    """Check a failing block, Ctrl-C with tasks of about a millisecond, and a CPU that does not exist."""
-    with make_executor(spec, 2) as executor:
-        executor.prepare(bind(all_to_all_plan(fail_iteration=3)))
-        executor.run(3)
-        with pytest.raises(BlockFailure, match=r"to b\[3\] failed in iteration 3 with status 7"):
-            executor.run(1000, 3)
-        executor.run(5, 4)
-        executor.prepare(bind(all_to_all_plan(work=400_000)))
-        stop_by_ctrl_c(executor)
-        executor.run(1)
-    with pytest.raises(UsageError, match="cpus must name one CPU out of"):
-        make_executor(spec, 1, cpus=[8191])

@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.subjects.models import make_executor
 
 pytestmark = pytest.mark.starpu
 
@@ -30,9 +29,3 @@ def test_executors_share_it_if_their_settings_agree():
         third.run(300)
     for bound in bounds:
         assert bound.arrays["cells"][0, 0, 0] == 300
-
-
-def test_options_are_checked():
-    """Check that an unknown scheduler is refused before StarPU sees it."""
-    with pytest.raises(UsageError, match="scheduler"):
-        make_executor("starpu:scheduler=heft", 1)

@@ -37,6 +37,21 @@ def fill(bound):
     arrays["learning_rates"][...] = 0.05
 
 
+def on_cpu(steps):
+    """The plan, bound to the processor, after some steps."""
+    bound = bind(small_plan())
+    fill(bound)
+    run_serial(bound, steps)
+    return bound
+
+
+def assert_within_rounding(bound, cpu):
+    for buffer in bound.plan.buffers.values():
+        if buffer.persistent and buffer.dtype == "float32":
+            array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
+            assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+
+
 def known(**lengths_s):
     """Models with a history of each "kernel_place": seconds."""
     models = PerformanceModels(latency_s=1.0, bandwidth_bytes_per_s=100.0)
@@ -114,23 +129,10 @@ def test_a_loop_is_divided_where_its_parts_write_apart():
     assert divided > 5
 
 
-def test_parts_use_what_their_blocks_touch():
-    """Check rows and flags of the uses of parts against the accesses of their blocks."""
-    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
-    number = next(k for k, loop in enumerate(bound.plan.loops) if loop.name == "conv2")
-    first, second = (bound.uses_of(number, k, 1) for k in (0, 1))
-    for part, rows in ((first, (0, 2)), (second, (2, 4))):
-        by_name = {name: use for name, *use in part}
-        assert by_name["pool1"] == [True, False, rows] and by_name["pool2"] == [False, True, rows]
-        assert by_name["conv2.weight"] == [True, False, (0, 4)]
-
-
 @pytest.mark.cxx
 def test_tasks_of_one_loop_run_in_both_places():
     """Check that loops are divided between host and device when both are as fast, in virtual time, and stay right."""
-    cpu = bind(small_plan())
-    fill(cpu)
-    run_serial(cpu, 4)
+    cpu = on_cpu(4)
     device = FakeDevice(7)
     bound = GpuBoundPlan(small_plan(), None, device)
     fill(bound)
@@ -144,10 +146,7 @@ def test_tasks_of_one_loop_run_in_both_places():
         executor.run(1)
         assert len(executor.divided) > 4 and min(executor.placed.values()) > 5
         executor.run(3, 1)
-    for buffer in bound.plan.buffers.values():
-        if buffer.persistent and buffer.dtype == "float32":
-            array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
-            assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+    assert_within_rounding(bound, cpu)
     with pytest.raises(UsageError, match="split must be .* at least 1; got 0"):
         GpuBothExecutor(split=0)
 
@@ -176,9 +175,7 @@ def test_models_are_read_and_written_by_the_executor(tmp_path):
 @pytest.mark.parametrize("policy", ["dmda", "cpu", "gpu"])
 def test_results_are_right_wherever_loops_run(policy, kind, threads):
     """Check twelve steps against the CPU, with random delays, while placements change as lengths are learnt."""
-    cpu = bind(small_plan())
-    fill(cpu)
-    run_serial(cpu, 12)
+    cpu = on_cpu(12)
     for seed in range(2):
         device = FakeDevice(seed)
         bound = GpuBoundPlan(small_plan(), device_storage(device, kind), device)
@@ -187,10 +184,7 @@ def test_results_are_right_wherever_loops_run(policy, kind, threads):
             executor.prepare(bound)
             executor.run(5)
             executor.run(7, 5)
-        for buffer in bound.plan.buffers.values():
-            if buffer.persistent and buffer.dtype == "float32":
-                array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
-                assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+        assert_within_rounding(bound, cpu)
         assert bool(executor.placed[HOST]) == (policy != "gpu") and bool(executor.placed[DEVICE]) == (policy != "cpu")
         if policy == "cpu":
             assert (cpu.arrays["conv1.weight"] == bound.arrays["conv1.weight"]).all()
@@ -202,9 +196,7 @@ def test_results_are_right_wherever_loops_run(policy, kind, threads):
 @pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
 def test_placements_at_random_are_right(kind, monkeypatch):
     """Check eight steps of any placement on four host threads, slowed down at random, against the CPU."""
-    cpu = bind(small_plan())
-    fill(cpu)
-    run_serial(cpu, 8)
+    cpu = on_cpu(8)
     for seed in range(4):
         toss = random.Random(seed)
         monkeypatch.setattr("forktask.tasking.gpu_both.choose_place", lambda *rest, t=toss: t.choice((HOST, DEVICE)))
@@ -221,10 +213,7 @@ def test_placements_at_random_are_right(kind, monkeypatch):
         with GpuBothExecutor(4) as executor:
             executor.prepare(bound)
             executor.run(8)
-        for buffer in bound.plan.buffers.values():
-            if buffer.persistent and buffer.dtype == "float32":
-                array, wanted = bound.arrays[buffer.name], cpu.arrays[buffer.name]
-                assert np.linalg.norm(array - wanted) <= 1e-4 * np.linalg.norm(wanted) + 1e-12, buffer.name
+        assert_within_rounding(bound, cpu)
 
 
 class _WithRunTask:

@@ -3,19 +3,12 @@
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON
-from cython_src.networks_for_tests import SMALL
 from gpu.fake_gpu import emulator
-from gpu.test_gpu_networks import make_plan
 
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
-from forktask.cython_src.lowering.lower import lower
-
-WINOGRAD2 = algorithms.CODES["winograd2"]
 
 
 def convolution(rng, direction, weight, groups, algorithm):
@@ -94,54 +87,6 @@ def test_convolutions_of_any_geometry(shape, tile, monkeypatch):
         compare("channels_conv_backward_weights", operands, outputs, attributes, bounds, batch * out_size * out_size)
 
 
-WINOGRADS = [
-    # in, out, height, width, padding, groups
-    (16, 40, 7, 6, 1, 1),
-    (36, 16, 5, 9, 2, 1),
-    (32, 32, 8, 7, 0, 2),
-]
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("shape", WINOGRADS)
-def test_winograd_of_any_geometry(shape):
-    """Check packed weights, forward pass with bias and ReLU, and data gradients, added to a former value, of blocks
-    whose tiles are cut at the edge: within what Winograd's transforms may cost."""
-    ins, outs, height, width, padding, groups = shape
-    geometry = {"kernel": 3, "stride": 1, "padding": padding, "dilation": 1, "groups": groups, "algorithm": WINOGRAD2}
-    sizes = {
-        "in_height": height + 2 * padding - 2,
-        "in_width": width + 2 * padding - 2,
-        "out_height": height,
-        "out_width": width,
-    }
-    x = ChannelsMap("x", 2, ins, height, width, padding)
-    y = ChannelsMap(
-        "y", 2, outs, sizes["in_height"], sizes["in_width"], algorithms.required_halo(1, {**sizes, **geometry})
-    )
-    rng = np.random.default_rng(1)
-    weight = rng.standard_normal((outs, ins // groups, 3, 3)).astype(np.float32)
-    for direction, (source, target) in enumerate(((x, y), (y, x))):
-        name, operands, attributes = convolution(rng, direction, weight, groups, geometry["algorithm"])
-        exact = algorithms.pack(weight.astype(float), attributes, (0, len(operands["packed"])))
-        np.testing.assert_allclose(operands["packed"], exact, atol=4 * EPSILON * abs(exact).max())
-        operands["gradient" if direction else "input"] = inside_random(rng, source)
-        attributes = {**source.attributes("in"), **target.attributes("out"), **geometry}
-        attributes["accumulate" if direction else "activation"] = 1
-        spec = kernel_table.get(name)
-        for rows, channels in (((0, target.height), (0, target.channels)), ((1, 4), (0, 16))):
-            bounds = block_bounds((0, 2), rows, channels)
-            bounds = {k: bounds[k] for k in spec.bounds}
-            before = inside_random(rng, target) if direction else np.full(target.shape, np.nan, np.float32)
-            got, expected = before.copy(), before.astype(float)
-            run_kernel(name, {**operands, "output": got}, attributes, bounds)
-            wide = {k: a.astype(float) for k, a in operands.items()} | {"packed": exact}
-            spec.reference({**wide, "output": expected}, attributes, bounds, 0)
-            assert (np.isnan(got) == np.isnan(expected)).all()
-            there = ~np.isnan(expected)
-            assert abs(got - expected)[there].max() <= 40 * EPSILON * abs(expected[there]).max()
-
-
 def inside_random(rng, m):
     """Random numbers in the interior, zeros in the halo and the padding channels."""
     array = np.zeros(m.shape, np.float32)
@@ -170,37 +115,3 @@ def compare(name, operands, outputs, attributes, bounds, terms):
         written = ~np.isnan(expected[output])
         error = abs(got[output] - expected[output])[written]
         assert (error <= terms * EPSILON * size[output][written] + 1e-30).all(), f"{name} {output}: {error.max()}"
-
-
-def test_which_blocks_are_whole_products():
-    """Check that 1 x 1 convolutions without halo and fully connected layers are products, and nothing else."""
-    plan = make_plan("mobilenet_v1")
-    found = {}
-    for loop in plan.loops:
-        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
-        found.setdefault(gpu_blas.products_of(loop.kernel, loop.attributes, rows) is not None, set()).add(loop.kernel)
-    assert found[True] == {
-        "fc_forward",
-        "fc_backward_data",
-        "fc_backward_weights",
-        "channels_conv_forward",
-        "channels_conv_backward_data",
-        "channels_conv_backward_weights",
-    }
-    assert {"channels_norm_depthwise", "channels_depthwise_norm_backward", "channels_norm_apply"} <= found[False]
-    for loop in make_plan("resnet18").loops:
-        rows = [dict(zip(kernel_table.get(loop.kernel).bounds, b.bounds, strict=True)) for b in loop.blocks]
-        if loop.attributes.get("kernel") == 3:
-            assert gpu_blas.products_of(loop.kernel, loop.attributes, rows) is None
-
-
-def test_what_has_no_cuda_form_is_refused_by_name():
-    """Check the sentences for other algorithms than the direct one, in both layouts."""
-    plan = lower(SMALL["resnet18"], batch=2, conv="winograd4")
-    with pytest.raises(UsageError, match="'winograd4.*winograd2"):
-        for loop in plan.loops:
-            gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands)
-    with pytest.raises(UsageError, match="'winograd_forward'.*'direct'"):
-        gpu_launches.launches_of("winograd_forward", {}, np.zeros((1, 6), np.int32))
-    with pytest.raises(UsageError, match="'reduction_fill'"):
-        gpu_launches.launches_of("reduction_fill", {}, np.zeros((1, 8), np.int32))

@@ -1,7 +1,5 @@
 """Commands with `--device gpu`: on the fake device what they measure and print, without a GPU what they say."""
 
-import csv
-import gc
 import re
 import sys
 
@@ -21,8 +19,6 @@ from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
-from forktask.cython_src.gpu.bind import device_bytes
-from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import main_plan
 from forktask.experiments.commands import compare
@@ -31,16 +27,12 @@ from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.topology import core_counts
 from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report import figures
-from forktask.experiments.report.answers import answers
-from forktask.experiments.report.columns import SPEED
 from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import write_report
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
-from forktask.experiments.sampling.generation import Contestant, Generation, measure_generation
+from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
-from forktask.experiments.sampling.models import DEFAULT_GPU_MODELS, MODELS, make_executor, models_on, parse_model
-from forktask.experiments.sampling.subject import build as build_subject
-from forktask.experiments.studies.configuration import find_study
+from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, find_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
@@ -88,67 +80,6 @@ def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-@pytest.mark.parametrize("command", ["run gpu_batch", "run hetero", "study cpu_gpu_batch"])
-def test_the_processors_half_of_a_file_needs_no_gpu(command, no_gpu, capsys):
-    """Check that the refusal of a file with models of both devices names --device cpu, which is then enough."""
-    assert main([*command.split(), "--out", "unused"]) == 2
-    assert "--device cpu" in capsys.readouterr().err
-    assert main([*command.split(), "--device", "cpu", "--dry-run"]) == 0
-    assert "cannot run" not in capsys.readouterr().out
-
-
-def test_a_file_keeps_the_models_of_a_device():
-    """Check which models of a sweep and of a study are left."""
-    sweep, study = find_configuration("hetero"), find_study("cpu_gpu_batch")
-    assert sweep.on("cpu").grid.models == ("serial", "taskiter") and sweep.on(None) == sweep
-    assert {*sweep.on("gpu").grid.models} == {*sweep.grid.models} - {"serial", "taskiter"}
-    assert study.on("cpu").train["model"] == ("taskiter",) and study.on("gpu").train["model"] == ("gpu_taskiter",)
-
-
-def test_a_file_without_models_of_the_device_is_refused(no_gpu, capsys):
-    """Check the sentence for a sweep of which nothing runs on the processor."""
-    assert main(["run", "transfers", "--device", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert "none of gpu_forkjoin" in error and "is for cpu" in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "command", ["compare --device gpu", "train --device gpu", "metg --device gpu", "kernels --device gpu", PEERS]
-)
-def test_without_cupy_one_sentence_and_code_2(command, monkeypatch, capsys, tmp_path):
-    """Check what a user reads who has not installed the extra."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(gpu_device, "shows_gpu", lambda: True)
-    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
-    assert main([*command.split(), *out]) == 2
-    error = capsys.readouterr().err
-    assert "a GPU needs CuPy, which cannot be imported" in error and "pip install 'forktask[gpu]'" in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["compare --device gpu", "train --device gpu --model stream", PEERS])
-def test_other_convolutions_than_direct_are_refused(command, fake_gpu, monkeypatch, capsys, tmp_path):
-    """Check one sentence and code 2 for a form of convolutions without CUDA kernels, before anything is measured."""
-    if command.startswith("peers"):
-        monkeypatch.setattr("forktask.experiments.peers.peers._check_torch_gpu", lambda: None)
-    out = ["--out", str(tmp_path / "out")] if not command.startswith("peers") else []
-    assert main([*command.split(), "--conv", "winograd", *out]) == 2
-    assert (
-        "convolutions on a GPU must be direct or winograd2, got --conv winograd; leave it out"
-        in capsys.readouterr().err
-    )
-
-
-def test_a_dry_run_needs_no_gpu(monkeypatch, capsys):
-    """Check that the grid of a sweep with GPU models is printed where CuPy is missing; impossible ones are refused."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert main(["run", "gpu_batch", "--dry-run", "--quick"]) == 0
-    assert "gpu_taskiter on 1 thread" in capsys.readouterr().out
-    configuration = Configuration(grid=Grid(models=("gpu_stream",), conv=("winograd4",)))
-    with pytest.raises(UsageError, match="winograd4"):
-        configuration.obstacles()
-
-
 def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
     """Check that `compare --device gpu` has the base of its speedups, once."""
     for given, models in (
@@ -188,68 +119,6 @@ def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, said, f
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.cxx
-def test_a_sweep_goes_on_where_a_gpu_has_no_memory(fake_gpu, monkeypatch, tmp_path):
-    """Check that what does not fit is a row that says so, and that the sweep goes on with what fits."""
-    configuration = Configuration(
-        "small GPU",
-        Grid(network=("lenet5",), batch=(2, 256), models=("gpu_stream", "serial"), threads=(1,), conv=("direct",)),
-        Measure(repeats=1, check_iterations=1, target_s=1e-6, warmup_s=1e-6, least_rounds=1, pin=False),
-    )
-    monkeypatch.setenv("FORKTASK_EMULATED_BYTES", str(4 << 20))
-    sweep = Sweep(
-        configuration,
-        str(tmp_path),
-        "forktask run",
-        stream=sys.stdout,
-        environment={"environment": collect(), "environment_id": "here"},
-        sample_command=measuring_command("forktask.experiments.sampling.measure"),
-        machine_row=lambda: typed([{"kind": "machine"}])[0],
-    )
-    results = sweep.run()
-    assert sorted(row.model for row in results.of(SampleRow)) == ["gpu_stream", "serial", "serial"]
-    (failure,) = results.of(FailureRow)
-    assert failure.reason == "memory" and "the GPU (fake device), free are 4 MiB" in failure.message
-    assert re.search("batch [0-9]+ would fit", failure.message)
-
-
-def test_the_batch_that_is_said_to_fit_a_gpu_does(fake_gpu):
-    """Check the advice: a plan of the batch that it names is bound with its data, and one of twice the batch is not."""
-    plan = {"network": "lenet5", "batch": 256}
-    job = {"plan": plan, "seed": 1, "threads": 1}
-    fake_gpu.memory_bytes = 8 << 20
-    with pytest.raises(MemoryError, match=REFUSED) as refused:
-        build_subject(job, "gpu_stream")
-    batch = int(re.search("batch ([0-9]+) would fit", str(refused.value))[1])
-    assert device_bytes(build_subject({**job, "plan": {**plan, "batch": batch}}, "gpu_stream").plan) <= 8 << 20
-    with pytest.raises(MemoryError, match=REFUSED):
-        build_subject({**job, "plan": {**plan, "batch": 2 * batch}}, "gpu_stream")
-
-
-@pytest.mark.parametrize(
-    ("model", "left", "remedy"),
-    [("gpu_taskgraph:unit=block", 10_000, "unit=loop, a smaller batch"), ("gpu_taskiter", 60_000, "unroll=1, a")],
-)
-def test_a_captured_graph_that_a_gpu_has_no_memory_for_is_refused(model, left, remedy, fake_gpu):
-    """Check that a plan which fits and whose captured graph does not is refused in one sentence, as `MemoryError`, and
-    that the device has all of its memory again when plan and graph are gone."""
-    job = {"plan": {"network": "cifar10_cnn", "batch": 2, "layout": "flat"}, "seed": 1, "threads": 1}
-    bound = build_subject(job, model)
-    free = fake_gpu.free_bytes()
-    assert fake_gpu.memory_bytes - free == pytest.approx(device_bytes(bound.plan), rel=0.01)
-    with make_executor(model, 1) as executor:
-        executor.prepare(bound)
-        assert fake_gpu.free_bytes() < free
-    assert fake_gpu.free_bytes() == free
-    fake_gpu.memory_bytes -= free - left
-    said = rf"a captured graph of [0-9]+ launches .* \(fake device\) than the [0-9.]+ KiB that are free; use {remedy}.*"
-    with make_executor(model, 1) as executor, pytest.raises(MemoryError, match=said):
-        executor.prepare(bound)
-    del bound, executor
-    gc.collect()
-    assert fake_gpu.free_bytes() == fake_gpu.memory_bytes
-
-
 def test_models_on_a_gpu(fake_gpu):
     """Check how model names are read with --device gpu, and that binding options belong to specs."""
     assert models_on("cpu", ["taskiter"], ()) == ["taskiter"]
@@ -278,24 +147,6 @@ def job(model, **options):
     }
 
 
-def measured(job):
-    """The row of a job, from a process of its own on the fake device."""
-    command = measuring_command("forktask.experiments.sampling.measure")
-    variables = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    (group,) = measure_generation(Generation([Contestant("it", job, variables, 0, 300.0, command)], "", 1e-6))
-    return group["answers"]["it"]
-
-
-@pytest.mark.cxx
-def test_a_sample_of_a_gpu_model():
-    """Check a sample: the CPU's answer within rounding, and what a GPU adds to the row."""
-    row, cpu = measured(job("gpu_taskiter:unroll=2")), measured(job("serial"))
-    assert row["answer"] == pytest.approx(cpu["answer"], rel=1e-4)
-    assert row["weights_hash"] != cpu["weights_hash"] and row["instruction_set"] == "emulated"
-    assert row["gpu"]["costs_s"] == {"context": 0.25, "compilation": 0.5}
-    assert row["gpu"]["copies"]["to_device"][0] > 0 and cpu["gpu"] is None
-
-
 @pytest.mark.cxx
 @pytest.mark.parametrize("model", ["gpu_stream", "gpu_hostload", "gpu_both:policy=gpu"])
 def test_a_profile_of_a_gpu_model(fake_gpu, model):
@@ -311,14 +162,6 @@ def test_a_profile_of_a_gpu_model(fake_gpu, model):
     text = format_profile(row)
     assert ("first call 1" in text) == (model == "gpu_both:policy=gpu")
     assert "conv2.weight_gradient (conv_backward_weights)" in text and "copies host to device" in text
-
-
-@pytest.mark.cxx
-def test_a_profile_of_managed_memory_counts_page_faults(fake_gpu):
-    """Check that faults of the host are counted, and what is said where the driver does not show those of the GPU."""
-    row = measure_gpu_profile(job("gpu_stream:memory=managed"))
-    assert row["page_faults"]["host"] >= 0 and row["copies"]["to_device"][0] == 0
-    assert "page faults of a step: host" in format_profile(row)
 
 
 @pytest.mark.cxx
@@ -406,55 +249,6 @@ def test_the_report_of_both_devices(tmp_path):
     assert {model for model, _ in overlay.curves(load(tmp_path), main_plan(load(tmp_path)))} == {"forkjoin", "taskiter"}
 
 
-def test_host_workers_are_named():
-    """Check that tables tell the numbers of host workers of gpu_both apart, each with its own costs."""
-    rows = mixed_rows()
-    for row in [row for row in rows if row.get("model") == "gpu_stream"]:
-        for threads in (1, 2):
-            own = {"model": "gpu_both", "threads": threads, "config_id": f"{row.get('config_id')}both{threads}"}
-            rows.append({**row, **own} | ({"prepare_s": float(threads)} if row["kind"] == "sample" else {}))
-    study = study_of(rows)
-    costs = gpu_table(study).query("model == 'gpu_both'").groupby("threads")["prepare_s"].first()
-    assert costs.to_dict() == {1: 1.0, 2: 2.0}
-
-
-def test_a_report_of_gpu_models_alone(tmp_path):
-    """Check that a folder without runs on the CPU has tables, without speedups."""
-    rows = [row for row in mixed_rows() if "model" not in row or row["model"].startswith("gpu_")]
-    rows[0]["config"]["models"] = ["gpu_forkjoin", "gpu_stream"]
-    write_rows(tmp_path, rows)
-    text = reported(tmp_path)
-    assert "no serial run" in text and "gpu_stream" in text
-    assert "What bounds the kernels" not in text and "Bound on" not in text  # the peaks are the processor's
-    assert figures.draw(load(tmp_path), "batch").axes[1].lines
-    assert (tmp_path / "figures" / "gpu_batch.svg").exists() and not (tmp_path / "figures" / "speedup.svg").exists()
-
-
-def test_a_report_where_no_model_of_a_gpu_fitted(tmp_path):
-    """Check that the page is made where only the serial run could be measured."""
-    rows = [row for row in mixed_rows() if row.get("model", "serial") == "serial"]
-    write_rows(tmp_path, rows)
-    assert "T1 = " in reported(tmp_path)
-
-
-def test_slow_models_of_a_gpu_keep_two_digits():
-    """Check speedups far below 1 and above it."""
-    text = {column.heading: column for column in SPEED}["speedup"].text
-    for speedup, shown in ((0.00271, "0.0027"), (1.5, "1.50")):
-        assert text({"speedup": speedup, "speedup_low": 0.9 * speedup, "speedup_high": 1.1 * speedup}) == shown
-
-
-def test_the_answers_tell_gpu_both_from_a_gpu():
-    """Check the questions about devices."""
-    rows = mixed_rows()
-    for row in [row for row in rows if row.get("model") == "gpu_stream" and row["kind"] == "sample"]:
-        own = {"model": "gpu_both", "config_id": f"{row['config_id']}both", "step_time_s": row["step_time_s"] / 2}
-        rows.append({**row, **own})
-    study = study_of(rows)
-    found = {(row["model"], row["reference"]): row for row in answers(study)}
-    assert found["gpu_both", "gpu_stream"]["ratio"] == pytest.approx(0.5)
-
-
 def test_devices_that_disagree_are_refused():
     """Check that no time is shown when CPU and GPU computed something else, and that rounding is allowed."""
     study_of(mixed_rows((2.3001, 2.2, 2.1)))
@@ -468,18 +262,9 @@ def test_metg_on_a_gpu(fake_gpu, monkeypatch):
     monkeypatch.setattr(metg_measure, "UNIT_WORK", 400)
     monkeypatch.setattr(metg_measure, "UNIT_TRIES", 3)
     graph = {"pattern": "stencil_1d", "width": 8, "steps": 3, "radix": 3, "kernel": "compute", "check": True}
-    row = metg_measure.measure(
-        {
-            "kind": "metg",
-            "model": "gpu_tasks:unit=block",
-            "threads": 1,
-            "cpus": None,
-            "graph": graph,
-            "runs": 1,
-            "target_s": 1e-6,
-            "budget_s": 0.01,
-        }
-    )
+    job = {"kind": "metg", "model": "gpu_tasks:unit=block", "threads": 1, "cpus": None, "graph": graph}
+    job |= {"runs": 1, "target_s": 1e-6, "budget_s": 0.01}
+    row = converse(metg_measure.measure(job), lambda said: {})
     assert row["parallel"] == 4  # the fake device's multiprocessors, fewer than the width
     assert row["unit_s"] > 0 and row["points"] and row["empty"]["num_tasks"] == 24
     for arguments, words in (
@@ -545,36 +330,8 @@ def test_training_on_a_gpu(fake_gpu, monkeypatch, tmp_path, capsys):
     command = ["train", "--device", "gpu", "--model", "stream", "--data", "synthetic:24", "--batch", "4", "--out", out]
     assert main([*command, "--epochs", "1"]) == 0
     text = (tmp_path / "run" / "epochs.csv").read_text().splitlines()
-    assert text[0].endswith("learning_rate,resident_bytes,gpu_memory_bytes,gpu_utilisation") and text[1].endswith(
-        ",0.5"
-    )
+    assert text[0].endswith(",resident_bytes,gpu_memory_bytes,gpu_utilisation,usable") and ",0.5," in text[1]
     assert (tmp_path / "run" / "gpu.csv").read_text().startswith("seed,time_s,memory_bytes,utilisation\n0,")
     assert (tmp_path / "run" / "gpu.pdf").exists()
     assert main(["train", "--resume", "--model", "serial", "--threads", "1", "--epochs", "2", "--out", out]) == 2
     assert "must stay on the gpu, got the cpu" in capsys.readouterr().err
-
-
-@pytest.mark.cxx
-def test_training_on_text_on_a_gpu(fake_gpu, monkeypatch, tmp_path):
-    """Check the losses of `train --device gpu` on bytes of a text against those of the CPU."""
-    monkeypatch.setattr(trainer, "GpuSampler", lambda: GpuSampler(period_s=0.01, library=FakeLibrary()))
-    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 3)
-    command = ["train", "--network", "gpt2_tiny", "--data", f"text:{tmp_path / 'text'}", "--sequence", "7"]
-    command += ["--batch", "4", "--epochs", "1", "--optimizer", "adamw", "--clip-norm", "1"]
-    losses = {}
-    for device, model in (("gpu", "taskiter"), ("cpu", "serial")):
-        out = tmp_path / device
-        assert main([*command, "--device", device, "--model", model, "--threads", "1", "--out", str(out)]) == 0
-        with (out / "epochs.csv").open() as file:
-            losses[device] = [float(row["train_loss"]) for row in csv.DictReader(file)]
-    assert losses["gpu"] == pytest.approx(losses["cpu"], rel=1e-4) and len(losses["gpu"]) == 1
-
-
-@pytest.mark.cxx
-def test_a_profile_of_a_network_of_tokens(fake_gpu):
-    """Check that kernels of tokens are timed, and that products of matrices go to the library."""
-    plan = {"network": "mobilebert_tiny", "batch": 1, "sequence": 4}
-    row = measure_gpu_profile({**job("gpu_stream"), "plan": plan})
-    names = " ".join(kernel["name"] for kernel in row["kernels"])
-    assert all(f"({kernel})" in names for kernel in ("trigram_forward", "attention_backward", "no_norm_backward"))
-    assert "multiply" in {call["name"] for call in row["calls"]}

@@ -1,8 +1,6 @@
 """Page faults on managed memory: what the driver shows, and what is said where it shows nothing."""
 
-import mmap
-
-from forktask.experiments.sampling.gpu_faults import WHY_NOT, FaultCounter, as_text, gpu_faults
+from forktask.experiments.sampling.gpu_faults import FaultCounter, as_text, gpu_faults
 
 STATS = """replayable_faults      {0}
 duplicates             3
@@ -34,21 +32,3 @@ def test_faults_of_all_gpus_are_counted(tmp_path):
     faults = counter.per(4)
     assert (faults["gpu"], faults["pages_to_gpu"], faults["pages_to_host"]) == (10.0, 2.0, 0.0)
     assert "GPU 10.0 (all processes); pages moved to it 2.0, back 0.0" in as_text(faults)
-
-
-def test_without_the_drivers_counters_the_reason_is_said(tmp_path):
-    """Check a machine without the driver, and one whose file has another form."""
-    assert gpu_faults(tmp_path) is None
-    faults = FaultCounter(tmp_path).per(1)
-    assert faults["gpu"] is None and as_text(faults).endswith(WHY_NOT)
-    write(tmp_path, "UVM-GPU-1", "x", 1, 2)
-    assert gpu_faults(tmp_path) is None
-
-
-def test_faults_of_the_host_are_counted():
-    """Check that touching pages for the first time shows."""
-    counter = FaultCounter("/nowhere")
-    with mmap.mmap(-1, 64 * mmap.PAGESIZE) as memory:
-        for page in range(64):
-            memory[page * mmap.PAGESIZE] = 1
-    assert 0 < counter.per(1)["host"] <= 10_000

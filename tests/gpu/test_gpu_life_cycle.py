@@ -13,7 +13,7 @@ from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.parts import convolutional_classifier
-from forktask.experiments.sampling.models import MODELS
+from forktask.experiments.subjects.models import MODELS
 
 pytestmark = [pytest.mark.cxx, pytest.mark.timeout(120)]
 SPECS = [name for name, model in MODELS.items() if model.device == "gpu"]

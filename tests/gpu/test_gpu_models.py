@@ -248,30 +248,6 @@ def test_every_conflict_of_a_residual_network_is_ordered(model):
     assert assert_conflicts_are_ordered(bound, 4) > 400
 
 
-@pytest.mark.parametrize("products", ["cublas", "own"])
-def test_models_agree_on_a_residual_network(products):
-    """Check two steps of a network with norms and a shortcut: the same bits under a model that overlaps iterations, for
-    matrix products by the library and by our kernels; the two agree within rounding."""
-    plan = residual_plan()
-    got = {}
-    for model in ("stream", "taskiter, blocks"):
-        executor, settings = MODELS[model]
-        bound = GpuBoundPlan(plan, None, FakeDevice(3), products=products)
-        initialise(bound, 1)
-        bound.arrays["dataset.images"][...] = np.random.default_rng(1).standard_normal((12, 3, 8, 8))
-        bound.arrays["dataset.labels"][...] = np.arange(12) % 3
-        bound.arrays["batch_order"][...] = np.arange(12).reshape(6, 2)
-        bound.arrays["learning_rates"][...] = 0.05
-        with executor(**settings) as gpu:
-            gpu.prepare(bound)
-            gpu.run(2)
-        got[model] = persistent(bound)
-        assert (bound.device.counts.get("multiply", 0) > 0) == (products == "cublas")
-    assert_same_bits(*got.values())
-    with pytest.raises(UsageError, match="products.*'magma'"):
-        GpuBoundPlan(plan, None, FakeDevice(3), products="magma")
-
-
 def test_every_conflict_of_task_bench_is_ordered():
     """Check all patterns of Task Bench with blocks as launches and no barrier."""
     for pattern in ("stencil_1d", "fft", "spread", "tree", "random_nearest"):
@@ -344,20 +320,6 @@ def test_failure_names_task_and_iteration():
         executor.run(1)
 
 
-def test_launches_are_logged():
-    """Check that the launch log holds each launch of a run once, in plan order on one stream."""
-    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
-    fill(bound)
-    executor = GpuStreamExecutor(event_capacity=100)
-    executor.prepare(bound)
-    executor.run(2)
-    events = executor.workers.events()
-    assert len(events) == 2 * bound.num_loops
-    assert events["task"].tolist() == 2 * [loop.first_task for loop in bound.plan.loops]
-    assert events["iteration"].tolist() == [0] * bound.num_loops + [1] * bound.num_loops
-    assert (events["stop_ns"] > events["start_ns"]).all()
-
-
 def test_two_plans_share_the_parameters_on_the_device():
     """Check that an evaluation plan on the same storage sees what training left on the device, without copies."""
     device = FakeDevice()
@@ -384,26 +346,3 @@ def test_two_plans_share_the_parameters_on_the_device():
     sizes = [b.size_bytes for b in test.plan.buffers.values() if b.role == "parameter"]
     assert train.copies["device"][1] < sum(b.size_bytes for b in train.plan.buffers.values()) + 3 * sum(sizes)
     assert test.copies["host"][0] == 3  # the losses, each time; nothing else was looked at
-
-
-def test_wrong_use_is_refused():
-    """Check the sentences."""
-    device = FakeDevice()
-    bound = GpuBoundPlan(small_plan(), None, device)
-    with pytest.raises(UsageError, match="runs on one thread, got num_threads=2"):
-        GpuStreamExecutor(2)
-    with pytest.raises(UsageError, match="needs a plan before it can run"):
-        GpuStreamExecutor().run(1)
-    with pytest.raises(UsageError, match="'gpu'.*'cpu'"):
-        GpuStreamExecutor().prepare(bind(small_plan()))
-    for wrong in ({"unit": "task"}, {"streams": 0}):
-        with pytest.raises(UsageError):
-            GpuTasksExecutor(**wrong).prepare(bound)
-    with pytest.raises(UsageError, match="taskwait must be"):
-        GpuTasksExecutor(taskwait="loop")
-    with pytest.raises(UsageError, match="unroll must be .* at least 1; got 0"):
-        GpuTaskIterExecutor(unroll=0)
-    with pytest.raises(UsageError, match="used with one GPU, got a second one"):
-        GpuBoundPlan(small_plan(), bound.storage, FakeDevice())
-    with pytest.raises(UsageError, match="must be pageable, pinned or managed"):
-        device_storage(device, "unified")

@@ -13,19 +13,18 @@ from cython_src.kernels import kernel_testing
 from cython_src.kernels.attention import test_attention
 from cython_src.kernels.elementwise import test_tokens as test_elements
 from cython_src.kernels.embedding import test_embedding
-from cython_src.kernels.linear import test_linear, test_linear_slices
-from cython_src.kernels.load import test_tokens as test_load
+from cython_src.kernels.linear import test_linear
 from cython_src.kernels.loss import test_vocabulary
 from cython_src.kernels.norm import test_tokens as test_norm
 from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.binding.checks import check_accesses, run_serial
+from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.kernels import kernel_table
-from forktask.experiments.sampling.models import make_executor, storage_for
+from forktask.experiments.subjects.models import make_executor, storage_for
 
 ELEMENTWISE = (
     ("gelu_forward", ("input",)),
@@ -39,34 +38,9 @@ ELEMENTWISE = (
 @pytest.fixture
 def form(request, monkeypatch):
     """A CUDA form in place of the CPU's instruction sets."""
-    modules = (
-        kernel_testing,
-        test_attention,
-        test_elements,
-        test_embedding,
-        test_linear,
-        test_linear_slices,
-        test_norm,
-    )
+    modules = (kernel_testing, test_attention, test_elements, test_embedding, test_linear, test_norm)
     for module in (*modules, test_vocabulary):
         monkeypatch.setattr(module, "INSTRUCTION_SETS", (request.param,))
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize(
-    ("plan", "initialise"),
-    [
-        (lambda: test_attention.attention_plan(0), test_attention.initialise),
-        (lambda: test_attention.attention_plan(1), test_attention.initialise),
-        (test_linear.linear_plan, test_attention.initialise),
-    ],
-    ids=["attention", "causal attention", "linear"],
-)
-@pytest.mark.parametrize("products", ["own", "cublas"])
-def test_kernels_touch_what_they_declare(plan, initialise, products):
-    """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
-    plan = emulator.with_cuda_kernels(plan(), products=products)
-    assert check_accesses(plan, "cpu", initialise=initialise, num_replays=1, blocks_per_loop=6) > len(plan.loops)
 
 
 @pytest.mark.cxx
@@ -78,8 +52,6 @@ def test_kernels_touch_what_they_declare(plan, initialise, products):
         test_linear.test_forward_with_gelu_equals_numpy_form,
         test_linear.test_data_gradient_equals_numpy_form,
         test_linear.test_weight_gradient_equals_numpy_form,
-        test_linear_slices.test_columns_of_wider_maps_are_those_of_dense_ones,
-        test_linear_slices.test_two_weights_are_one_of_both,
     ],
 )
 def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
@@ -125,46 +97,11 @@ def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
             for n in (1, 7)
             for share in (0.0, 0.4, 1.0)
         ),
-        lambda: test_linear_slices.test_relu_is_that_of_a_loop_of_its_own("cuda", 83),
     ],
 )
 def test_kernels_pass_the_tests_of_the_cpus(test, form):
     """Check shapes, cuts and extremes of all other kernels."""
     test()
-
-
-@pytest.mark.cxx
-def test_tokens_are_gathered():
-    """Check tokens and their successors of a step's row of the table, past the sample's end too."""
-    order = np.array([[0, 1, 2, 3], [5, 0, 5, 1], [4, 4, 0, 2]], np.int32)
-    operands = test_load.make_operands(order)
-    names = ["tokens", "targets"]
-    got = run_kernel("tokens_load", operands, names, test_load.ATTRIBUTES, [(0, 1), (1, 4)], "cpu", "cuda", 5)
-    starts = order[2][:, None] * test_load.SEQUENCE + np.arange(test_load.SEQUENCE)
-    for shift, name in enumerate(names):
-        np.testing.assert_array_equal(got[name].reshape(starts.shape), operands["dataset_tokens"][starts + shift])
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("answers", [1, test_load.SEQUENCE])
-def test_labels_are_gathered(answers):
-    """Check tokens and labels of a step's row of the table."""
-    order = np.array([[0, 1, 2, 3], [5, 0, 5, 1], [4, 4, 0, 2]], np.int32)
-    operands = {
-        "dataset_tokens": np.arange(6 * test_load.SEQUENCE, dtype=np.int32),
-        "dataset_labels": -np.arange(6 * answers, dtype=np.int32),
-        "batch_order": order,
-        "tokens": np.empty(4 * test_load.SEQUENCE, np.int32),
-        "targets": np.empty(4 * answers, np.int32),
-    }
-    attributes, names, blocks = {**test_load.ATTRIBUTES, "answers": answers}, ["tokens", "targets"], [(0, 1), (1, 4)]
-    got = run_kernel("labelled_tokens_load", operands, names, attributes, blocks, "cpu", "cuda", 5)
-    for name, source in (("tokens", "dataset_tokens"), ("targets", "dataset_labels")):
-        expected = operands[source].reshape(6, -1)[order[2]]
-        np.testing.assert_array_equal(got[name].reshape(expected.shape), expected)
-    order[2, 1] = 6
-    with pytest.raises(BlockFailure, match="status 2"):
-        run_kernel("labelled_tokens_load", operands, [], attributes, blocks, "cpu", "cuda", 5)
 
 
 @pytest.mark.cxx
@@ -218,21 +155,6 @@ def test_constants_agree_with_the_sources():
     """Check numbers that stand in Python and in CUDA."""
     text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
     assert f"#define ATTENTION_TILE  {token_launches.ATTENTION_TILE}\n" in text
-
-
-@pytest.mark.cxx
-@pytest.mark.parametrize("products", ["cublas", "own"])
-def test_a_bound_plan_trains_on_the_fake_device(products):
-    """Check losses and parameters of two steps of a plan bound to a GPU against the CPU's."""
-    plan = make_plan("gpt2, one block")
-    expected = steps(plan)
-    bound = GpuBoundPlan(plan, device=FakeDevice(1), products=products)
-    fill(bound)
-    with make_executor("gpu_stream", 1) as executor:
-        executor.prepare(bound)
-        executor.run(2)
-    for name in ("losses", *plan.attributes["parameters"]):
-        np.testing.assert_allclose(bound.arrays[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 MODELS = {

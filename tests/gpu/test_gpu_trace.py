@@ -1,7 +1,5 @@
 """Event logs of GPU models on the fake device, whose clock has another origin and another speed than the host's."""
 
-import gzip
-import json
 import time
 
 import numpy as np
@@ -12,15 +10,13 @@ from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.launch_log import LaunchLog
 from forktask.experiments.analysis.losses import COMPUTING, losses_of
 from forktask.experiments.analysis.windows import typical
-from forktask.experiments.commands.main import main
 from forktask.experiments.diagnosis.event_logs import diagnose_log
 from forktask.experiments.diagnosis.gpu_lanes import busy_and_idle
-from forktask.experiments.report.trace_files import write_trace_files
-from forktask.experiments.sampling.event_states import CREATING, WAITING_DEVICE
-from forktask.experiments.sampling.events import COPIES, HOST, STREAM, read_events, write_events
-from forktask.experiments.sampling.models import make_executor, parse_model
-from forktask.experiments.sampling.subject import build
+from forktask.experiments.events.event_states import CREATING, WAITING_DEVICE
+from forktask.experiments.events.events import COPIES, HOST, STREAM, read_events, write_events
 from forktask.experiments.sampling.trace import trace_run
+from forktask.experiments.subjects.models import make_executor, parse_model
+from forktask.experiments.subjects.subject import build
 
 DRIFT = 3e-4
 ITERATIONS = 4
@@ -139,21 +135,6 @@ def test_a_log_that_is_off_records_nothing(device):
         assert not len(executor.workers.events())
 
 
-def test_files_name_the_lanes(logs, tmp_path):
-    """Check that traces, pictures and losses of models of both devices are written, with lanes and bytes."""
-    serial = trace_run(job("serial"))
-    chosen = [logs["gpu_hostload"], logs["gpu_tasks"], serial]
-    said = "\n".join(write_trace_files(tmp_path, chosen, 2))
-    assert "gpu_hostload, 1 stream" in said and "it is the streams' time" in said
-    with gzip.open(tmp_path / "trace.json.gz", "rt") as file:
-        events = json.load(file)["traceEvents"]
-    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {"host", "stream 0", "to device, stream 1", "thread 0"} <= names
-    assert any(event["args"].get("bytes") for event in events if event["name"] == "copying")
-    assert "gpu_hostload to device, stream 1" in (tmp_path / "trace.row").read_text()
-    assert "copies by direction" in (tmp_path / "gantt.txt").read_text()
-
-
 def test_what_keeps_the_device_idle_is_found(logs):
     """Check that times of a step add up to it, and which finding each model has."""
     for model, log in logs.items():
@@ -163,13 +144,3 @@ def test_what_keeps_the_device_idle_is_found(logs):
             assert finding.cost_s >= 0 and finding.text.endswith(".")
     kinds = {model: {finding.kind for finding in diagnose_log(log)} for model, log in logs.items()}
     assert "launches" in kinds["gpu_forkjoin"] and "copies" in kinds["gpu_offload"]
-
-
-def test_the_command_refuses_what_it_cannot_do(monkeypatch, capsys, tmp_path):
-    """Check one sentence where there is no GPU, and where a cause of outliers is to be injected."""
-    out = ["--out", str(tmp_path / "out")]
-    assert main(["trace", "--models", "gpu_stream", *out]) == 2
-    assert "GPU" in capsys.readouterr().err and not (tmp_path / "out").exists()
-    monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
-    assert main(["trace", "--device", "gpu", "--inject", "preemption", *out]) == 2
-    assert "injected into models of the CPU" in capsys.readouterr().err

@@ -33,7 +33,7 @@ from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Dropout
 from forktask.cython_src.plan.model import Plan
-from forktask.experiments.sampling.models import built_models, make_executor
+from forktask.experiments.subjects.models import built_models, make_executor
 
 STEPS, BATCHES, RATE = 3, 2, 0.02
 GUARD_BYTES = 4096

@@ -14,7 +14,7 @@ import time
 import numpy as np
 from tasking.test_random_graphs import SPECS
 
-from forktask.experiments.sampling.models import MODELS
+from forktask.experiments.subjects.models import MODELS
 from tasking import hash_kernels, random_graphs, random_plans
 from tasking import test_executor as check
 

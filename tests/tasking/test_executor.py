@@ -1,17 +1,12 @@
 """The task executors against serial order."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tasking.random_plans import kinds_plan, random_plan, shared_plan
+from tasking.random_plans import kinds_plan, random_plan
 
-from forktask.cython_src.binding.bind import BlockFailure, Workers, bind
-from forktask.cython_src.errors import UsageError
+from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, commutative, update
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor, TasksExecutor
@@ -116,51 +111,6 @@ def test_all_access_kinds_equal_serial_order(make):
         executor.close()
 
 
-@pytest.mark.usefixtures("hash_kernel")
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
-def test_shared_memory_equals_full_memory(make):
-    """Check plans whose buffers overlay each other: the added dependences keep tenants apart."""
-    for num_threads in (1, 2, 5):
-        with make(num_threads) as executor:
-            for seed in range(40):
-                expected = serial_content(shared_plan(seed, "full"), [(5,)])
-                bound = bind(shared_plan(seed))
-                executor.prepare(bound)
-                executor.run(5)
-                assert_same(content(bound, executor), expected)
-
-
-@pytest.mark.usefixtures("hash_kernel")
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
-def test_a_failing_block_stops_the_run(make):
-    """Check that the failure names task and iteration, and that the executor stays usable."""
-    plan = random_plan(11, num_loops=5, fail=(3, 4))
-    with make(3) as executor:
-        bound = bind(plan)
-        executor.prepare(bound)
-        with pytest.raises(BlockFailure, match="failed in iteration 3 with status 7") as failure:
-            executor.run(1000)
-        assert failure.value.task_name == plan.task_name(4)
-        for array in bound.arrays.values():
-            array.fill(0)
-        executor.run(50, 4)
-        assert_same(content(bound, executor), serial_content(plan, [(50, 4)]))
-
-
-@pytest.mark.parametrize(
-    ("make", "option"),
-    [
-        (lambda: TasksExecutor(1, taskwait="never"), "taskwait"),
-        (lambda: TaskGraphExecutor(1, barrier="none"), "barrier"),
-        (lambda: TaskIterExecutor(1, placement="magic"), "placement"),
-    ],
-)
-def test_unknown_options_are_refused(make, option):
-    """Check that the option is named."""
-    with pytest.raises(UsageError, match=option):
-        make()
-
-
 def test_the_wait_policy_of_openmp_steers_idle_workers(monkeypatch):
     """Check that both runtimes spin or sleep alike: OMP_WAIT_POLICY decides, else whether CPUs are short."""
     from forktask.tasking.executor import default_spin_ns
@@ -199,32 +149,3 @@ def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
         events = executor.workers.events()
     starts = [events["task"][events["iteration"] == k] for k in range(200)]
     assert any(tasks[1] >= 4 for tasks in starts)
-
-
-REAL_TIME = """
-import os, statistics, time
-from contextlib import suppress
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.sampling.models import make_executor
-
-with suppress(PermissionError):  # then the usual policy shows no more than that nothing is broken
-    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-times = []
-with make_executor("taskgraph", len(os.sched_getaffinity(0))) as executor:
-    executor.prepare(bind(task_bench("stencil_1d", 4, 4)))
-    for _ in range(30):
-        start = time.perf_counter()
-        executor.run(1)
-        times.append(time.perf_counter() - start)
-    print(statistics.median(times) / (executor._team.spin_ns / 1e9))
-"""
-
-
-def test_threads_under_a_real_time_policy_let_the_caller_go_on():
-    """Check that a run takes less than half of the time for which idle workers spin on every CPU."""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "active"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", REAL_TIME], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert float(done.stdout) < 0.5

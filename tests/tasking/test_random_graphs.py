@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from kinds import LONG
-from tasking.random_graphs import as_code, check, draw, record
+from tasking.random_graphs import check, draw, record
 
 from forktask.cython_src.binding.checks import check_orders
 from forktask.cython_src.graphs.joined_loops import join_tasks
-from forktask.experiments.sampling.models import MODELS, built_models
+from forktask.experiments.subjects.models import MODELS, built_models
 
 GRAPHS = 400 if LONG else 24
 PARTS = 8  # that run side by side
@@ -75,27 +75,3 @@ def test_an_access_that_is_not_declared_is_found():
                 break
         check_orders(record(drawn)[0].bind(), num_orders=5, tolerance=0.0)
     assert found >= tried // 2 > 0
-
-
-def test_a_failure_prints_the_graph_as_code():
-    """Check that the printed program records the same tasks."""
-    for seed in range(4):
-        drawn = draw(seed)
-        made: dict = {}
-        exec(as_code(drawn), made)
-        expected = record(drawn)[0].plan()
-        plan = made["graph"].plan()
-        assert [loop.blocks for loop in plan.loops] == [loop.blocks for loop in expected.loops]
-        assert np.array_equal(plan.accesses.access_kind, expected.accesses.access_kind)
-
-
-def test_a_wrong_result_names_model_and_graph(monkeypatch):
-    """Check the message: model, threads, array, program."""
-    drawn = draw(1)
-    found = {"serial": {"cells": np.zeros(1)}, "taskiter": {"cells": np.ones(1)}}
-    monkeypatch.setattr("tasking.random_graphs.run_as_recorded", lambda *_: found["serial"])
-    monkeypatch.setattr("tasking.random_graphs.run", lambda drawn, model, *_: found[model])
-    with pytest.raises(AssertionError) as caught:
-        check(drawn, [("taskiter", 3)])
-    assert "taskiter on 3 threads" in str(caught.value) and "cells" in str(caught.value)
-    assert as_code(drawn) in str(caught.value)

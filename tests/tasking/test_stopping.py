@@ -1,11 +1,9 @@
 """Errors, interrupts, sleeping: how runs of the task executors end and what idle threads cost."""
 
 import dataclasses
-import time
 
 import numpy as np
 import pytest
-from interrupts import stop_by_ctrl_c
 from tasking.random_plans import random_plan
 from tasking.test_executor import EXECUTORS, assert_same, content, serial_content
 
@@ -13,7 +11,7 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
 from forktask.tasking.executor import TaskIterExecutor
-from forktask.tasking.team import StuckGraph
+from forktask.tasking.runtimes import StuckGraph
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 ONE_OF_EACH = ["tasks-none", "taskgraph-stealing", "taskiter-stealing", "taskiter-partitioned"]
@@ -36,58 +34,6 @@ def columns_plan(width, steps, work, kernel_iteration=(-1, -1)):
     return builder.build()
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.parametrize("num_threads", [2, 4])
-def test_ctrl_c_stops_a_run(name, num_threads):
-    """Check KeyboardInterrupt with tasks of about a millisecond, and that the executor stays usable."""
-    plan = columns_plan(8, 4, 700_000)
-    with EXECUTORS[name](num_threads) as executor:
-        bound = bind(plan)
-        executor.prepare(bound)
-        stop_by_ctrl_c(executor)
-        for array in bound.arrays.values():
-            array.fill(0)
-        executor.run(1)
-        assert_same(content(bound, executor), serial_content(plan, [(1,)]))
-
-
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_python_kernels_run_on_all_executors(name):
-    """Check NumPy targets, whose blocks take the GIL on plain threads, and the exception that becomes the cause."""
-    from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
-    from forktask.cython_src.kernels.kernel_table import get
-
-    def add_one(operands, attributes, bounds, iteration):
-        if iteration == attributes["raise_in"]:
-            raise ValueError("as asked")
-        operands["out"][bounds["i"]] += 1
-
-    try:
-        get("test_add_one")
-    except ValueError:
-        register(
-            KernelSpec(name="test_add_one", operands=("out",), integers=("raise_in",), bounds=("i",), reference=add_one)
-        )
-    builder = PlanBuilder("python")
-    builder.buffer("out", (6,), role="statistic")
-    for loop in range(3):
-        builder.loop(
-            f"loop{loop}",
-            "test_add_one",
-            {"out": "out"},
-            [Block((i,), (update("out", (i, i + 1)),)) for i in range(6)],
-            attributes={"raise_in": 50},
-        )
-    bound = bind(builder.build(), target="numpy")
-    with EXECUTORS[name](3) as executor:
-        executor.prepare(bound)
-        executor.run(20)
-        np.testing.assert_array_equal(bound.arrays["out"], 60)
-        with pytest.raises(BlockFailure, match="in iteration 50") as failure:
-            executor.run(100)
-        assert isinstance(failure.value.__cause__, ValueError)
-
-
 @pytest.mark.parametrize("placement", ["stealing"])
 def test_the_watchdog_reports_a_stuck_graph(placement):
     """Check that a counter that never comes to zero ends in an error with the state, and that the executor survives."""
@@ -102,14 +48,6 @@ def test_the_watchdog_reports_a_stuck_graph(placement):
             executor.run(5)
         executor.prepare(bound, graph)
         executor.run(5)
-
-
-@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
-def test_the_watchdog_leaves_long_tasks_alone(placement):
-    """Check that a task that takes longer than the watchdog waits is no stuck graph."""
-    with TaskIterExecutor(2, watchdog_s=0.05, placement=placement) as executor:
-        executor.prepare(bind(columns_plan(1, 1, 200_000_000)))
-        executor.run(1)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -139,30 +77,6 @@ def test_sleepers_are_woken(name):
             executor.prepare(bound)
             executor.run(iterations)
             assert_same(content(bound, executor), serial_content(tested, [(iterations,)]))
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_idle_threads_use_no_cpu(name):
-    """Check CPU time: threads without work, within a run and between runs, sleep."""
-    plan = columns_plan(
-        1, 4, 10_000_000
-    )  # a chain of tasks, each some 10 ms and more: nothing for three of four threads
-    serial = bind(plan)
-    with EXECUTORS[name](1) as executor:
-        executor.prepare(serial)
-        start = time.process_time()
-        executor.run(4)
-        alone = time.process_time() - start
-    with EXECUTORS[name](4) as executor:
-        executor.prepare(bind(plan))
-        start = time.process_time()
-        executor.run(4)
-        together = time.process_time() - start
-        time.sleep(0.01)
-        start, began = time.process_time(), time.monotonic()
-        time.sleep(0.2)
-        assert time.process_time() - start < 0.02 * (time.monotonic() - began)
-    assert together < 1.5 * alone
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

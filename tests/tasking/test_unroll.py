@@ -9,9 +9,7 @@ from tasking.test_closure import order_of, repeated, unrolled_order
 from tasking.test_executor import assert_same, content, run_serial, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
-from forktask.cython_src.binding.checks import check_accesses, check_orders
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import Block, read, update, write
@@ -111,26 +109,6 @@ def test_slots_let_loading_run_ahead():
             assert_same({"state": bound.arrays["state"]}, serial_content(prefetch_plan(), [(9,)]))
 
 
-def test_a_network_unrolled_with_slots():
-    """Check the small network: random orders of two steps with two input slots, and seven steps on two threads."""
-    plan = lower("cifar10_cnn", batch=16, granularity="images=16")
-    inputs = {b.name: 2 for b in plan.buffers.values() if b.role == "input"}
-    assert inputs
-    bound = bind(unroll(plan, 2, inputs))
-    initialise(bound, 1)
-    check_orders(bound, num_orders=4, num_replays=2)
-    losses = []
-    for options in ({}, {"unroll": 3, "slots": 2}):
-        bound = bind(plan)
-        initialise(bound, 1)
-        with TaskIterExecutor(2, **options) as executor:
-            executor.prepare(bound)
-            executor.run(7)
-        losses.append({name: bound.view(name).copy() for name in plan.attributes["parameters"]})
-    for name, array in losses[0].items():
-        np.testing.assert_array_equal(array, losses[1][name])
-
-
 def test_failures_and_events_name_tasks_of_the_plan():
     """Check that copies of a task count as the task: in the log and in the failure."""
     plan = random_plan(11, num_loops=5, fail=(7, 4))
@@ -144,18 +122,3 @@ def test_failures_and_events_name_tasks_of_the_plan():
         with pytest.raises(BlockFailure, match="failed in iteration 7 with status 7") as failure:
             executor.run(100)
         assert failure.value.task_name == plan.task_name(4)
-
-
-def test_what_cannot_be_is_refused():
-    """Check the messages."""
-    plan = prefetch_plan()
-    with pytest.raises(UsageError, match="unroll must be at least 1"):
-        unroll(plan, 0)
-    with pytest.raises(UsageError, match="only transient buffers"):
-        unroll(plan, 2, {"state": 2})
-    with pytest.raises(UsageError, match="slots must not exceed"):
-        TaskIterExecutor(1, slots=2)
-    with TaskIterExecutor(1, unroll=2) as executor:
-        executor.prepare(bind(plan))
-        with pytest.raises(UsageError, match="not negative|must be multiples|negative"):
-            executor.run(-1)

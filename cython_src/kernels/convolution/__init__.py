@@ -1,1 +1,1 @@
-"""Convolutions: direct, im2col and Winograd, with images or channels in the vector lanes."""
+"""Convolutions: direct and Winograd, with images or channels in the vector lanes."""

@@ -32,7 +32,7 @@ FORWARD, DATA, WEIGHTS = 0, 1, 2
 ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 # Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_convolution.pyx.
-COMPARED = ("im2col", "if", "if_blocked", "pad", "pad_blocked")
+COMPARED = ("if", "if_blocked", "pad", "pad_blocked")
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])

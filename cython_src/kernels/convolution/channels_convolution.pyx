@@ -16,11 +16,10 @@ from elementwise_c cimport *
 from norm_c cimport *
 
 from ..maps.channels cimport clear_channel_halo, image_size, pixel, row_size, set_block, set_plane
-from .channels_geometry cimport (
-    Convolution, Loops, WinogradLoops, convolution_of, divide, panel_inputs, read_tile, winograd_side)
 from .channels_sizes cimport (
-    COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, CopiedScratch, Method, WinogradScratch, convolution_scratch,
-    copied_channels, copied_scratch, flat_groups, list_groups, method_of, pack_index, pack_scratch, winograd_scratch)
+    COPIED, FLAT, MAX_PANELS, MAX_TAPS, WINOGRAD_PANELS, Convolution, CopiedScratch, Loops, Method, WinogradLoops,
+    WinogradScratch, convolution_of, convolution_scratch, copied_channels, copied_scratch, divide, flat_groups,
+    list_groups, method_of, pack_index, pack_scratch, panel_inputs, read_tile, winograd_scratch, winograd_side)
 
 from functools import partial
 

@@ -7,19 +7,11 @@
 #define LINE 16 /* floats of a cache line */
 
 /* Registers: `groups` x 4 pixels x `vectors` sums, one column vector of b each, one broadcast. */
-#if MICRO_ISA == AVX512
-#define PANEL_VECTORS 2 /* vectors of columns at a time: two panels */
-#define WIDE_GROUPS   3 /* groups at a time with them */
-#define NARROW        1
-#define NARROW_GROUPS 6
-#define OUTER_ROWS    8
-#else
-#define PANEL_VECTORS 2
-#define WIDE_GROUPS   1
-#define NARROW        2
-#define NARROW_GROUPS 1
-#define OUTER_ROWS    4
-#endif
+#define PANEL_VECTORS 2                  /* vectors of columns at a time: of AVX-512 two panels */
+#define WIDE_GROUPS   BY_ISA(1, 1, 1, 3) /* groups at a time with them */
+#define NARROW        BY_ISA(2, 2, 2, 1)
+#define NARROW_GROUPS BY_ISA(1, 1, 1, 6)
+#define OUTER_ROWS    BY_ISA(4, 4, 4, 8)
 
 /* Sums of a tile, by pixel and vector, to their places: through memory, so that the sums above stay in registers. */
 INLINE void store_tile(const ProductTask *t, const PixelGroup *g, const int groups, int column, const int vectors,
@@ -114,12 +106,10 @@ static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int colum
     int g = 0;
     for (; g + WIDE_GROUPS <= t->num_groups; g += WIDE_GROUPS)
         product_tile(t, t->groups + g, WIDE_GROUPS, column, PANEL_VECTORS, input, NEXT(WIDE_GROUPS));
-#if WIDE_GROUPS > 1
-    if (t->num_groups - g == 2)
+    if (WIDE_GROUPS > 1 && t->num_groups - g == 2)
         product_tile(t, t->groups + g, 2, column, PANEL_VECTORS, input, NULL);
-    else if (t->num_groups - g == 1)
+    else if (WIDE_GROUPS > 1 && t->num_groups - g == 1)
         product_tile(t, t->groups + g, 1, column, PANEL_VECTORS, input, NULL);
-#endif
 }
 
 #if NARROW != PANEL_VECTORS
@@ -205,12 +195,8 @@ static void outer(const OuterTask *t)
         if (t->width == 2 * LANES)
             wide_outer(t, m, m < 2 * OUTER_ROWS ? &t->ahead[m / OUTER_ROWS] : NULL);
         else
-#if VL < LANES
             for (int column = 0; column < LANES; column += 2 * VL)
-                outer_tile(t, m, OUTER_ROWS, column, 2, LANES, NULL, 0);
-#else
-            outer_tile(t, m, OUTER_ROWS, 0, 1, LANES, NULL, 0);
-#endif
+                outer_tile(t, m, OUTER_ROWS, column, smaller(2, REGISTERS), LANES, NULL, 0);
     }
     for (; m + 4 <= t->m; m += 4)
         for (int column = 0; column < t->width; column += VL)

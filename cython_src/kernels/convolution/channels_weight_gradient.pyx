@@ -8,10 +8,9 @@ from libc.string cimport memcpy, memset
 from convolution_c cimport *
 
 from ..maps.channels cimport image_size, pixel, row_size
-from .channels_geometry cimport Convolution, Loops, WinogradLoops, convolution_of, panel_inputs, read_tile
 from .channels_sizes cimport (
-    MAX_PANELS, WeightScratch, WinogradWeightScratch, piece_inputs, piece_outputs, weight_gradient_scratch,
-    weight_scratch, winograd_weight_scratch)
+    MAX_PANELS, Convolution, Loops, WeightScratch, WinogradLoops, WinogradWeightScratch, convolution_of, panel_inputs,
+    piece_inputs, piece_outputs, read_tile, weight_gradient_scratch, weight_scratch, winograd_weight_scratch)
 
 from ..interface.arguments import GEOMETRY, channels_attributes, struct_of
 from ..interface.kernel_spec import KernelSpec, lengths, register

@@ -21,14 +21,8 @@ typedef struct LanesAlgorithmsLoops {
     void (*plain)(const ConvTask *task, const Extent *exist);
     /* A tile of outputs in registers; bounds are tested at every tap and pixel. */
     void (*tested)(const ConvTask *task, const Extent *exist);
-    /* out[(c * 25 + tap)][y][x] = pixel under the tap, `rows` x `columns` of each. */
-    void (*copy_taps)(const float *in, ptrdiff_t in_channel, ptrdiff_t in_row, int channels, int rows, int columns,
-                      float *out);
-    /* Product of weights and what copy_taps made: `in` of the task, in_row = columns * LANES. */
-    void (*product)(const ConvTask *task);
     void (*gradient_plain)(const WeightGradientTask *task, const Extent *exist);  /* one tap at a time */
     void (*gradient_tested)(const WeightGradientTask *task, const Extent *exist); /* a tile of taps in registers */
-    void (*gradient_product)(const WeightGradientTask *task);                     /* `x` is what copy_taps made */
 } LanesAlgorithmsLoops;
 
 #endif

@@ -1,26 +1,10 @@
-/* Inner loops of convolutions, see kernels/convolution/lanes_loops.h. Compiled once per instruction set; MICRO_ISA selects
+/* Inner loops of convolutions, see kernels/convolution/lanes_loops.h. Compiled once per instruction set; BY_ISA selects
  * vector width and tiles. */
 #include "lanes_loops.h"
 #include "cython_src/kernels/simd/vectors.h"
 
-#if MICRO_ISA == AVX512
-#define MAX_R      5 /* output channels in a tile */
-#define WIDE_TILES 1 /* tiles of several vectors: 32 registers hold 5 x 5 accumulators, inputs and a weight */
-#define GRAD_R     5 /* output channels in a tile of the weight gradient, each with five accumulators */
-#elif MICRO_ISA == AVX2
-#define MAX_R      5
-#define WIDE_TILES 0
-#define GRAD_R     2
-#else
-#if defined(__aarch64__)
-#define MAX_R  5
-#define GRAD_R 4
-#else
-#define MAX_R  2 /* sixteen registers: 2 x 4 accumulators */
-#define GRAD_R 2
-#endif
-#define WIDE_TILES 0
-#endif
+#define MAX_R  BY_ISA(2, 5, 5, 5) /* output channels in a tile; with sixteen registers 2 x 4 accumulators */
+#define GRAD_R BY_ISA(2, 4, 2, 5) /* output channels in a tile of the weight gradient, each with five accumulators */
 
 /* ---- convolution: one tile of R channels x VY rows x VX vectors, all constants after inlining ---- */
 
@@ -69,74 +53,44 @@ typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const f
     {                                                                                                         \
         conv_tile(t, R, VY, VX, PIXEL, FLIP, in, w, bias, out);                                               \
     }
-#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                                                          \
-    CONV_INSTANCE(1, VY, VX, PIXEL, FLIP)                                                                            \
-    CONV_INSTANCE(2, VY, VX, PIXEL, FLIP)                                                                            \
-    CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)                                                                        \
-    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = {conv_1_##VY##_##VX##_##PIXEL##_##FLIP, \
-                                                                              conv_2_##VY##_##VX##_##PIXEL##_##FLIP, \
-                                                                              CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)};
-#if MAX_R == 5
-#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP) \
-    CONV_INSTANCE(3, VY, VX, PIXEL, FLIP)         \
-    CONV_INSTANCE(4, VY, VX, PIXEL, FLIP) CONV_INSTANCE(5, VY, VX, PIXEL, FLIP)
-#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP) \
-    conv_3_##VY##_##VX##_##PIXEL##_##FLIP, conv_4_##VY##_##VX##_##PIXEL##_##FLIP, conv_5_##VY##_##VX##_##PIXEL##_##FLIP
-#else
-#define CONV_LARGE_INSTANCES(VY, VX, PIXEL, FLIP)
-#define CONV_LARGE_NAMES(VY, VX, PIXEL, FLIP)
-#endif
+#define CONV_NAME(R, VY, VX, PIXEL, FLIP) conv_##R##_##VY##_##VX##_##PIXEL##_##FLIP,
+#define CONV_INSTANCES(VY, VX, PIXEL, FLIP)                                    \
+    EACH_TO(MAX_R, CONV_INSTANCE, VY, VX, PIXEL, FLIP)                         \
+    static const ConvTile conv_tiles_##VY##_##VX##_##PIXEL##_##FLIP[MAX_R] = { \
+        EACH_TO(MAX_R, CONV_NAME, VY, VX, PIXEL, FLIP)};
 #define CONV_SHAPE(VY, VX)        \
     CONV_INSTANCES(VY, VX, 16, 0) \
     CONV_INSTANCES(VY, VX, 16, 1) \
     CONV_INSTANCES(VY, VX, 1, 0)  \
     CONV_INSTANCES(VY, VX, 1, 1)
 
-CONV_SHAPE(1, 1)
-#if WIDE_TILES
-CONV_SHAPE(1, 2)
-CONV_SHAPE(1, 4)
-CONV_SHAPE(1, 5)
-CONV_SHAPE(2, 1)
-CONV_SHAPE(2, 2)
-CONV_SHAPE(4, 1)
+/* A tile for a rest of `rows` x `vectors`: SHAPE(when, rows that it covers, vectors). 32 wide registers hold 5 x 5
+ * accumulators, inputs and a weight. */
+#if MICRO_ISA == AVX512
+#define SHAPES(SHAPE)                          \
+    SHAPE(vectors == 5 || vectors == 10, 1, 5) \
+    SHAPE(vectors >= 4, 1, 4)                  \
+    SHAPE(vectors >= 2 && rows >= 2, 2, 2)     \
+    SHAPE(vectors >= 2, 1, 2)                  \
+    SHAPE(rows >= 4, 4, 1)                     \
+    SHAPE(rows >= 2, 2, 1)                     \
+    SHAPE(1, 1, 1)
+#else
+#define SHAPES(SHAPE) SHAPE(1, 1, 1)
 #endif
+#define DEFINE_SHAPE(WHEN, VY, VX) CONV_SHAPE(VY, VX)
+SHAPES(DEFINE_SHAPE)
 
-#define PICK(VY, VX)                                                                   \
-    (pixel == 1 ? (flip ? conv_tiles_##VY##_##VX##_1_1 : conv_tiles_##VY##_##VX##_1_0) \
-                : (flip ? conv_tiles_##VY##_##VX##_16_1 : conv_tiles_##VY##_##VX##_16_0))
-
-/* Tile for a rest of `rows` x `vectors`: how many rows and vectors it covers. */
 static const ConvTile *choose_tiles(int rows, int vectors, int pixel, int flip, int *vy, int *vx)
 {
-#if WIDE_TILES
-    if (vectors == 5 || vectors == 10) {
-        *vy = 1, *vx = 5;
-        return PICK(1, 5);
+#define CHOOSE_SHAPE(WHEN, VY, VX)                                                                  \
+    if (WHEN) {                                                                                     \
+        *vy = VY, *vx = VX;                                                                         \
+        return pixel == 1 ? (flip ? conv_tiles_##VY##_##VX##_1_1 : conv_tiles_##VY##_##VX##_1_0)    \
+                          : (flip ? conv_tiles_##VY##_##VX##_16_1 : conv_tiles_##VY##_##VX##_16_0); \
     }
-    if (vectors >= 4) {
-        *vy = 1, *vx = 4;
-        return PICK(1, 4);
-    }
-    if (vectors >= 2 && rows >= 2) {
-        *vy = 2, *vx = 2;
-        return PICK(2, 2);
-    }
-    if (vectors >= 2) {
-        *vy = 1, *vx = 2;
-        return PICK(1, 2);
-    }
-    if (rows >= 4) {
-        *vy = 4, *vx = 1;
-        return PICK(4, 1);
-    }
-    if (rows >= 2) {
-        *vy = 2, *vx = 1;
-        return PICK(2, 1);
-    }
-#endif
-    *vy = 1, *vx = 1;
-    return PICK(1, 1);
+    SHAPES(CHOOSE_SHAPE)
+    return NULL;
 }
 
 static int tile_channels(int n)
@@ -213,25 +167,10 @@ typedef void (*GradientTile)(const WeightGradientTask *, const float *, const fl
     {                                                                                                            \
         gradient_tile(t, R, PIXEL, dy, x, out);                                                                  \
     }
-#define GRADIENT_PAIR(R) GRADIENT_INSTANCE(R, 1) GRADIENT_INSTANCE(R, 16)
-GRADIENT_PAIR(1)
-GRADIENT_PAIR(2)
-#if GRAD_R > 2
-GRADIENT_PAIR(3)
-GRADIENT_PAIR(4)
-#endif
-#if GRAD_R > 4
-GRADIENT_PAIR(5)
-#endif
-static const GradientTile gradient_tiles[GRAD_R][2] = {
-    {gradient_1_1, gradient_1_16}, {gradient_2_1, gradient_2_16},
-#if GRAD_R > 2
-    {gradient_3_1, gradient_3_16}, {gradient_4_1, gradient_4_16},
-#endif
-#if GRAD_R > 4
-    {gradient_5_1, gradient_5_16},
-#endif
-};
+#define GRADIENT_PAIR(R, _)  GRADIENT_INSTANCE(R, 1) GRADIENT_INSTANCE(R, 16)
+#define GRADIENT_NAMES(R, _) {gradient_##R##_1, gradient_##R##_16},
+EACH_TO(GRAD_R, GRADIENT_PAIR, _)
+static const GradientTile gradient_tiles[GRAD_R][2] = {EACH_TO(GRAD_R, GRADIENT_NAMES, _)};
 
 static void weight_gradient(const WeightGradientTask *t)
 {

@@ -66,28 +66,22 @@ static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stor
 /* ---- algorithms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
 
 /* Positions in algorithms.COMPARED. */
-enum { ALGORITHM_IM2COL, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
+enum { ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
 
-#define PAIR_ROWS 2  /* rows of outputs at a time, of im2col's copies too */
+#define PAIR_ROWS 2  /* rows of outputs at a time */
 #define PAD_ROWS  16 /* rows of outputs whose inputs are copied between zeros at a time */
 
 /* Rows of results for which inputs are copied at a time; all `rows` where none are. */
 static inline int algorithm_rows(int algorithm, int rows)
 {
-    return algorithm == ALGORITHM_IM2COL ? lanes_smaller(rows, PAIR_ROWS)
-           : algorithm >= ALGORITHM_PAD  ? lanes_smaller(rows, PAD_ROWS)
-                                         : rows;
+    return algorithm >= ALGORITHM_PAD ? lanes_smaller(rows, PAD_ROWS) : rows;
 }
 
 /* Copied inputs of `channels` channels for `rows` rows of `width` results. */
 static inline ptrdiff_t algorithm_copies(int algorithm, int channels, int width, int rows)
 {
     const ptrdiff_t n = algorithm_rows(algorithm, rows);
-    if (algorithm == ALGORITHM_IM2COL)
-        return channels * TAPS * n * width * LANES;
-    if (algorithm >= ALGORITHM_PAD)
-        return channels * (n + KERNEL - 1) * (width + KERNEL - 1) * LANES;
-    return 0;
+    return algorithm >= ALGORITHM_PAD ? channels * (n + KERNEL - 1) * (width + KERNEL - 1) * LANES : 0;
 }
 
 /* From one channel's results to the next: odd vectors, as above. */

@@ -202,13 +202,8 @@ INLINE void multiply_tile(const WinogradProduct *t, const int R, const int V, co
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int i = 0; i < V; i++) store(m + r * t->m_out + i * VL, acc[r][i]);
 }
 
-#if MICRO_ISA == AVX512 || defined(__aarch64__)
 #define PRODUCT_R 5
-#define PRODUCT_V 4
-#else
-#define PRODUCT_R 5
-#define PRODUCT_V 2
-#endif
+#define PRODUCT_V BY_ISA(2, 4, 2, 4)
 
 typedef void (*ProductTile)(const WinogradProduct *, const float *, const float *, float *);
 #define PRODUCT_INSTANCE(R, V)                                                                        \
@@ -216,23 +211,11 @@ typedef void (*ProductTile)(const WinogradProduct *, const float *, const float 
     {                                                                                                 \
         multiply_tile(t, R, V, u, v, m);                                                              \
     }
-#define PRODUCT_INSTANCES(V) \
+#define PRODUCT_INSTANCES(V, _) \
     PRODUCT_INSTANCE(1, V) PRODUCT_INSTANCE(2, V) PRODUCT_INSTANCE(3, V) PRODUCT_INSTANCE(4, V) PRODUCT_INSTANCE(5, V)
-#define PRODUCT_NAMES(V) {product_1_##V, product_2_##V, product_3_##V, product_4_##V, product_5_##V}
-PRODUCT_INSTANCES(1)
-PRODUCT_INSTANCES(2)
-#if PRODUCT_V == 4
-PRODUCT_INSTANCES(3)
-PRODUCT_INSTANCES(4)
-#endif
-static const ProductTile product_tiles[PRODUCT_V][PRODUCT_R] = {
-    PRODUCT_NAMES(1),
-    PRODUCT_NAMES(2),
-#if PRODUCT_V == 4
-    PRODUCT_NAMES(3),
-    PRODUCT_NAMES(4),
-#endif
-};
+#define PRODUCT_NAMES(V, _) {product_1_##V, product_2_##V, product_3_##V, product_4_##V, product_5_##V},
+EACH_TO(PRODUCT_V, PRODUCT_INSTANCES, _)
+static const ProductTile product_tiles[PRODUCT_V][PRODUCT_R] = {EACH_TO(PRODUCT_V, PRODUCT_NAMES, _)};
 
 /* Channels of the next tile: as even as can be. */
 static int product_channels(int n)

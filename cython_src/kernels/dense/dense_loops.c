@@ -6,13 +6,7 @@
 #include <string.h>
 
 /* Outputs, or features of the data gradient, that are summed at a time in the lane layout, in registers. */
-#if MICRO_ISA == AVX512
-#define FC_R 5
-#elif MICRO_ISA == AVX2 || defined(__aarch64__)
-#define FC_R 3
-#else
-#define FC_R 1
-#endif
+#define FC_R BY_ISA(1, 3, 3, 5)
 
 /* R outputs; even and odd features in sums of their own. */
 INLINE void fc_forward_tile(const float *x, const float *w, const float *bias, float *out, int features, const int R)

@@ -1,4 +1,5 @@
-"""Element-wise layers: activations, dropout and sums, forward and backward.
+"""Element-wise layers: activations, dropout and sums, forward and backward; filling and combining the private copies of
+reductions, whose loops reductions.py makes.
 
 With the channels in the vector lanes activations are "none", "relu" and "relu6"; their
 backward needs the result alone.
@@ -22,6 +23,7 @@ from ..interface.arguments import BOX, LANES_BOX, channels_attributes, map_attri
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.channels import activate, inside, passes, write_block
 from ..maps.lanes import box, clear_box_halo, interior
+from ...plan.reductions import MAX_GROUPS
 from .gelu import gelu, gelu_derivative
 
 
@@ -272,3 +274,54 @@ register(KernelSpec("tokens_relu_backward", ("gradient", "activations", "output"
                     _tokens_relu_backward_reference, <uintptr_t> &tokens_relu_backward))
 register(KernelSpec("tokens_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
                     _tokens_add_reference, <uintptr_t> &tokens_add))
+
+
+# --- reductions ------------------------------------------------------------------------------------------------------
+
+
+cdef int fill(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The neutral element of the operation."""
+    cdef reduction_fill_args a = read_reduction_fill(args, block)
+    fill_region[a.dtype](a.out, a.bounds, a.n1, a.n2, a.n3, a.operation)
+    return 0
+
+
+cdef int combine(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """out = ((out + copy0) + copy1) + ..., or another operation."""
+    cdef reduction_fill_args a = read_reduction_fill(args, block)  # the same, and copies behind `out`
+    cdef Py_ssize_t copy
+    for copy in range(a.copies):
+        combine_regions[a.dtype](a.out, (<const KernelArgs *> args).operand[1 + copy], a.bounds, a.n1, a.n2, a.n3,
+                                 a.operation)
+    return 0
+
+
+_OPERATIONS = (np.add, np.multiply, np.minimum, np.maximum)
+
+
+def _region(array, attributes, bounds):
+    """The box of an array, as a view with four dimensions."""
+    whole = array.reshape(-1, attributes["n1"], attributes["n2"], attributes["n3"])
+    return whole[tuple(slice(bounds[f"start{d}"], bounds[f"stop{d}"]) for d in range(4))]
+
+
+def _fill_reference(operands, attributes, bounds, iteration):
+    dtype = operands["out"].dtype
+    limits = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    _region(operands["out"], attributes, bounds)[...] = (0, 1, limits[1], limits[0])[attributes["operation"]]
+
+
+def _combine_reference(operands, attributes, bounds, iteration):
+    out = _region(operands["out"], attributes, bounds)
+    for copy in range(attributes["copies"]):
+        _OPERATIONS[attributes["operation"]](out, _region(operands[f"copy{copy}"], attributes, bounds), out=out)
+
+
+_BOUNDS = tuple(f"{end}{d}" for d in range(4) for end in ("start", "stop"))
+register(KernelSpec(
+    "reduction_fill", ("out",), ("dtype", "operation", "n1", "n2", "n3", "copies?"), (), _BOUNDS, _fill_reference,
+    <uintptr_t> &fill, instruction_sets=False))
+register(KernelSpec(
+    "reduction_combine", ("out", *(f"copy{i}?" for i in range(MAX_GROUPS))),
+    ("dtype", "operation", "n1", "n2", "n3", "copies"), (), _BOUNDS, _combine_reference, <uintptr_t> &combine,
+    instruction_sets=False))

@@ -78,7 +78,7 @@ def header(path: Path, root: Path) -> str:
     lines = declared(path)
     result = f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
     tables = (root / "cython_src/kernels/simd/micro_kernels.h").read_text()
-    for struct, name in re.findall(r"const struct (\w+) \*(\w+);", tables):
+    for struct, name in re.findall(r"TABLE\((\w+), (\w+)\) *\\?\n", tables):
         if f"ctypedef struct {struct}:" in lines:
             result += TABLE.format(struct=struct, name=name)
     return result
@@ -146,7 +146,7 @@ def kernel(spec: SimpleNamespace) -> str:
 def folder(name: str, files: list[Path], root: Path) -> str:
     """Return the whole .pxd file of a folder."""
     # Headers for inner loops alone are no business of Cython's.
-    skipped = re.compile("INLINE|MICRO_ISA|Micro")
+    skipped = re.compile("INLINE|BY_ISA|MICRO_ISA|Micro")
     headers = [file for file in files if file.suffix == ".h" and not skipped.search(file.read_text())]
     used = {other for file in headers for other in re.findall(r'#include "cython_src/kernels/(\w+)/', file.read_text())}
     used |= {"maps"} if name not in ("maps", "simd") else set()

@@ -15,26 +15,17 @@
 #define PANEL_COLUMNS (PANEL_VECTORS * VL)
 
 /* Registers: the sums, a row of the panel, one broadcast. */
-#if MICRO_ISA == AVX512
-#define TILE_ROWS 12
-#elif MICRO_ISA == AVX2
-#define TILE_ROWS 6
-#else
-#define TILE_ROWS 4
-#endif
+#define TILE_ROWS BY_ISA(4, 4, 6, 12)
 
 /* Rows of the next tile when `left` remain: tiles of full height, and two of 8 rather than 12 and 4. */
 INLINE int tile_height(int left)
 {
-#if TILE_ROWS == 12
-    if (left >= 12 && left != 16)
+    if (TILE_ROWS == 12 && left >= 12 && left != 16)
         return 12;
-    if (left >= 8)
+    if (TILE_ROWS == 12 && left >= 8)
         return 8;
-#elif TILE_ROWS == 6
-    if (left >= 6)
+    if (TILE_ROWS == 6 && left >= 6)
         return 6;
-#endif
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
@@ -85,7 +76,7 @@ typedef struct Tile {
 /* `rows`, `turned`, which is that of the tile, and `packing`, whether there is `packed`, are constants. */
 INLINE void tile(const int rows, const int turned, const int packing, const Tile *t)
 {
-    Vec sum[TILE_ROWS * PANEL_VECTORS];
+    Vec sum[12 * PANEL_VECTORS]; /* those of `rows` are used */
     const ptrdiff_t a_row = t->a_row;
     UNROLL for (int i = 0; i < rows; i++) UNROLL for (int v = 0; v < PANEL_VECTORS; v++)
         __builtin_prefetch(t->c + i * t->c_row + v * VL, 1);
@@ -142,37 +133,24 @@ INLINE void tile(const int rows, const int turned, const int packing, const Tile
 DEFINE_TILE(1)
 DEFINE_TILE(2)
 DEFINE_TILE(4)
-#if TILE_ROWS == 12
+DEFINE_TILE(6)
 DEFINE_TILE(8)
 DEFINE_TILE(12)
-#elif TILE_ROWS == 6
-DEFINE_TILE(6)
-#endif
 
 INLINE void run_tile(int rows, const Tile *t)
 {
-    switch (rows) {
-#if TILE_ROWS == 12
-    case 12:
+    if (TILE_ROWS == 12 && rows == 12)
         tile_12(t);
-        break;
-    case 8:
+    else if (TILE_ROWS == 12 && rows == 8)
         tile_8(t);
-        break;
-#elif TILE_ROWS == 6
-    case 6:
+    else if (TILE_ROWS == 6 && rows == 6)
         tile_6(t);
-        break;
-#endif
-    case 4:
+    else if (rows == 4)
         tile_4(t);
-        break;
-    case 2:
+    else if (rows == 2)
         tile_2(t);
-        break;
-    default:
+    else
         tile_1(t);
-    }
 }
 
 /* Panels from rows: out[panel][k][n] = in[k * row + n], k < terms, n < columns. */

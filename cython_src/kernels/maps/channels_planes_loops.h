@@ -6,11 +6,7 @@
 #include "cython_src/kernels/simd/vectors.h"
 
 /* Registers of channels that an inner loop keeps constants and sums of: a vector's, or those of several vectors. */
-#if MICRO_ISA == AVX512
-#define WIDE 4
-#else
-#define WIDE REGISTERS
-#endif
+#define WIDE BY_ISA(REGISTERS, REGISTERS, REGISTERS, 4)
 /* Floats of a map between two visits of the per-channel constants: a few maps' pieces stay in the first-level cache,
  * and sums are taken in two steps, which keeps their rounding small. */
 #define CHUNK 2048

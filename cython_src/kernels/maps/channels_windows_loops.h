@@ -268,10 +268,8 @@ INLINE void gather_strided(const WindowTask *t, const int kind)
         for (int y = t->y0; y < t->y1; y++)
             if ((y + t->padding) % 2 == 0)
                 strided_row(t, kind, n, y, ROW_SHARED);
-#if MICRO_ISA == AVX512 /* enough registers for two rows of sums */
-            else if (y + 1 < t->y1)
+            else if (BY_ISA(0, 0, 0, 1) && y + 1 < t->y1) /* enough registers for two rows of sums */
                 strided_row(t, kind, n, y++, ROW_BOTH);
-#endif
             else
                 strided_row(t, kind, n, y, ROW_MIDDLE);
 }

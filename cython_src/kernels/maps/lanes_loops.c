@@ -28,36 +28,15 @@ INLINE void reduce_tile(const LanesReduction *t, const int R, const int S, const
     }
 }
 
-#define REDUCE_INSTANCE(R, S)                                                                   \
+#define REDUCE_PARTS(R) (BY_ISA(2, 4, 4, 8) / (R == 1 ? 1 : R <= 3 ? 2 : R <= 8 ? 4 : 8))
+#define REDUCE_INSTANCE(R, _)                                                                   \
     static void reduce_##R(const LanesReduction *t, const float *a, const float *b, float *out) \
     {                                                                                           \
-        reduce_tile(t, R, S, a, b, out);                                                        \
+        reduce_tile(t, R, REDUCE_PARTS(R), a, b, out);                                          \
     }
-#if MICRO_ISA == AVX512
-REDUCE_INSTANCE(1, 8)
-REDUCE_INSTANCE(2, 4)
-REDUCE_INSTANCE(3, 4)
-REDUCE_INSTANCE(4, 2)
-REDUCE_INSTANCE(5, 2)
-REDUCE_INSTANCE(6, 2)
-REDUCE_INSTANCE(7, 2)
-REDUCE_INSTANCE(8, 2)
-REDUCE_INSTANCE(9, 1)
-REDUCE_INSTANCE(10, 1)
-const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5,
-                                           reduce_6, reduce_7, reduce_8, reduce_9, reduce_10};
-#elif MICRO_ISA == AVX2 || defined(__aarch64__)
-REDUCE_INSTANCE(1, 4)
-REDUCE_INSTANCE(2, 2)
-REDUCE_INSTANCE(3, 2)
-REDUCE_INSTANCE(4, 1)
-REDUCE_INSTANCE(5, 1)
-const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2, reduce_3, reduce_4, reduce_5};
-#else
-REDUCE_INSTANCE(1, 2)
-REDUCE_INSTANCE(2, 1)
-const ReduceTile reduce_tiles[REDUCE_R] = {reduce_1, reduce_2};
-#endif
+#define REDUCE_NAME(R, _) reduce_##R,
+EACH_TO(REDUCE_R, REDUCE_INSTANCE, _)
+const ReduceTile reduce_tiles[REDUCE_R] = {EACH_TO(REDUCE_R, REDUCE_NAME, _)};
 
 const LanesLoops ISA_SYMBOL(forktask_lanes) = {
     .transpose = transpose_lanes,

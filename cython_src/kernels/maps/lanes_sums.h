@@ -6,13 +6,7 @@
 #include "cython_src/kernels/simd/vectors.h"
 
 /* Rows of a reduction that are summed at a time, at most. */
-#if MICRO_ISA == AVX512
-#define REDUCE_R 10
-#elif MICRO_ISA == AVX2 || defined(__aarch64__)
-#define REDUCE_R 5
-#else
-#define REDUCE_R 2
-#endif
+#define REDUCE_R BY_ISA(2, 5, 5, 10)
 
 #define reduce_tiles ISA_SYMBOL(forktask_reduce_tiles)
 

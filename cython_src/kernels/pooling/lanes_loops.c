@@ -66,22 +66,15 @@ POOL_FORMS(16, LIST(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
            LIST(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
            LIST(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31))
 #endif
-#if VL == 16
-#define LANE_FORM(name) name##_16
-typedef Float16 FloatV;
-typedef Int16 IntV;
-typedef Byte16 ByteV;
-#elif VL == 8
-#define LANE_FORM(name) name##_8
-typedef Float8 FloatV;
-typedef Int8 IntV;
-typedef Byte8 ByteV;
-#else
-#define LANE_FORM(name) name##_4
-typedef Float4 FloatV;
-typedef Int4 IntV;
-typedef Byte4 ByteV;
-#endif
+#define FLAT_4(FORM)           FORM(4)
+#define FLAT_8(FORM)           FORM(8) FORM(4)
+#define FLAT_16(FORM)          FORM(16) FORM(8) FORM(4)
+#define EACH_WIDTH             BY_ISA(FLAT_4, FLAT_4, FLAT_8, FLAT_16)
+#define OF_WIDTH_(name, width) name##width
+#define OF_WIDTH(name, width)  OF_WIDTH_(name, width)
+typedef OF_WIDTH(Float, VL) FloatV;
+typedef OF_WIDTH(Int, VL) IntV;
+typedef OF_WIDTH(Byte, VL) ByteV;
 
 static void pool_row(const float *row0, const float *row1, int width, int lanes, int relu, float *out, uint8_t *index)
 {
@@ -89,21 +82,15 @@ static void pool_row(const float *row0, const float *row1, int width, int lanes,
     if (lanes != 1) {
         for (; x < width * LANES; x += VL, out += VL, index += VL) {
             ptrdiff_t at = x / LANES * 2 * LANES + x % LANES;
-            LANE_FORM(pool)(*(const FloatV *)(row0 + at), *(const FloatV *)(row0 + at + LANES),
-                            *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + LANES), relu, out, index);
+            OF_WIDTH(pool_, VL)(*(const FloatV *)(row0 + at), *(const FloatV *)(row0 + at + LANES),
+                                *(const FloatV *)(row1 + at), *(const FloatV *)(row1 + at + LANES), relu, out, index);
         }
         return;
     }
-#if VL >= 16
-    for (; x + 16 <= width; x += 16)
-        pool_flat_16(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
-#endif
-#if VL >= 8
-    for (; x + 8 <= width; x += 8)
-        pool_flat_8(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
-#endif
-    for (; x + 4 <= width; x += 4)
-        pool_flat_4(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
+#define POOL_FLAT(N)               \
+    for (; x + N <= width; x += N) \
+        pool_flat_##N(row0 + 2 * x, row1 + 2 * x, relu, out + x, index + x);
+    EACH_WIDTH(POOL_FLAT)
     for (; x < width; x++) {
         const float window[4] = {row0[2 * x], row0[2 * x + 1], row1[2 * x], row1[2 * x + 1]};
         int best = 0;
@@ -123,21 +110,15 @@ static void unpool_row(const float *in, const uint8_t *index, int width, int lan
             ptrdiff_t at = x / LANES * 2 * LANES + x % LANES;
             FloatV v = *(const FloatV *)in;
             IntV i = __builtin_convertvector(*(const ByteV *)index, IntV);
-            LANE_FORM(unpool)(v, i, 0, (FloatV *)(row0 + at), (FloatV *)(row0 + at + LANES));
-            LANE_FORM(unpool)(v, i, 2, (FloatV *)(row1 + at), (FloatV *)(row1 + at + LANES));
+            OF_WIDTH(unpool_, VL)(v, i, 0, (FloatV *)(row0 + at), (FloatV *)(row0 + at + LANES));
+            OF_WIDTH(unpool_, VL)(v, i, 2, (FloatV *)(row1 + at), (FloatV *)(row1 + at + LANES));
         }
         return;
     }
-#if VL >= 16
-    for (; x + 16 <= width; x += 16)
-        unpool_flat_16(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
-#endif
-#if VL >= 8
-    for (; x + 8 <= width; x += 8)
-        unpool_flat_8(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
-#endif
-    for (; x + 4 <= width; x += 4)
-        unpool_flat_4(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
+#define UNPOOL_FLAT(N)             \
+    for (; x + N <= width; x += N) \
+        unpool_flat_##N(in + x, index + x, row0 + 2 * x, row1 + 2 * x);
+    EACH_WIDTH(UNPOOL_FLAT)
     for (; x < width; x++) {
         float *window[4] = {row0 + 2 * x, row0 + 2 * x + 1, row1 + 2 * x, row1 + 2 * x + 1};
         for (int i = 0; i < 4; i++)

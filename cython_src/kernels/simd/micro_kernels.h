@@ -4,28 +4,34 @@
 #ifndef FORKTASK_MICRO_KERNELS_H
 #define FORKTASK_MICRO_KERNELS_H
 
+/* TABLE(type, name): forktask_NAME, defined beside the loops. */
+#define EACH_TABLE(TABLE)                                 \
+    TABLE(AttentionLoops, attention)                      \
+    TABLE(ChannelsConvolutionLoops, channels_convolution) \
+    TABLE(ChannelsDepthwiseLoops, channels_depthwise)     \
+    TABLE(ChannelsElementwiseLoops, channels_elementwise) \
+    TABLE(ChannelsNormLoops, channels_norm)               \
+    TABLE(ChannelsPoolingLoops, channels_pooling)         \
+    TABLE(ChannelsWinogradLoops, channels_winograd)       \
+    TABLE(DenseLoops, dense)                              \
+    TABLE(LanesLoops, lanes)                              \
+    TABLE(LanesConvolutionLoops, lanes_convolution)       \
+    TABLE(LanesAlgorithmsLoops, lanes_algorithms)         \
+    TABLE(LanesPoolingLoops, lanes_pooling)               \
+    TABLE(LanesWinogradLoops, lanes_winograd)             \
+    TABLE(LayerNormLoops, layernorm)                      \
+    TABLE(LinearLoops, linear)                            \
+    TABLE(LoadLoops, load)                                \
+    TABLE(OptimizerLoops, optimizer)                      \
+    TABLE(ReluLoops, relu)                                \
+    TABLE(TokenElementLoops, token_elements)              \
+    TABLE(VocabularyLoops, vocabulary)
+
 typedef struct MicroKernels {
     const char *name;
-    const struct AttentionLoops *attention;
-    const struct ChannelsConvolutionLoops *channels_convolution;
-    const struct ChannelsDepthwiseLoops *channels_depthwise;
-    const struct ChannelsElementwiseLoops *channels_elementwise;
-    const struct ChannelsNormLoops *channels_norm;
-    const struct ChannelsPoolingLoops *channels_pooling;
-    const struct ChannelsWinogradLoops *channels_winograd;
-    const struct DenseLoops *dense;
-    const struct LanesLoops *lanes;
-    const struct LanesConvolutionLoops *lanes_convolution;
-    const struct LanesAlgorithmsLoops *lanes_algorithms;
-    const struct LanesPoolingLoops *lanes_pooling;
-    const struct LanesWinogradLoops *lanes_winograd;
-    const struct LayerNormLoops *layernorm;
-    const struct LinearLoops *linear;
-    const struct LoadLoops *load;
-    const struct OptimizerLoops *optimizer;
-    const struct ReluLoops *relu;
-    const struct TokenElementLoops *token_elements;
-    const struct VocabularyLoops *vocabulary;
+#define MEMBER(type, table) const struct type *table;
+    EACH_TABLE(MEMBER)
+#undef MEMBER
 } MicroKernels;
 
 extern const MicroKernels forktask_micro_generic;

@@ -1,6 +1,10 @@
 /* Vector types of the instruction set that a source file is compiled for (MICRO_ISA), and what can be done with
  * them: shared by every file of inner loops.
  *
+ * What differs between instruction sets is said in one way: BY_ISA(generic, neon, avx2, avx512) is one of four tokens,
+ * such as the rows of a tile; an ordinary `if` on such a constant leaves out what a set does not need; EACH_TO makes a
+ * tile's forms of 1 to so many rows. `#if` stands only around what another compiler target does not know.
+ *
  * Explicit vector types, because auto-vectorised code mixes register widths; plain C otherwise, so that the
  * generic form builds for any processor. */
 #ifndef FORKTASK_VECTORS_H
@@ -19,17 +23,24 @@
 #endif
 
 #if MICRO_ISA == AVX512
-#define VL               16 /* floats in a register */
-#define ISA_NAME         "avx512"
-#define ISA_SYMBOL(NAME) NAME##_avx512
+#define VL                                  16 /* floats in a register */
+#define ISA_NAME                            "avx512"
+#define ISA_SYMBOL(NAME)                    NAME##_avx512
+#define BY_ISA(generic, neon, avx2, avx512) avx512
 #elif MICRO_ISA == AVX2
-#define VL               8
-#define ISA_NAME         "avx2"
-#define ISA_SYMBOL(NAME) NAME##_avx2
+#define VL                                  8
+#define ISA_NAME                            "avx2"
+#define ISA_SYMBOL(NAME)                    NAME##_avx2
+#define BY_ISA(generic, neon, avx2, avx512) avx2
 #else
 #define VL               4
 #define ISA_NAME         "generic"
 #define ISA_SYMBOL(NAME) NAME##_generic
+#if defined(__aarch64__)
+#define BY_ISA(generic, neon, avx2, avx512) neon
+#else
+#define BY_ISA(generic, neon, avx2, avx512) generic
+#endif
 #endif
 
 #define REGISTERS (LANES / VL) /* that a vector of LANES floats takes */
@@ -41,6 +52,18 @@ typedef float VecU __attribute__((vector_size(VL * 4), aligned(4), may_alias));
 /* Of a function that other files of inner loops for the same instruction set call. */
 #define SHARED __attribute__((visibility("hidden")))
 #define UNROLL _Pragma("GCC unroll 32")
+
+/* EACH_TO(MOST, FORM, ...) is FORM(1, ...) FORM(2, ...) to FORM(MOST, ...), MOST at most 10. */
+#define EACH_TO(MOST, FORM, ...)  EACH_TO_(MOST, FORM, __VA_ARGS__)
+#define EACH_TO_(MOST, FORM, ...) EACH_TO_##MOST(FORM, __VA_ARGS__)
+#define EACH_TO_1(FORM, ...)      FORM(1, __VA_ARGS__)
+#define EACH_TO_2(FORM, ...)      EACH_TO_1(FORM, __VA_ARGS__) FORM(2, __VA_ARGS__)
+#define EACH_TO_3(FORM, ...)      EACH_TO_2(FORM, __VA_ARGS__) FORM(3, __VA_ARGS__)
+#define EACH_TO_4(FORM, ...)      EACH_TO_3(FORM, __VA_ARGS__) FORM(4, __VA_ARGS__)
+#define EACH_TO_5(FORM, ...)      EACH_TO_4(FORM, __VA_ARGS__) FORM(5, __VA_ARGS__)
+#define EACH_TO_10(FORM, ...)    \
+    EACH_TO_5(FORM, __VA_ARGS__) \
+    FORM(6, __VA_ARGS__) FORM(7, __VA_ARGS__) FORM(8, __VA_ARGS__) FORM(9, __VA_ARGS__) FORM(10, __VA_ARGS__)
 
 INLINE Vec load(const float *p)
 {

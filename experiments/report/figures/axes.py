@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
 from ...analysis.study import Study
-from .style import GREY, ModelStyle, marker_look
+from .style import CROSS, CROSSED, GREY, ModelStyle, marker_look
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
@@ -65,12 +65,12 @@ def x_axis(axis, values: Sequence[int], label: str) -> None:
 
 
 def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
-    """Return the factor by which each model's points are moved along x, so that they do not hide each other."""
-    distinct = sorted(set(values))
-    gap = min((math.log2(b / a) for a, b in itertools.pairwise(distinct)), default=1.0)
-    width = min(0.34, 0.55 * gap)
+    """Return the factor by which each model's points are moved along x, so that they do not hide each other: 1 where
+    lines join several places, for a line joins true ones."""
     n = len(models)
-    return {m: 2 ** (width * (i / (n - 1) - 0.5)) if n > 1 else 1.0 for i, m in enumerate(models)}
+    if n < 2 or len(set(values)) > 1:
+        return dict.fromkeys(models, 1.0)
+    return {m: 2 ** (0.34 * (i / (n - 1) - 0.5)) for i, m in enumerate(models)}
 
 
 def with_gaps(points: pd.DataFrame, x: str, places: Iterable[float]) -> pd.DataFrame:
@@ -81,9 +81,20 @@ def with_gaps(points: pd.DataFrame, x: str, places: Iterable[float]) -> pd.DataF
 
 
 def series(
-    axis, x, value, low, high, style: ModelStyle, label: str, band: bool = True, size: float = 4.5, hollow: bool = False
+    axis,
+    x,
+    value,
+    low,
+    high,
+    style: ModelStyle,
+    label: str,
+    band: bool = True,
+    size: float = 4.5,
+    hollow: bool = False,
+    usable=None,
 ) -> None:
-    """Draw a median line with markers, its interval as bars and, if asked, as a band."""
+    """Draw a median line with markers, its interval as bars and, if asked, as a band; where `usable` is false the
+    marker is crossed out, and no line leads to it."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
     if band and known.sum() > 1:
@@ -99,9 +110,17 @@ def series(
             capsize=0,
             zorder=4,
         )
-    axis.plot(
-        x, value, style.line, color=style.color, markersize=size, zorder=5, label=label, **marker_look(style, hollow)
-    )
+    wrong = np.zeros(len(x), bool) if usable is None else np.asarray(usable) == False  # noqa: E712 (NaN: a gap)
+    look = {"color": style.color, "markersize": size, "zorder": 5, **marker_look(style, hollow)}
+    axis.plot(x, np.where(wrong, np.nan, value), style.line, label=label, **look)
+    if wrong.any():
+        axis.plot(x[wrong], value[wrong], "none", **look)
+        cross_out(axis, x[wrong], value[wrong], size)
+
+
+def cross_out(axis, x, value, size: float = 4.5) -> None:
+    """Mark points that must not be used."""
+    axis.plot(x, value, linestyle="none", zorder=6, gid=CROSSED, **CROSS | {"markersize": 1.6 * size})
 
 
 def nested_size(number: int, count: int) -> float:
@@ -163,11 +182,13 @@ def ratio_panel(
     part = table[table["model"].isin(compared) & table["ratio"].notna()]
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
-    for model in compared:
+    for number, model in enumerate(compared):
         points = with_gaps(part[part["model"] == model], x, places)
         if len(points):
             values = points["ratio"], points["ratio_low"], points["ratio_high"]
-            series(axis, points[x] * aside[model], *values, styles[model], model_label(model), band=False)
+            size = nested_size(number, len(compared)) if aside[model] == 1 else 4.5
+            look = {"band": False, "size": size, "usable": points["usable"]}
+            series(axis, points[x] * aside[model], *values, styles[model], model_label(model), **look)
     lines = part[:0] if across is None else across[across["ratio"].notna()]
     draw_across(axis, lines, "ratio", styles)
     part = pd.concat([part, lines])

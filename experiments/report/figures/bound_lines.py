@@ -91,7 +91,7 @@ def draw_bound(
     dashes = _DASHES[line.names[0]]
     look = {"color": color, "linewidth": 0.8, "zorder": 1}
     band = {"color": color, "alpha": 0.18, "linewidth": 0, "zorder": 0}
-    if beside is None:
+    if beside is None or max(beside.values(), default=1.0) == 1.0:
         axis.plot(line.x, value, dashes=dashes, **look)
         if np.isfinite(low).all():
             axis.fill_between(line.x, low, high, **band)

@@ -11,7 +11,8 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import is_again
 from ...analysis.study import Study
 from ..answers import answers
-from .style import COLUMN_WIDTH_IN, GREY, model_styles
+from .axes import cross_out
+from .style import COLUMN_WIDTH_IN, GREY, TALLEST_IN, model_styles
 
 RANK, ONE_FOR = -1, "study"
 MOST_ROWS = 24
@@ -33,7 +34,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     rows, styles = _shown(study), model_styles(study.samples["model"])
     groups = [(title, list(own)) for title, own in itertools.groupby(rows, key=lambda row: row["plan"])]
     height = len(rows) + (len(groups) if len(groups) > 1 else 0)
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], ROW_IN * height + 0.75), layout="constrained")
+    tall = ROW_IN * height + 0.75
+    size = COLUMN_WIDTH_IN[column], min(tall, TALLEST_IN) if column == "single" else tall
+    figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     ends = [row[f"ratio{end}"] for row in rows for end in ("", "_low", "_high")]
     ends = [end for end in ends if 1 / WIDEST <= end <= WIDEST]
@@ -68,6 +71,8 @@ def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -
     color = GREY if is_again(row["model"]) else style.color
     if not limits[0] <= value <= limits[1]:
         edge = limits[value > 1]
+        if not row["usable"]:
+            cross_out(axis, [edge], [place])
         inward = 0.12 * (limits[0] - limits[1]) * (1 if value > 1 else -1)
         axis.annotate(
             f"{value:.2f}",
@@ -85,6 +90,8 @@ def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -
         axis.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
     look = {"color": color, "markerfacecolor": color if known else "white", "markersize": 3.5}
     axis.plot([value], [place], style.marker, zorder=4, **look)
+    if not row["usable"]:
+        cross_out(axis, [value], [place])
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

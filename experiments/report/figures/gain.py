@@ -11,7 +11,9 @@ from matplotlib.lines import Line2D
 
 from ...analysis.gains import gain_table
 from ...analysis.names import NETWORK
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
+from .axes import cross_out
 from .heading import header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
@@ -56,6 +58,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             markeredgecolor="white",
             markeredgewidth=0.4,
         )
+        if not is_usable(study, (row["plan_id"], row["model"], row["threads"])):
+            cross_out(axis, [row["promised"]], [row["gained"]])
         if not (low <= row["promised"] <= high and low <= row["gained"] <= high):
             _point_to(axis, row, low, high, COLORS[networks.index(record[NETWORK]) % len(COLORS)])
     axis.plot([low, high], [low, high], color="0.2", linewidth=0.8, zorder=1)

@@ -11,19 +11,24 @@ from ...analysis.study import Study
 from ..words import blocks_text, data_text, t1_text
 
 # So many characters of the header's size fit beside each other.
-LINE = {"double": 115, "single": 60}
+LINE = {"double": 115, "single": 62}
 
 
 def header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
-    """Write facts above the panels: two lines in a double column, one for each fact in a single one; long ones go on
-    in a further line."""
+    """Write facts above the panels: two lines in a double column; long ones go on in a further line."""
     facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
-    lines = ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else facts
+    write_lines(
+        figure, ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else ["; ".join(facts)], column
+    )
+
+
+def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
+    """Write lines above the panels; long ones go on in a further line."""
     figure.suptitle(
         "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line),
         x=0.008,
         ha="left",
-        fontsize=8 if column == "double" else 7,
+        fontsize=8 if column == "double" else 6.5,
         linespacing=1.25,
     )
 

@@ -8,7 +8,7 @@ from ...analysis.interference import interference_table, label_with_preemption
 from ...analysis.names import INTERFERENCE
 from ...analysis.study import Study
 from ..words import blocks_text
-from .axes import series, with_gaps
+from .axes import nested_size, series, with_gaps
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -34,26 +34,27 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
         own = with_gaps(table[table["model"] == model], "hogs", study.config.get(INTERFERENCE, ()))
-        x_shift = 0.05 * (number - (len(models) - 1) / 2)
         series(
             times,
-            own["hogs"] + x_shift,
+            own["hogs"],
             own["slowdown"],
             own["slowdown_low"],
             own["slowdown_high"],
             styles[model],
             "",
             band=False,
+            size=nested_size(number, len(models)),
         )
         series(
             losses,
-            own["hogs"] + x_shift,
+            own["hogs"],
             100 * own["loss"],
             100 * own["loss_low"],
             100 * own["loss_high"],
             styles[model],
             "",
             band=False,
+            size=nested_size(number, len(models)),
         )
     left = table.groupby("hogs")["capacity"].first()
     times.plot(left.index, 1 / left, color=GREY, linewidth=0.9, linestyle=":", zorder=3)

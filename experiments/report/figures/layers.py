@@ -13,9 +13,10 @@ from matplotlib.ticker import FuncFormatter
 
 from ...analysis.accounting import layer_table
 from ...analysis.names import model_label, model_rank
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .heading import plan_header
-from .style import COLORS, add_legend, new_figure, panel_title
+from .style import COLORS, UNUSABLE, add_legend, new_figure, panel_title
 
 RANK, ONE_FOR = 1, "plan"
 
@@ -24,7 +25,7 @@ RANK, ONE_FOR = 1, "plan"
 # of the network are summed up first.
 MAX_LAYERS, LEAST_NAMED = 9, 0.5
 # Panel (b) has a row for each of so many layers, those with most time.
-MAX_RATES = 24
+MAX_RATES = {"double": 24, "single": 9}
 
 SMALLEST_LAYER = 0.015
 
@@ -45,7 +46,8 @@ def missing(study: Study, plan_id: str) -> str:
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw busy time per layer and model, and each layer's fraction of one thread's peak."""
     points = sorted(
-        {(r.model, r.threads) for r in study.profiles if r.plan_id == plan_id}, key=lambda p: (p[1], model_rank(p[0]))
+        {(r.model, r.threads) for r in study.profiles if r.plan_id == plan_id and study.shows(r.model)},
+        key=lambda p: (p[1], model_rank(p[0])),
     )
     widest = max((t for _, t in points), default=0)
     points = [p for p in points if p == ("serial", 1) or p[1] == widest]
@@ -62,9 +64,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     names = shown + (["others"] if others else [])
     colors["others"] = (0.8, 0.8, 0.8)
 
-    fractions, layers = _rates(lead)
+    fractions, layers = _rates(lead, MAX_RATES[column])
     height = max(1.7, 0.28 * len(points) + 0.6, 0.12 * len(layers) + 0.4)
-    figure, (bars, *of_rates) = new_figure(column, 1 + bool(layers), height, widths=(1.25, 1) if layers else None)
+    shares = {"widths": (1.25, 1), "heights": (len(points) + 2, len(layers) + 2)} if layers else {}
+    figure, (bars, *of_rates) = new_figure(column, 1 + bool(layers), height, **shares)
     labels = []
     longest = max(float(table["time_s"].sum()) for table in tables.values())
     for row, point in enumerate(points):
@@ -87,11 +90,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                     color="white" if dark else "black",
                 )
             left += width
-        labels.append(model_label(point[0]) + (f", {point[1]} thr." if point[0] != "serial" else ""))
+        threads = f", {point[1]} thr." if point[0] != "serial" else ""
+        labels.append(model_label(point[0]) + threads + UNUSABLE * (not is_usable(study, (plan_id, *point))))
     bars.set_yticks(range(len(points)), labels)
     bars.invert_yaxis()
     bars.tick_params(axis="y", length=0)
-    bars.set_xlabel("busy time per step, all workers (ms)")
+    bars.set_xlabel("busy time of a step (ms)")
     panel_title(bars, "time by layer")
 
     for rates in of_rates:
@@ -120,10 +124,10 @@ def _groups(lead: pd.DataFrame) -> dict[str, str]:
     return group
 
 
-def _rates(lead: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _rates(lead: pd.DataFrame, most: int) -> tuple[pd.DataFrame, list[str]]:
     """Return the rows with arithmetic that panel (b) shows, and their layers in the order of the plan."""
     known = (lead["phase"] != "load") & lead["peak_fraction"].notna() & (lead["flops"] > 0) & (lead["share"] >= 0.005)
-    largest = set(lead[known].groupby("layer")["time_s"].sum().nlargest(MAX_RATES).index)
+    largest = set(lead[known].groupby("layer")["time_s"].sum().nlargest(most).index)
     fractions = lead[known & lead["layer"].isin(largest)]
     return fractions, [layer for layer in dict.fromkeys(lead["layer"]) if layer in largest]
 
@@ -163,6 +167,6 @@ def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "
-        f"side by side. (b) Operations per busy second over one thread's peak, the {MAX_RATES} longest; Winograd "
+        "side by side. (b) Operations per busy second over one thread's peak, of the longest layers; Winograd "
         "counts as direct convolution. Means over profiles."
     ]

@@ -14,8 +14,8 @@ from msgspec import structs
 from ...analysis.losses import LOSSES
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.study import Study
-from .heading import plan_header
-from .style import add_legend, new_figure, panel_title, style_parameters
+from .heading import plan_header, write_lines
+from .style import add_legend, finish, new_figure, panel_title, style_parameters
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -36,16 +36,28 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
 def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
     """Return the losses of a plan's latest logs (rows of `losses.as_rows`), models in their fixed order."""
-    latest = {(row.model, row.threads): row for row in study.traces if row.plan_id == plan_id}
+    latest = {
+        (row.model, row.threads): row for row in study.traces if row.plan_id == plan_id and study.shows(row.model)
+    }
     return [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
 
 
-def draw_losses(rows: Sequence[Mapping[str, Any]], column: str = "double") -> Figure:
-    """Draw rows of `losses.as_rows`: bars that sum to the step time, and differences from the quickest fork-join."""
+def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title: str = "") -> Figure:
+    """Draw rows of `losses.as_rows` as a figure of their own."""
+    figure = draw_losses(rows, column)
+    if title:
+        write_lines(figure, [title], column)
+    with matplotlib.rc_context(style_parameters()):
+        return finish(figure)
+
+
+def draw_losses(rows: Sequence[Mapping[str, Any]], column: str) -> Figure:
+    """Draw bars that sum to the step time, and differences from the quickest fork-join."""
     reference, others = compared(rows)
     panels = 2 if others else 1
     with matplotlib.rc_context(style_parameters()):
-        figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), (1.25, 1) if others else None)
+        shares = {"widths": (1.25, 1), "heights": (len(rows) + 1, len(others) + 1)} if others else {}
+        figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), **shares)
         bars = axes[0]
         for place, row in enumerate(rows):
             _stack(bars, place, {name: row[f"{name}_s"] * 1e3 for name in LOSSES})
@@ -62,7 +74,7 @@ def draw_losses(rows: Sequence[Mapping[str, Any]], column: str = "double") -> Fi
             _draw_differences(axes[1], reference, others)
         handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
         handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
-        add_legend(figure, column, handles, columns=4 if column == "double" else 2)
+        add_legend(figure, column, handles, columns=4)
     return figure
 
 

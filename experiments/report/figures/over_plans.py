@@ -59,9 +59,11 @@ def draw_over_plans(
         )
         low, high = np.sort(ends, axis=0)  # a rate is least where the time is longest
         points = pd.DataFrame({"x": own["x"].to_numpy(), "value": middle, "low": low, "high": high})
+        points["usable"] = own["usable"].to_numpy()
         points = with_gaps(points, "x", asked)
         size = nested_size(number, len(models))
-        series(values, *(points[name] for name in points), styles[model], model_label(model), size=size)
+        columns = (points[name] for name in ("x", "value", "low", "high"))
+        series(values, *columns, styles[model], model_label(model), size=size, usable=points["usable"])
     lines = _bounds(study, plan_ids, x_of, value_of)
     for line in lines:
         draw_bound(values, line)

@@ -9,12 +9,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from ...analysis.costs import cost_table
 from ...analysis.names import base_model, is_gpu, model_label
-from ...analysis.speeds import better_forkjoin, on_most_threads
+from ...analysis.speeds import better_forkjoin, is_usable, on_most_threads
 from ...analysis.study import Study
 from ...tables.numbers import format_time, plural
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
-from .style import COLORS, GREY, add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import COLORS, GREY, UNUSABLE, add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -51,7 +51,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 seen.add(name)
             bars.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
             left += width
-        labels.append(model_label(cost["model"]))
+        usable = is_usable(study, (plan_id, cost["model"], int(cost["threads"])))
+        labels.append(model_label(cost["model"]) + UNUSABLE * (not usable))
         bars.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
     bars.set_yticks(range(len(labels)), labels)
     bars.invert_yaxis()

@@ -21,7 +21,7 @@ from ...analysis.names import (
     model_rank,
     value_text,
 )
-from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns
+from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns, is_usable
 from ...analysis.study import Point, Study
 from ...tables.numbers import format_time
 from .axes import dodged, log2_axis, power_ticks, series, x_axis
@@ -119,7 +119,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for i, value in enumerate(plans)
     }
     counts = sorted({1, *(t for points in found.values() for t in points)})
-    beside = dodged(counts, list(plans))
+    beside = dodged([t for points in found.values() for t in points], list(plans))
     figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
     # Over another serial run than in the tables, it goes by another name.
     bases = _baselines(study, plans, axis)
@@ -144,8 +144,11 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             columns = np.array(
                 [(e.value, e.low, e.high) for e in (points.get(t, NOTHING) for t in asked)], dtype=float
             ).reshape(-1, 3)
-            series(speedup, threads, *columns.T, styles[value], value)
-            series(efficiency, threads * beside[value], *(columns / threads[:, None]).T, styles[value], value)
+            known = [(plans[value], model, t) for t in asked]
+            usable = [point not in study.turns or is_usable(study, point) for point in known]
+            series(speedup, threads, *columns.T, styles[value], value, usable=usable)
+            shares = (columns / threads[:, None]).T
+            series(efficiency, threads * beside[value], *shares, styles[value], value, usable=usable)
             for line in _bounds(study, plans[value], bases[plans[value]], model):
                 draw_bound(speedup, line, color=styles[value].color)
                 draw_bound(efficiency, line, line.x, beside, styles[value].color)
@@ -215,7 +218,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
     axis = _axis(study, plan_id)
     serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
     return [
-        f"Speedup (above) and efficiency (below) over threads: a curve for each value of {axis_label(axis)}, over "
+        f"Speedup and efficiency over threads: a curve for each value of {axis_label(axis)}, over "
         f"{serial}; a panel for each model, in its fastest form. Bars and bands: 95 % intervals. Thin lines: the bound "
         "of the panel's model."
     ]

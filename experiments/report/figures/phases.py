@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.names import model_label, model_rank
-from ...analysis.phases import BUSY, phase_bound_table, phase_table, phases_of
+from ...analysis.phases import BUSY, WALL, phase_bound_table, phase_table, phases_of
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .axes import (
     dodged,
@@ -36,7 +37,10 @@ SMALLEST_PHASE = 0.01
 
 def _rows(study: Study, plan_id: str) -> pd.DataFrame:
     table = phase_table(study)
-    return table[table["plan_id"] == plan_id] if len(table) else table
+    if not len(table):
+        return table
+    own = table[table["plan_id"] == plan_id]
+    return own.assign(usable=[is_usable(study, (plan_id, *p)) for p in zip(own["model"], own["threads"], strict=True)])
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -50,7 +54,7 @@ def missing(study: Study, plan_id: str) -> str:
     return ""
 
 
-def _shown(study: Study, plan_id: str) -> tuple[list[str], list[str]]:
+def shown_phases(study: Study, plan_id: str) -> tuple[list[str], list[str]]:
     """Return the phases that are shown, and those that are too short."""
     rows, phases = _rows(study, plan_id), phases_of(study, plan_id)
     # A serial time is the speedup times the time of any point.
@@ -64,23 +68,30 @@ def _bounds(study: Study, plan_id: str, models: Iterable[str], phase: str) -> li
     return bound_lines(table[(table["plan_id"] == plan_id) & (table["phase"] == phase)], models, merged=False)
 
 
+def _one_kind(study: Study, plan_id: str) -> pd.DataFrame:
+    """Return the rows of models whose phases have wall times; where none has, those of busy times, never both."""
+    rows = _rows(study, plan_id)
+    rows = rows[rows["model"] != "serial"]
+    walls = rows[rows["timed"] == WALL]
+    return walls if len(walls) else rows
+
+
 def _points(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
     """Return the rows with a phase's columns under the names that a step has in `speed_table`."""
     columns = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
-    points = rows[["model", "threads", *(f"{phase}_{column}" for column in columns)]]
-    return points.set_axis(["model", "threads", *columns], axis=1).sort_values("threads")
+    points = rows[["model", "threads", "usable", *(f"{phase}_{column}" for column in columns)]]
+    return points.set_axis(["model", "threads", "usable", *columns], axis=1).sort_values("threads")
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw speedup, and below it efficiency, over threads: a panel for each phase, a curve for each model."""
-    rows = _rows(study, plan_id)
-    rows = rows[rows["model"] != "serial"]
-    phases, _ = _shown(study, plan_id)
+    rows = _one_kind(study, plan_id)
+    phases, _ = shown_phases(study, plan_id)
     styles = model_styles(study.samples["model"])
     models = sorted(rows["model"].unique(), key=model_rank)
     hollow = set(rows.loc[rows["timed"] == BUSY, "model"])
     counts = sorted({1, *rows["threads"]})
-    beside = dodged(counts, models)
+    beside = dodged(rows["threads"].tolist(), models)
     figure, panels = new_figure(column, 2 * len(phases), 1.8, rows=2)
     every = {phase: _points(rows, phase) for phase in phases}
     low, high = np.transpose([speedup_limits(points, max(counts)) for points in every.values()])
@@ -104,7 +115,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 values = (points[f"{name}{end}"] for end in ("", "_low", "_high"))
                 label = model_label(model)
                 x = points["threads"] * aside
-                series(panel, x, *values, styles[model], label, band=False, size=size, hollow=model in hollow)
+                look = {"band": False, "size": size, "hollow": model in hollow, "usable": points["usable"]}
+                series(panel, x, *values, styles[model], label, **look)
         log2_axis(speedup, "y", power_ticks(low, high), low, high)
         name_those_below(speedup, table, low, styles)
         efficiency.set_ylim(0, max(1.0, top) * 1.06)
@@ -134,10 +146,11 @@ def _tops(tables) -> list[tuple[pd.Series, pd.Series]]:
 
 def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    _, short = _shown(study, plan_id)
+    _, short = shown_phases(study, plan_id)
+    walls = (_one_kind(study, plan_id)["timed"] == WALL).any()
+    said = "of models that wait between phases" if walls else "by busy times, without waiting (hollow)"
     return [
-        "Speedup (above) and efficiency (below) of each phase over the same phase of the fastest serial run. Full "
-        "markers: wall times. Hollow markers: busy times of models whose phases overlap, without waiting. Bars: 95 % "
-        "intervals.",
+        f"Speedup (above) and efficiency (below) of each phase over the same phase of the fastest serial run, {said}. "
+        "Bars: 95 % intervals.",
         f"Left out, below {SMALLEST_PHASE:.0%} of the serial step: {', '.join(short)}." if short else "",
     ]

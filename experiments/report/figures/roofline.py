@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ...analysis.roofline import MEMORY, roofline_table
+from ...analysis.roofline import MEMORY, measured_step, roofline_table
 from ...analysis.study import Study
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
@@ -43,7 +43,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     figure, (*roofs, bars) = new_figure(column, 1 + arithmetic, max(2.0, 0.16 * len(shown) + 0.5), widths=widths)
     for roof in roofs:
         _roofs(roof, study, rows)
-        panel_title(roof, "arithmetic under the roofs")
+        panel_title(roof, "arithmetic under the roofs, by model")
+        if counted := measured_step(study, plan_id):
+            roof.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
     for place, row in enumerate(shown):
         color = BOUND_COLORS[row["bound"]]
         time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
@@ -60,12 +62,16 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.margins(x=0.14)
     bars.set_xlabel("time in the serial step (ms)")
     panel_title(bars, "time; dark: its floor")
-    handles = [Patch(color=color, label=f"bound by {bound}") for bound, color in BOUND_COLORS.items()]
+    handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
         for phase, marker in MARKERS.items()
         if any(row["phase"] == phase and row["flops"] for row in rows)
     ]
+    if arithmetic and measured_step(study, plan_id):
+        handles.append(
+            Line2D([], [], linestyle="none", marker="*", color="0.1", markersize=7, label="step, by counters")
+        )
     add_legend(figure, column, handles)
     plan_header(figure, study, plan_id, column)
     return figure
@@ -76,7 +82,8 @@ def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
     flops_per_s, bytes_per_s = study.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
-    intensities = [row["intensity"] for row in placed] or [ridge]
+    counted = measured_step(study, placed[0]["plan_id"]) if placed else {}
+    intensities = [row["intensity"] for row in [*placed, *([counted] if counted else [])]] or [ridge]
     reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
     x = np.array([low, ridge, high])
@@ -107,6 +114,7 @@ def caption(study: Study, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Kernels with arithmetic; line: one thread's roofs; area: share of the serial step. (b) All kernels: floor "
-        "over time, the floor of a loop being the longer of its operations at peak and its bytes at memory's "
-        "bandwidth; data in caches may pass it."
+        "over time. Operations and bytes are the plan's own (a model): a floor is the longer of both at peak and "
+        "bandwidth, and says nothing of why a kernel takes longer.",
+        "Star: the step by hardware counters." if measured_step(study, plan_id) else "No counters on this machine.",
     ]

@@ -26,7 +26,7 @@ from ...simulate.predict import (
     thread_counts,
 )
 from ...simulate.predict import missing as missing_for_simulation
-from .axes import log2_axis, power_ticks, x_axis
+from .axes import cross_out, log2_axis, power_ticks, x_axis
 from .bound_lines import bound_handles, bound_lines, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -122,6 +122,8 @@ def _draw_measured(axis, points, style, divide: bool) -> None:
         markeredgewidth=0.4,
         zorder=3,
     )
+    wrong = ~points["usable"].astype(bool)
+    cross_out(axis, points.loc[wrong, "threads"], value[wrong])
 
 
 def _hatch_far(axis, table) -> None:

@@ -54,7 +54,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bounds = _bounds(study, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
     # Points of (a) stand at their true x: moved along x, they would seem to lie above or below the ideal line.
-    beside = dodged(counts, models)
+    beside = dodged(table.loc[table["model"] != "serial", "threads"].tolist(), models)
 
     for axis, divide in ((speedup, False), (efficiency, True)):
         dodge = beside if divide else dict.fromkeys(models, 1.0)
@@ -73,7 +73,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             draw_bound(axis, line, line.x if divide else 1.0, beside if divide else None)
         for number, model in enumerate(models):
             points = with_gaps(table[table["model"] == model], "threads", study.asked_threads(plan_id))
-            size = 4.5 if divide else nested_size(number, len(models))
+            size = nested_size(number, len(models)) if dodge[model] == 1 else 4.5
             prefix = "efficiency" if divide else "speedup"
             for threads in points["threads"]:
                 raw = raw_ratios(study, plan_id, model, int(threads))
@@ -87,6 +87,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 styles[model],
                 model_label(model),
                 size=size,
+                usable=points["usable"],
             )
         x_axis(axis, counts, "threads")
     # A model with workers on the host too stands at its best number of them.
@@ -98,7 +99,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     named = pd.concat([table[table["model"].isin(models)], accelerated.assign(threads=1)])
     name_those_below(speedup, named, low, styles)
     speedup.set_ylabel("speedup")
-    panel_title(speedup, "over the best serial run")
+    panel_title(speedup, "over best serial")
     top = min(
         max([1.0, *table["efficiency"], *table["efficiency_high"].dropna()]), 2 * max([1.0, *table["efficiency"]])
     )

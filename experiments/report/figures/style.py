@@ -1,14 +1,17 @@
 """Style of figures: fonts, colours, sizes, legends, and saving.
 
-Fit for a paper as they are: 8 pt, vector, colour-blind palette. The same rows give the same bytes: no dates, no random
-ids, and only the font that comes with matplotlib. Nothing here touches pyplot's global state.
+Fit for a paper as they are: 8 pt, vector, colour-blind palette, the fonts of the user's matplotlib style (by default
+the one that comes with matplotlib). The same rows give the same bytes: no dates, no random ids. Nothing here touches
+pyplot's global state.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import string
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +21,16 @@ import matplotlib.colors
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
 
 from ....cython_src.binding.execution_model import ExecutionModel
 from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
 from ...results.files import write_atomically, write_figure
-from ...sampling.models import MODELS
+from ...subjects.models import MODELS
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
+TALLEST_IN = 4.0  # of a figure in a single column
 
 FORMATS = ("pdf", "svg", "png")
 
@@ -41,16 +46,20 @@ _HUES = dict(
 _SHADES = (0.0, -0.4, 0.4, -0.65, 0.6)
 
 LINES = ("-", "--", "-.", ":")
+# The mark over a point that must not be used, and the name by which the legend knows that there is one.
+CROSS = {"marker": "x", "color": "black", "markeredgewidth": 0.9}
+CROSSED = "not usable"
+UNUSABLE = " (not usable)"  # in names of bars
+LINES_BESIDE = 14  # of a legend in the empty place of three panels
 
 
 def style_parameters() -> dict:
-    """Return the settings of every figure, for `matplotlib.rc_context`."""
+    """Return the settings of every figure, for `matplotlib.rc_context`; fonts are those of the user's style."""
     parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
+    for name in ("font.family", "font.sans-serif"):
+        del parameters[name]
     parameters.update(
         {
-            "font.family": "sans-serif",
-            "font.sans-serif": ["DejaVu Sans"],
-            "mathtext.fontset": "dejavusans",
             "font.size": 8,
             "axes.labelsize": 8,
             "axes.titlesize": 8,
@@ -121,16 +130,29 @@ def _shade(color: object, share: float) -> object:
 
 
 def new_figure(
-    column: str, panels: int, panel_height: float = 2.0, widths: Sequence[float] | None = None, rows: int = 1
+    column: str,
+    panels: int,
+    panel_height: float = 2.0,
+    widths: Sequence[float] | None = None,
+    rows: int = 1,
+    heights: Sequence[float] | None = None,
 ):
-    """Make a figure with panels side by side in `rows` (double column) or stacked (single column)."""
-    width = COLUMN_WIDTH_IN[column]
+    """Make a figure with panels side by side in `rows`; in a single column two of them are stacked, with these relative
+    heights, and more stand in two columns: each row of a double column becomes one, or panels follow each other."""
     if column == "double":
-        figure = Figure(figsize=(width, rows * panel_height + 0.95), layout="constrained")
-        axes = figure.subplots(rows, panels // rows, width_ratios=widths, squeeze=False).ravel()
+        height = rows * panel_height + 0.95
+        places = {"nrows": rows, "ncols": panels // rows, "width_ratios": widths}
     else:
-        figure = Figure(figsize=(width, panels * (panel_height - 0.15) + 1.05), layout="constrained")
-        axes = figure.subplots(panels, 1, squeeze=False)[:, 0]
+        across = 1 if panels < 3 else 2
+        down = math.ceil(panels / across)
+        height = min(down * (panel_height - 0.15) + 1.05, TALLEST_IN)
+        places = {"nrows": down, "ncols": across, "height_ratios": heights if across == 1 else None}
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], height), layout="constrained")
+    grid = figure.subplots(**places, squeeze=False)
+    axes = (grid.T if column == "single" and rows > 1 else grid).ravel()
+    for unused in axes[panels:]:
+        unused.remove()
+    axes = axes[:panels]
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)
     for axis, letter in zip(axes, string.ascii_lowercase, strict=False):
         axis.set_title(f"({letter})", fontweight="bold")
@@ -145,27 +167,79 @@ def panel_title(axis, text: str) -> None:
 
 
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
-    """Add one legend for all panels, below them."""
-    limit = columns or (5 if column == "double" else 2)
-    labels = [handle.get_label() for handle in handles]
-    for most in range(limit, 0, -1):
+    """Add one legend for all panels: below them, or in the empty place of three panels in a single column."""
+    if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
+        handles = [*handles, Line2D([], [], linestyle="none", markersize=6, label=CROSSED, **CROSS)]
+    look = {"handles": list(handles), "handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 2.0}
+    if column == "double":
+        look["columnspacing"] = 1.2
+        tries = [(columns or 5, 7)]
+    else:
+        look |= {"columnspacing": 0.8, "handlelength": 1.6}
+        lines = sum(1 + handle.get_label().count("\n") for handle in handles)
+        if len(figure.axes) == 3 and lines <= LINES_BESIDE:
+            corner = {"loc": "center left", "bbox_to_anchor": (0.53, 0, 0.47, 0.45), "fontsize": 6}
+            figure.legend(**look, **corner).set_in_layout(False)
+            return
+        tries = [(3, 6.5), (2, 6.5), (2, 5.5)]
+    for most, size in [*tries, *((most, tries[-1][1]) for most in range(tries[-1][0] - 1, 0, -1))]:
         rows = math.ceil(len(handles) / most)
-        ncol = math.ceil(len(handles) / rows)
-        parts = [labels[i : i + rows] for i in range(0, len(labels), rows)]
-        if (
-            sum(0.42 + 0.055 * max(len(line) for label in part for line in label.split("\n")) for part in parts)
-            <= COLUMN_WIDTH_IN[column]
-        ):
-            break  # so many inches wide are these labels, beside their lines, in 7 pt
-    figure.legend(
-        handles=list(handles),
-        loc="outside lower center",
-        ncols=ncol,
-        handlelength=2.0,
-        columnspacing=1.2,
-        handletextpad=0.5,
-        labelspacing=0.3,
-    )
+        ncols = math.ceil(len(handles) / rows)
+        legend = figure.legend(loc="outside lower center", ncols=ncols, fontsize=size, **look)
+        if ncols == 1 or legend.get_window_extent(figure._get_renderer()).width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
+def finish(figure: Figure, title: bool = True) -> Figure:
+    """Leave out labels that a neighbour has too, fit the others to their panels, and compute the layout, once: saving
+    would compute it again for each format. Without `title` the lines above the panels are left out."""
+    if not title and figure._suptitle is not None:
+        figure._suptitle.remove()
+        figure._suptitle = None
+    axes = {}
+    for axis in figure.axes:
+        place = axis.get_subplotspec()
+        axes[place.rowspan.start, place.colspan.start] = axis
+    for (row, column), axis in axes.items():
+        below, left = axes.get((row + 1, column)), axes.get((row, column - 1))
+        if below and axis.get_xlabel() == below.get_xlabel() and axis.get_xlim() == below.get_xlim():
+            axis.xaxis.label.set_visible(False)
+            axis.tick_params(axis="x", labelbottom=False)
+        if left and axis.get_ylabel() == left.get_ylabel():
+            axis.yaxis.label.set_visible(False)
+    layout = figure.get_layout_engine()
+    layout.execute(figure)
+    changed = [_fit(axis) for axis in figure.axes if axis.get_visible()]
+    if any(changed):
+        layout.execute(figure)
+    figure.set_layout_engine(None)
+    return figure
+
+
+def _fit(axis) -> bool:
+    """Make labels of y as small or as few as their panel needs, and move what would leave the figure on the right back
+    in; return whether anything changed."""
+    renderer, frame, box = axis.figure._get_renderer(), axis.figure.bbox, axis.get_window_extent()
+    before = axis.get_tightbbox(renderer).bounds
+    label, text = axis.yaxis.label, axis.get_ylabel()
+    if label.get_window_extent(renderer).height > 1.05 * box.height and "\n" not in text:
+        label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
+        label.set_fontsize(0.85 * label.get_fontsize())
+    ticks = [t.label1 for t in axis.yaxis.get_major_ticks() if t.label1.get_text()]
+    middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent(renderer) for t in ticks) if b.y1 > box.y0)
+    gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi
+    if ticks and gap < 1.2 * ticks[0].get_fontsize():
+        if any(character.isalpha() for tick in ticks for character in tick.get_text()):  # names
+            axis.tick_params(axis="y", labelsize=max(gap / 1.1, 4.5))
+        else:
+            low, high = sorted(axis.get_ylim())
+            shown = [place for place in axis.get_yticks() if low <= place <= high]
+            axis.yaxis.set_major_locator(FixedLocator(shown[:: math.ceil(1.2 * ticks[0].get_fontsize() / gap)]))
+    for one in (axis.xaxis.label, axis._left_title):
+        if one.get_window_extent(renderer).x1 > frame.x1:
+            one.set(x=1, ha="right")
+    return axis.get_tightbbox(renderer).bounds != before
 
 
 def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
@@ -198,7 +272,7 @@ def model_handles(
 
 
 def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
-    """Write the figure that a command was asked for, in a folder that is made if need be, with its caption beside it.
+    """Write the figure that a command was asked for, in a folder that is made if need be, and a text beside it.
 
     Raises
     ------
@@ -209,7 +283,7 @@ def save_asked(figure: Figure, path: Path, caption: str = "") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(figure, path)
         if caption:
-            write_atomically(path.with_suffix(".txt"), caption + "\n")
+            write_atomically(path.with_suffix(".txt"), caption)
     except OSError as error:
         raise UsageError(f"the figure must be writable to {path}, got: {error.strerror}; choose --file") from None
 

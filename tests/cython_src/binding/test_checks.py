@@ -1,7 +1,5 @@
 """Negative controls: what the checks of the contract must find, and that they find nothing else."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from cython_src.python_kernels import kernel
@@ -13,13 +11,12 @@ from forktask.cython_src.binding.checks import (
     check_accesses,
     check_orders,
     find_unused_reads,
-    run_serial,
     span_in_tasks,
 )
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import record_graph
-from forktask.cython_src.plan.model import Block, UniformBlocks, commutative, concurrent, read, update, write
+from forktask.cython_src.plan.model import Block, commutative, concurrent, read, update, write
 
 
 @kernel("test.stencil", "x y", "start stop", integers="halo extra missing", reals="")
@@ -188,30 +185,6 @@ def test_orders_are_legal_and_differ():
     assert replays == sorted(replays)
 
 
-def test_serial_run_raises_failures():
-    """Check that the serial run names the failing task."""
-    builder = PlanBuilder("fails")
-    builder.buffer("x", (4,), role="parameter")
-    builder.loop("f", "test.fails_on_large", {"x": "x", "y": "x"}, [Block((), (update("x"),))])
-    bound = bound_plan(builder.build(), lambda bound: bound.arrays["x"].fill(1e7))
-    with pytest.raises(BlockFailure, match=r"f\[0\] failed in iteration 0 with status 1"):
-        run_serial(bound, 1)
-
-
-def test_bad_arguments():
-    """Check the messages for arguments out of range."""
-    plan = stencil_plan()
-    with pytest.raises(UsageError, match="num_replays.* got 0"):
-        check_accesses(plan, num_replays=0)
-    with pytest.raises(UsageError, match="blocks_per_loop.* got 0"):
-        check_accesses(plan, blocks_per_loop=0)
-    with pytest.raises(UsageError, match="not closed has 1 iteration"):
-        span_in_tasks(record_graph(plan.accesses, closed=False), 2)
-    with pytest.raises(UsageError, match="record it anew"):
-        RandomOrder(bound_plan(plan, ramp), record_graph(stencil_plan(back=True).accesses))
-    assert check_accesses(plan, initialise=ramp, blocks_per_loop=2) < 16
-
-
 @kernel("test.add_scaled", "x y", "i")
 def add_scaled(o, a, b, iteration):
     o["y"][...] += o["x"][b["i"]] / 3
@@ -240,12 +213,3 @@ def test_sums_in_any_order_agree_within_a_tolerance(access):
     assert check_orders(bound_plan(plan, random), num_orders=20, tolerance=1e-5) == 20
     with pytest.raises(AssertionError, match="other bits"):
         check_orders(bound_plan(plan, random), num_orders=20, tolerance=0)
-
-
-def test_plan_without_regions_is_refused():
-    """Check that a plan made from arrays, whose blocks name no regions, is not called wrong."""
-    plan = stencil_plan()
-    loop = dataclasses.replace(plan.loops[0], blocks=UniformBlocks(plan.loops[0].bounds))
-    made = dataclasses.replace(plan, loops=(loop, plan.loops[1]))
-    with pytest.raises(UsageError, match="'copy' of plan 'stencil'"):
-        check_accesses(made, initialise=ramp)

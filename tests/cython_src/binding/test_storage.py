@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from forktask.cython_src.binding.storage import Storage, aligned_empty
+from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, write
@@ -76,17 +76,3 @@ def test_guards_notice_writes_outside():
     storage.fill_guards(7)
     assert storage.broken_guard() is None
     assert arrays["w"].ctypes.data % 64 == 0
-
-
-def test_odd_guards_are_refused():
-    """Check that guards keep buffers aligned."""
-    with pytest.raises(UsageError, match="multiple of 64, got 10"):
-        Storage(guard_bytes=10)
-
-
-@pytest.mark.parametrize("alignment", [64, 128, 4096])
-def test_aligned_empty(alignment):
-    """Check alignment for odd sizes."""
-    for shape in ((1,), (3, 5), (1000,)):
-        array = aligned_empty(shape, "float32", alignment)
-        assert array.shape == shape and array.ctypes.data % alignment == 0

@@ -1,7 +1,5 @@
 """The user's graphs: what is recorded becomes a plan that says the same."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -117,43 +115,6 @@ def test_the_order_of_recording_does_not_cut_loops():
         assert sizes(recorder) == [n * n] * n
 
 
-def test_kernels_in_turns_form_a_loop_each():
-    """Check that tasks join past others that they do not conflict with, and not past a taskwait."""
-    recorder = TaskRecorder()
-    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
-    for _ in range(2):
-        for i in range(8):
-            recorder.task(nothing, writes=y[i])
-            recorder.task(print, reads=y[i], updates=x[i])
-        recorder.taskwait()
-    assert sizes(recorder) == [8, 8, 1, 8, 8, 1]
-
-
-def test_tasks_stay_where_no_loop_is_saved():
-    """Check that a task does not move from one loop to another that is there anyway."""
-    recorder = TaskRecorder()
-    x, y = recorder.array("x", np.zeros(8)), recorder.array("y", np.zeros(8))
-    for kernel, elements in ((nothing, (0, 1)), (print, (0, 1)), (nothing, (0, 1, 2))):
-        for i in elements:
-            recorder.task(kernel, reads=y[i], updates=x[i])
-    assert sizes(recorder) == [2, 2, 3]
-
-
-def test_updates_in_any_order_stay_in_the_order_of_recording():
-    """Check that commutative and concurrent tasks on the same elements do not overtake one another, others do."""
-    for kind in ("commutative", "concurrent"):
-        recorder = TaskRecorder()
-        x = recorder.array("x", np.zeros(8))
-        for _ in range(3):
-            recorder.task(nothing, **{kind: x[0]})
-            recorder.task(print, **{kind: x[0]})
-        assert sizes(recorder) == [1] * 6
-        for i in (1, 2):
-            recorder.task(nothing, **{kind: x[i]})
-            recorder.task(print, **{kind: x[i]})
-        assert sizes(recorder) == [3, 3, 1, 1, 1, 1]
-
-
 def test_reductions_keep_their_loops_and_bits():
     """Check that tasks on an array that is reduced into form the loops of consecutive tasks, so that sums round as in
     the order of recording."""
@@ -206,31 +167,6 @@ def test_bad_regions_are_refused(key, words):
         TaskRecorder().array("x", np.zeros((8, 6)))[key]
 
 
-def test_a_region_cuts_four_dimensions():
-    """Check that a fifth dimension may be taken whole only."""
-    x = TaskRecorder().array("x", np.zeros((2, 2, 2, 2, 2)))
-    assert len(x[0, 0, 0, 0].box) == len(x[0, 0, 0, 0, :].box) == 4
-    with pytest.raises(UsageError, match="may cut 4"):
-        x[0, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    "array, words",
-    [
-        (np.zeros((4, 4)).T[1:], "contiguous"),
-        (np.zeros(8)[::2], "contiguous"),
-        (np.zeros(2, object), "numbers"),
-        (np.zeros(2, ">f8"), "byte order"),
-        (np.zeros((2, 0)), "elements"),
-        ([1, 2], "ndarray"),
-    ],
-)
-def test_bad_arrays_are_refused(array, words):
-    """Check the sentences for arrays that cannot be bound in place."""
-    with pytest.raises(UsageError, match=words):
-        TaskRecorder().array("x", array)
-
-
 def test_arrays_may_not_overlap():
     """Check that memory is wrapped once, under one name."""
     recorder = TaskRecorder()
@@ -273,26 +209,6 @@ def test_bad_tasks_are_refused():
     recorder.task(nothing, concurrent=x[0:4], updates=x[2:6])
     with pytest.raises(UsageError, match="both as concurrent"):
         recorder.plan()
-
-
-def capsule(address, name):
-    """A PyCapsule. The name must outlive it."""
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return make(address, name, None)
-
-
-CYTHON_NAME = b"int (void const *, Py_ssize_t, TaskContext const *)"
-OTHER_NAME = b"double (double)"
-
-
-def test_a_capsule_of_another_signature_is_refused():
-    """Check that the signature in the name of Cython's capsules is looked at."""
-    recorder = TaskRecorder()
-    recorder.task(capsule(4096, CYTHON_NAME))
-    recorder.task(capsule(4096, None))
-    with pytest.raises(UsageError, match="change the function's signature"):
-        recorder.task(capsule(4096, OTHER_NAME))
 
 
 def test_changed_arrays_are_refused():

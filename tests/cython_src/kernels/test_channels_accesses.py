@@ -3,8 +3,7 @@
 import pytest
 from cython_src.networks_for_tests import fill
 
-from forktask.cython_src.binding.bind import bind
-from forktask.cython_src.binding.checks import check_accesses, check_orders, find_unused_reads
+from forktask.cython_src.binding.checks import check_accesses, find_unused_reads
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.interface.kernel_spec import registered
 from forktask.cython_src.lowering.lower import lower
@@ -91,11 +90,3 @@ def test_kernels_touch_what_they_declare(case, target):
     assert check_accesses(PLANS[case], target, **options) > len(PLANS[case].loops)
     if target == "cpu":  # NumPy forms of depthwise convolutions do without the halo
         assert find_unused_reads(PLANS[case], target, **options) == []
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_random_orders_give_the_same_bits(case):
-    """Check that random legal orders of the compiled kernels, iterations overlapping, leave the serial run's bits."""
-    bound = bind(PLANS[case])
-    fill(bound)
-    check_orders(bound, num_orders=20, num_replays=2)

@@ -21,7 +21,7 @@ from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.bench.bench import task_bench_kernel
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, registered
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, MaxPool, Network, ReLU, Softmax
+from forktask.cython_src.networks.layers import Convolution, FullyConnected, Network, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, write
@@ -80,17 +80,6 @@ def own_kernel(reference, size):
     return KernelSpec("own", ("x", "y?"), ("width",), (), ("start", "stop"), reference, scratch_bytes=size)
 
 
-def test_negative_size_is_refused():
-    """Check that the sentence names the kernel."""
-    builder = PlanBuilder(
-        "negative", kernels={"own": own_kernel(lambda *_: 0, lambda attributes, bounds, operands: -4)}
-    )
-    builder.buffer("x", (1,), role="parameter")
-    builder.loop("loop", "own", {"x": "x"}, [Block((0, 1), (write("x"),))], attributes={"width": 1})
-    with pytest.raises(UsageError, match="scratch_bytes of kernel 'own' must not be negative, got -4"):
-        bind(builder.build())
-
-
 def test_access_check_finds_scratch_memory_that_is_too_small():
     """Check that a kernel's own size counts, though another one of the plan takes more."""
     network = convolutional_classifier("small", (3, 8, 8), (6,), 10)
@@ -127,9 +116,3 @@ def test_what_kernels_have_no_memory_for_is_refused(layers, width, layout, messa
     network = Network("large", (3, 4, width), (*layers, *END))
     with pytest.raises(UsageError, match=message):
         lower(network, batch=16, layout=layout)
-
-
-def test_wide_maps_have_memory():
-    """Check the convolution of the widest image that the layout "lanes" takes."""
-    network = Network("wide", (1, 4, 256), (Convolution("conv", 5), ReLU("relu"), MaxPool("pool"), *END))
-    check_accesses(lower(network, batch=16, layout="lanes", conv="direct"), "cpu", initialise=fill, num_replays=1)

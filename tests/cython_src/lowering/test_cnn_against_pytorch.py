@@ -1,17 +1,13 @@
 """The compiled CIFAR-10 CNN against values that PyTorch computed, and against PyTorch itself."""
 
 import numpy as np
-import pytest
 
 from cython_src.networks import store_pytorch_values as pytorch_values
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.training.safetensors import read_safetensors, write_safetensors
 from forktask.forkjoin.executor import SerialExecutor
 
 BATCH, STEPS = 5, 3
-NETWORK = get_network("cifar10_cnn")
 RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 
 
@@ -67,23 +63,3 @@ def test_three_steps_equal_stored_pytorch_values():
     for name, start in parameters.items():
         moved, expected = bound.arrays[name] - start, stored[f"{name}.final"] - start
         assert relative_error(moved, expected) < 3 * STEP_TOLERANCE, name
-
-
-@pytest.mark.torch
-def test_parameters_are_pytorchs(tmp_path):
-    """Check that saved parameters load into PyTorch's model and that a training step there is the same."""
-    import torch
-
-    images, labels, _ = pytorch_values.inputs()
-    bound, executor, parameters = make_runner()
-    write_safetensors(tmp_path / "p", {name: bound.arrays[name] for name in parameters})
-    model = pytorch_values.pytorch_model(torch.float64)
-    model.load_state_dict({name: torch.tensor(a) for name, a in read_safetensors(tmp_path / "p")[0].items()})
-    loss = torch.nn.functional.cross_entropy(
-        model(torch.tensor(images[0], dtype=torch.float64)), torch.tensor(labels[0], dtype=torch.int64)
-    )
-    loss.backward()
-    executor.run(1)
-    assert bound.arrays["losses"][0] == pytest.approx(loss.item(), rel=STEP_TOLERANCE)
-    for name, parameter in model.named_parameters():
-        assert relative_error(bound.view(f"{name}.grad"), parameter.grad.numpy()) < STEP_TOLERANCE, name

@@ -11,8 +11,8 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import MaxPool, ReLU, ReLU6
 from forktask.cython_src.networks.registry import FAMILIES, get_network
-from forktask.experiments.sampling.models import make_executor
-from forktask.experiments.sampling.subject import fill_dataset
+from forktask.experiments.subjects.models import make_executor
+from forktask.experiments.subjects.subject import fill_dataset
 
 pytestmark = pytest.mark.torch
 STEPS = 3

@@ -2,8 +2,7 @@
 
 import pytest
 
-from forktask.cython_src.errors import UsageError
-from forktask.cython_src.lowering.options import PlanOptions, describe, format_value, plan_options
+from forktask.cython_src.lowering.options import PlanOptions, describe, format_value
 from forktask.cython_src.records import fields
 
 
@@ -22,12 +21,3 @@ def test_differences_from_the_defaults_are_named():
 def test_values_are_written_as_they_are_read(field):
     """Check that a default in words parses to itself."""
     assert field.parse(format_value(field.default)) == field.default
-
-
-def test_rows_of_any_version_are_read():
-    """Check a row with few fields and the old spelling of fusion, and that a wrong value is refused."""
-    assert plan_options({"network": "lenet5", "batch": 8, "fusion": True}) == PlanOptions(batch=8)
-    assert plan_options({"fusion": False}).fusion == "none"
-    assert plan_options(PlanOptions(conv="direct").as_dict()) == PlanOptions(conv="direct")
-    with pytest.raises(UsageError, match="batch"):
-        plan_options({"batch": 0})

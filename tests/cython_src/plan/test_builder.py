@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.plan.builder import PlanBuilder, ranges
-from forktask.cython_src.plan.cells import _cell_runs, build_access_table, overlay_cells
-from forktask.cython_src.plan.model import READ, Block, Buffer, commutative, concurrent, read, update, write
+from forktask.cython_src.plan.builder import PlanBuilder
+from forktask.cython_src.plan.cells import build_access_table, overlay_cells
+from forktask.cython_src.plan.model import Block, commutative, concurrent, read, update, write
 
 
 def builder_with(**shapes):
@@ -37,14 +37,6 @@ def test_bad_buffer_is_refused(role, shape, message):
     """Check that a buffer's role and shape are validated where they are given."""
     with pytest.raises(UsageError, match=message):
         PlanBuilder("test").buffer("x", shape, role=role)
-
-
-def test_buffer_declared_twice():
-    """Check that the same declaration may repeat and a different one may not."""
-    builder = builder_with(x=(4,))
-    assert builder.buffer("x", (4,), role="parameter") == "x"
-    with pytest.raises(UsageError, match="rename one"):
-        builder.buffer("x", (5,), role="parameter")
 
 
 @pytest.mark.parametrize(
@@ -74,12 +66,6 @@ def test_bad_loop_is_refused():
         builder.loop("f", "k", {"x": "z"}, [Block((), ())])
     with pytest.raises(UsageError, match="access to 'y', which is no operand"):
         builder.loop("f", "k", {"x": "x"}, [Block((), (read("y"),))])
-
-
-def test_unknown_memory_mode_is_refused():
-    """Check the two modes."""
-    with pytest.raises(UsageError, match="'full' or 'shared', got 'half'"):
-        PlanBuilder("test").build("half")
 
 
 @pytest.mark.parametrize("first", [write, update])
@@ -113,13 +99,6 @@ def test_blocks_may_meet_in_any_order_if_all_say_so(access):
             loop(builder_with(x=(4,)), (access("x"), meets("x", (1, 2)))).build()
 
 
-def test_third_block_is_named():
-    """Check that the check is over all pairs of blocks."""
-    blocks = [(write("x", (i, i + 1)),) for i in range(3)]
-    with pytest.raises(UsageError, match="blocks 1 and 3"):
-        loop(builder_with(x=(4,)), *blocks, (read("x", (1, 2)),)).build()
-
-
 def test_transient_must_be_written_before_it_is_read():
     """Check that a pass may not read what it has not written, unless the buffer is carried or persistent."""
     for carried in (False, True):
@@ -132,24 +111,6 @@ def test_transient_must_be_written_before_it_is_read():
         else:
             with pytest.raises(UsageError, match=r"all\[0\].*'x'"):
                 builder.build()
-
-
-def test_update_does_not_count_as_first_write():
-    """Check that an update of undefined memory is refused too."""
-    builder = PlanBuilder("test")
-    builder.buffer("x", (4,), role="activation")
-    loop(builder, (update("x"),))
-    with pytest.raises(UsageError, match="before any block wrote"):
-        builder.build()
-
-
-def test_ranges():
-    """Check cutting with and without a remainder."""
-    assert ranges(6, 3) == [(0, 3), (3, 6)]
-    assert ranges(5, 3) == [(0, 3), (3, 5)]
-    assert ranges(2, 3) == [(0, 2)]
-    with pytest.raises(UsageError, match="at least one element, got 0"):
-        ranges(4, 0)
 
 
 def test_tasks_are_numbered_through():
@@ -201,15 +162,6 @@ def test_regions_meet_exactly_if_they_share_cells(case):
         assert bool(p & q) == bool(np.intersect1d(element[slices(a)], element[slices(b)]).size)
 
 
-def test_equal_regions_are_stored_once():
-    """Check that cell lists are interned."""
-    builder = builder_with(x=(4,))
-    loop(builder, *[(read("x"),) for _ in range(10)])
-    table = builder.build().accesses
-    assert table.access_list.tolist() == [0] * 10
-    assert len(table.list_offsets) == 2
-
-
 @settings(max_examples=150)
 @given(boxes_on_a_buffer(), boxes_on_a_buffer())
 def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
@@ -231,15 +183,6 @@ def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
     ]
     for ((_, a), p), ((_, b), q) in itertools.combinations(zip(regions, cells, strict=True), 2):
         assert bool(p & q) == bool(np.intersect1d(a, b).size)
-
-
-def test_cell_runs_cover_a_buffer():
-    """Check first elements and cells of the runs of a buffer that is cut in its middle dimension."""
-    start, cell = _cell_runs((2, 4, 3), [np.array([0, 2]), np.array([0, 1, 4]), np.array([0, 3])])
-    assert start.tolist() == [0, 3, 12, 15, 24]
-    assert cell.tolist() == [0, 1, 0, 1, -1]
-    start, cell = _cell_runs((2, 4), [np.array([0, 2]), np.array([0, 4])])
-    assert (start.tolist(), cell.tolist()) == ([0, 8], [0, -1])
 
 
 def chain_plan(memory, lengths=(8, 6, 8, 4), dtypes=("float32",) * 4, carried=()):
@@ -286,15 +229,3 @@ def test_overlay_keeps_dtypes_apart():
     """Check that integers never share with floats, whose size differs when the plan is bound to float64."""
     plan = chain_plan("shared", dtypes=("float32", "float32", "int32", "float32"))
     assert plan.arena_of == {"b0": 0, "b3": 0}
-
-
-def test_buffer_size():
-    """Check bytes of a buffer."""
-    assert Buffer("x", (3, 4), "float64").size_bytes == 96
-    assert Buffer("x", (3,)).persistent is False
-
-
-def test_kinds():
-    """Check that an access knows its kind and box."""
-    access = read("x", (0, 1), (2, 3))
-    assert (access.kind, access.buffer, access.box) == (READ, "x", ((0, 1), (2, 3)))

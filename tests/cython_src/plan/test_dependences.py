@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.checks import span_in_tasks
 from forktask.cython_src.plan.builder import PlanBuilder, ranges
-from forktask.cython_src.plan.dependences import ANTI, FLOW, SELF, record_graph
+from forktask.cython_src.plan.dependences import SELF, record_graph
 from forktask.cython_src.plan.locks import commutative_locks
 from forktask.cython_src.plan.model import (
     COMMUTATIVE,
@@ -282,27 +282,6 @@ def test_recording_cost_per_task_is_flat():
     assert seconds[2000] < 3 * seconds[100], seconds
 
 
-def test_unread_persistent_data_cost_nothing():
-    """Check that tasks that only read data nobody writes are not ordered, and cost no edge but their own."""
-    builder = PlanBuilder("readers")
-    builder.buffer("data", (4,), role="dataset")
-    builder.buffer("y", (50,), role="activation")
-    builder.loop(
-        "read", "k", {"x": "data", "y": "y"}, [Block((), (read("data"), write("y", (i, i + 1)))) for i in range(50)]
-    )
-    graph = record_graph(builder.build().accesses, edge_kinds=True)
-    assert graph.num_edges == 50
-    assert set(graph.edge_kind.tolist()) == {ANTI}
-    assert FLOW not in graph.edge_kind
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_empty_plan(closed):
-    """Check that a plan without tasks gives a graph without nodes."""
-    graph = record_graph(PlanBuilder("empty").build().accesses, closed=closed)
-    assert (graph.num_nodes, graph.num_edges) == (0, 0)
-
-
 def test_kinds_reach_the_table():
     """Check that the access kinds reach the table in order, and which of them leave a plan deterministic."""
     builder = PlanBuilder("kinds")
@@ -316,30 +295,6 @@ def test_kinds_reach_the_table():
     plan = builder.build()
     assert plan.accesses.access_kind.tolist() == [READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE]
     assert not plan.deterministic
-
-
-@pytest.mark.parametrize("kind", [CONCURRENT, COMMUTATIVE])
-def test_group_is_ordered_against_others_only(kind):
-    """Check by hand: members wait for the writer before them, the reader after them for all, across the iteration."""
-    tasks = [[(WRITE, [0], 0)], [(kind, [0], 0)], [(kind, [0], 0)], [(READ, [0], 0)]]
-    assert edges_of(tasks, 1, closed=True) == {
-        (0, 1, 0, "flow"),
-        (0, 2, 0, "flow"),
-        (1, 3, 0, "flow"),
-        (2, 3, 0, "flow"),
-        (3, 0, 1, "anti"),
-    }
-
-
-def test_group_goes_on_in_the_next_iteration():
-    """Check that members at the end of one iteration and the start of the next are one group."""
-    tasks = [[(CONCURRENT, [0], 0)], [(UPDATE, [0], 0)], [(CONCURRENT, [0], 0)]]
-    assert edges_of(tasks, 1, closed=True) == {
-        (1, 0, 1, "flow"),
-        (0, 1, 0, "flow"),
-        (2, 1, 1, "flow"),
-        (1, 2, 0, "flow"),
-    }
 
 
 @pytest.mark.parametrize("access", [concurrent, commutative])

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.binding.checks import check_accesses, check_orders
-from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
 from forktask.cython_src.plan import reductions
 from forktask.cython_src.plan.builder import PlanBuilder
@@ -167,35 +166,3 @@ def test_groups_bound_the_copies_and_loops():
     ]
     assert [loop.num_blocks for loop in plan(1).loops] == [1] * 10
     assert set(plan(1).buffers) == {"x"}
-
-
-def test_what_cannot_be_is_refused():
-    """Check the messages."""
-    builder = PlanBuilder("bad")
-    builder.buffer("x", (4,), "float64", role="statistic")
-    builder.buffer("h", (4,), "float16", role="statistic")
-    block = Block((0, 0, 4), (reduction("x", (0, 2)), read("x", (2, 4))))
-    builder.loop("r", "test_fold", {"out": "x"}, [block], attributes={"operation": 0})
-    with pytest.raises(UsageError, match="both as a reduction and otherwise"):
-        builder.build()
-    half = PlanBuilder("half")
-    half.buffer("h", (4,), "float16", role="statistic")
-    half.loop("r", "test_fold", {"out": "h"}, [Block((0, 0, 4), (reduction("h"),))], attributes={"operation": 0})
-    with pytest.raises(UsageError, match="must be over float32"):
-        half.build()
-    mixed = PlanBuilder("mixed")
-    mixed.buffer("x", (4,), "float64", role="statistic")
-    mixed.loop(
-        "r",
-        "test_fold",
-        {"out": "x"},
-        [Block((0, 0, 2), (reduction("x", (0, 2)),)), Block((0, 2, 4), (reduction("x", (2, 4), operation="max"),))],
-        attributes={"operation": 0},
-    )
-    with pytest.raises(UsageError, match="by one operation"):
-        mixed.build()
-    with pytest.raises(UsageError, match="must be one of sum, product"):
-        reduction("x", operation="mean")
-    mixed.reduction_groups(17)
-    with pytest.raises(UsageError, match=r"reduction_groups must be in \[1, 16\]"):
-        mixed.build()

@@ -1,14 +1,12 @@
 """Findings on folders of known faults: chains, imbalance, creation, outliers, and none where there is none."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 from experiments.simulate.folders import MACHINE, results_folder
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE, SPELL_DTYPE
-from forktask.cython_src.graphs.walks import PARTS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.dependences import record_graph
 from forktask.experiments.analysis.load import load
@@ -19,7 +17,7 @@ from forktask.experiments.diagnosis.chains import find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
 from forktask.experiments.diagnosis.outliers import find_outliers
-from forktask.experiments.sampling.event_states import (
+from forktask.experiments.events.event_states import (
     IN_BLOCK,
     PREEMPTED,
     RUNNING,
@@ -29,11 +27,9 @@ from forktask.experiments.sampling.event_states import (
     instances,
     worker_states,
 )
-from forktask.experiments.sampling.events import EventLog, events_files, read_events, write_events
-from forktask.experiments.sampling.injections import INJECTIONS
-from forktask.experiments.sampling.models import parse_model
+from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.simulate.policies import Subject, simulate
-from forktask.experiments.sweep.configuration import config_folder
+from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.traces.collect import file_name
 from forktask.experiments.traces.sweep import plan_folder
 
@@ -110,9 +106,8 @@ def traced_folder(path, models, **options):
     folder, plan = results_folder(path, models=models, block_s=block_s, **chosen, **options)
     for model in models:
         threads = 1 if model == "serial" else 2
-        write_events(
-            plan_folder(folder, "p0") / "events" / file_name(model, threads), simulated_log(plan, model, threads)
-        )
+        place = plan_folder(folder, next(iter(load(folder).plans.values())))
+        write_events(place / "events" / file_name(model, threads), simulated_log(plan, model, threads))
     return folder
 
 
@@ -283,42 +278,3 @@ def test_causes_in_one_loop_are_told_apart():
     assert "4096 page faults" in found["first touch"].evidence
     attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
     assert len(attempts) == 4 and "" not in attempts
-
-
-def test_a_first_pass_without_page_faults_touches_nothing_for_the_first_time():
-    """Check that a slow first pass is a cold cache, not a first touch, where the run had fewer page faults than slow
-    blocks."""
-    seconds = np.full((20, 8), 1e-4)
-    seconds[0] = 1e-3
-    assert [one.cause for one in find_outliers(log_of(seconds, page_faults=7))] == ["evicted"]
-    assert [one.cause for one in find_outliers(log_of(seconds, page_faults=8))] == ["first touch"]
-
-
-def test_the_shipped_experiment_injects_each_cause_and_the_diagnosis_reads_it(tmp_path, capsys):
-    """Check the small form of `outliers` with one task model: a log of each cause, its page faults, and findings."""
-    text = (config_folder() / "outliers.toml").read_text()
-    few = re.sub(r"models = .*", 'models = ["taskiter"]', text.replace('threads = "cores"', "threads = 2"), count=1)
-    (tmp_path / "few.toml").write_text(few)
-    folder = tmp_path / "outliers"
-    assert main(["run", str(tmp_path / "few.toml"), "--quick", "--out", str(folder)]) == 0, capsys.readouterr().err
-    for cause in INJECTIONS:
-        ((log,),) = [map(read_events, events_files(place)) for place in folder.glob(f"traces/*/{cause}")]
-        assert log.about["injected"] == cause
-        if cause == "first-touch":
-            assert log.about["page_faults"] >= PARTS  # with huge pages a part may be one page
-    capsys.readouterr()
-    assert main(["diagnose", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert all(f"event log of taskiter, 2 threads, {cause} injected" in said for cause in INJECTIONS)
-
-
-def test_what_can_be_injected_is_said(tmp_path, capsys):
-    """Check unknown causes in a file and on the command line, and options of networks for a plan that is none."""
-    (tmp_path / "wrong.toml").write_text('[grid]\n[measure]\ninject = ["first_touch"]\n')
-    assert main(["run", str(tmp_path / "wrong.toml"), "--dry-run"]) == 2
-    assert "inject must be some of first-touch, cold-cache, preemption" in capsys.readouterr().err
-    (tmp_path / "gpu.toml").write_text('[grid]\nmodels = ["gpu_stream"]\n[measure]\ninject = ["cold-cache"]\n')
-    assert main(["run", str(tmp_path / "gpu.toml"), "--dry-run"]) == 2
-    assert "injected into models of the CPU, got inject with gpu_stream alone" in capsys.readouterr().err
-    assert main(["compare", "--network", "forktask.cython_src.graphs.walks:walks", "--batch", "4", "--out", "no"]) == 2
-    assert "a plan that is no network has no options but batch 1, got batch 4" in capsys.readouterr().err

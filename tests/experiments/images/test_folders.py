@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.load.pixels import put
+from forktask.cython_src.kernels.load.load import put
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.images import packed as packing
@@ -24,13 +24,11 @@ from forktask.experiments.images.listing import list_classes, list_table
 from forktask.experiments.images.packed import ENTRY, pack
 from forktask.experiments.images.thumbnails import write_thumbnails
 from forktask.experiments.sampling.child import measure_in_process
-from forktask.experiments.sampling.measured_memory import resident_bytes
 from forktask.experiments.studies.one_run import COMMAND
-from forktask.experiments.training import folders
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.data import load_data
 from forktask.experiments.training.dataset import stratified_split
-from forktask.experiments.training.train import data_for, train
+from forktask.experiments.training.train import train
 from forktask.experiments.training.trainer import Trainer
 
 COUNT = 40
@@ -171,16 +169,6 @@ def test_classes_of_few_images_are_split_too():
     assert len(stratified_split(np.arange(5), alone, 0.1)[1]) == 1
 
 
-@pytest.mark.parametrize("decoder", ["pillow", pytest.param("simplejpeg", marks=pytest.mark.simplejpeg)])
-def test_pipes_are_refused(tmp_path, decoder):
-    """Check that pipes in place of an image and of a table are named, and that nothing waits for them."""
-    os.mkfifo(tmp_path / "a.jpg")
-    with pytest.raises(BrokenImage, match="a.jpg cannot be decoded .it is no regular file"):
-        decode(tmp_path / "a.jpg", 8, 8, decoder)
-    with pytest.raises(UsageError, match="a.jpg must be a regular file and is none; name a CSV file"):
-        list_table(tmp_path / "a.jpg")
-
-
 def test_decoding_takes_the_middle_part(tmp_path):
     """Check that proportions are kept, the middle is taken, and grey and transparent images become three channels."""
     pixels = np.zeros((40, 120, 3), np.uint8)
@@ -244,19 +232,6 @@ def test_photographs_are_turned_as_their_orientation_says(tmp_path, decoder, siz
     assert subprocess.run(command, capture_output=True, check=True).stderr == b""  # no warning of Pillow
 
 
-@pytest.mark.filterwarnings("error")
-def test_transparency_is_dropped_without_a_warning(tmp_path):
-    """Check the colours of a palette with transparent entries, and of pixels that are not seen."""
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    pixels[:, 4:] = (200, 100, 50)
-    picture = Image.fromarray(pixels)
-    picture.quantize(2).save(tmp_path / "palette.png", transparency=b"\x00\x80")
-    picture.putalpha(0)
-    picture.save(tmp_path / "alpha.png")
-    for path in tmp_path.glob("*.png"):
-        assert (decode(path, 8, 8) == pixels.transpose(2, 0, 1)).all()
-
-
 @pytest.mark.simplejpeg
 def test_decoders_agree(images, tmp_path, monkeypatch):
     """Check pixels of simplejpeg against Pillow's, whole and at a quarter of the size, that other and damaged files are
@@ -279,16 +254,6 @@ def test_decoders_agree(images, tmp_path, monkeypatch):
     for _ in range(2):
         pack(listing, 32, 32, folder=tmp_path / "cache", decoder="simplejpeg")
     assert len(decoded) == COUNT
-
-
-def test_a_decoder_that_is_missing_is_named(images, tmp_path, monkeypatch, capsys):
-    """Check one sentence with the extra, before anything is decoded."""
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    for load in ("cache", "files"):
-        command = ["train", "--data", f"folder:{images}", "--decoder", "simplejpeg", "--load", load]
-        assert main([*command, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]) == 2
-        assert "pip install 'forktask[jpeg]'" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()
 
 
 def test_images_are_the_same_from_memory_and_from_the_cache(images, tmp_path):
@@ -458,16 +423,6 @@ def test_files_that_come_and_go_cost_their_own_decoding_alone(images, tmp_path, 
         assert (found.get(number) == expected[number]).all()
 
 
-def test_a_cache_that_is_cut_off_while_it_is_read_is_named(images, tmp_path):
-    """Check one sentence with the image, and that the next run packs all of them anew."""
-    listing = list_classes(images)
-    found = pack(listing, 32, 32, folder=tmp_path / "cache")
-    os.truncate(packed_file(tmp_path), 4096)
-    with pytest.raises(BrokenImage, match=rf"\.packed is damaged: the pixels of '{listing.files[7]}'"):
-        found.get(7)
-    assert (pack(listing, 32, 32, folder=tmp_path / "cache").get(7) == decode(images / listing.files[7], 32, 32)).all()
-
-
 def test_images_that_fail_are_tried_again(images, tmp_path):
     """Check that a file that could not be opened is packed by the next run, though neither size nor time changed."""
     listing = list_classes(images)
@@ -528,16 +483,6 @@ def test_flipped_bits_are_found(images, tmp_path):
         assert path.read_bytes() == good
 
 
-def test_changed_files_are_decoded_again(images, tmp_path):
-    """Check that a file with another size or time replaces its pixels in the cache, and no other is decoded."""
-    pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
-    listing = list_classes(images)
-    path = images / listing.files[7]
-    Image.fromarray(np.full((50, 50, 3), 9, np.uint8)).save(path)
-    found = pack(listing, 32, 32, folder=tmp_path / "cache")
-    assert found.get(7).max() < 20 and (found.get(8) == decode(images / listing.files[8], 32, 32)).all()
-
-
 def test_a_full_disk_is_known_before_anything_is_decoded(images, tmp_path, monkeypatch):
     """Check one sentence with the room that is needed, and that no file is left behind."""
 
@@ -554,51 +499,6 @@ def test_a_full_disk_is_known_before_anything_is_decoded(images, tmp_path, monke
     with pytest.raises(UsageError, match="which has 12 KiB free .No space left"):
         pack(list_classes(images), 32, 32, folder=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_memory_is_checked_before_anything_is_loaded(images, tmp_path, capsys):
-    """Check the refusal of images that need more than the limit, and that the cache needs no more."""
-    out = str(tmp_path / "out")
-    command = ["train", "--data", f"folder:{images}", "--cache", str(tmp_path / "cache"), "--model", "serial"]
-    command += ["--threads", "1", "--epochs", "1", "--batch", "8", "--image-size", "270x360", "--memory-limit", "40MB"]
-    assert main([*command, "--network", "starpu_cnn", "--out", out]) == 2
-    assert "40 images of 270 x 360 need 44.5 MiB of memory, the memory limit is 38.1 MiB" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()
-    command[command.index("40MB")] = "much"
-    assert main([*command, "--load", "cache", "--out", out]) == 2
-    assert "must be a number of bytes such as 1500M or 1.5GiB, got 'much'" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()
-    command[command.index("much")] = "600MB"
-    assert main([*command, "--network", "starpu_cnn", "--load", "cache", "--out", out]) == 0
-
-
-def test_runs_that_cannot_be_are_refused_before_anything_is_decoded(images, tmp_path, monkeypatch):
-    """Check that a plan above the limit, a batch above the images and a GPU that would read them are refused while no
-    image is decoded, by the sentences that the trainer has."""
-    decoded = []
-    for module in (packing, folders):
-        monkeypatch.setattr(module, "decode", lambda *arguments: decoded.append(arguments) or decode(*arguments))
-    for load in ("memory", "cache", "files"):
-        run = config(images, tmp_path, load=load)
-        data = data_for(run)
-        with Trainer(run, data, 0) as trainer:
-            needed = trainer.needed_bytes
-        with pytest.raises(UsageError, match="the plan needs .*, the memory limit is 50 MiB; .*would fit"):
-            Trainer(run.with_changes(memory_limit="50MiB"), data, 0)
-        assert decoded
-        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-        decoded.clear()
-        refused = [
-            (run.with_changes(batch=COUNT), f"--batch must not exceed the 32 training images of folder, got {COUNT}"),
-            (run.with_changes(memory_limit="50MiB"), "the plan needs .*, the memory limit is 50 MiB; .*would fit"),
-            (run.with_changes(memory_limit=str(needed)), "training and evaluating need .*; lower the batch"),
-        ]
-        if load != "memory":
-            refused.append((run.with_changes(model="gpu_stream"), "read in each step by the processor alone"))
-        for bad, sentence in refused:
-            with pytest.raises(UsageError, match=sentence):
-                data_for(bad)
-        assert not decoded and not (tmp_path / "cache").exists()
 
 
 def test_augmentation_depends_on_seed_image_and_epoch_alone():
@@ -626,56 +526,6 @@ def test_augmentation_depends_on_seed_image_and_epoch_alone():
     assert 10 < sum(flips) < 40
     with pytest.raises(UsageError, match="augment must be none or some of flip, crop; got 'rotate'"):
         TrainingConfig(augment="rotate")
-
-
-def test_other_data_can_be_augmented(tmp_path):
-    """Check that the digits train with random moves, and evaluation sees them as they are."""
-    run = TrainingConfig(augment="crop", model="serial", threads=1, epochs=1, out=str(tmp_path / "run"))
-    data = load_data("digits")
-    with Trainer(run, data, 0) as trainer, Trainer(run.with_changes(augment="none"), data, 0) as plain:
-        assert trainer.evaluate(data.valid) == plain.evaluate(data.valid)
-        assert trainer.train_epoch().train_loss != plain.train_epoch().train_loss
-
-
-def test_options_of_image_files_are_refused_elsewhere(tmp_path, capsys):
-    """Check one sentence for image sizes of other data, of no two numbers, and networks of tokens."""
-    for arguments, message in (
-        (["--image-size", "32x32"], "are for image files"),
-        (["--data", f"folder:{tmp_path}", "--image-size", "32"], "must hold images"),
-        (["--network", "gpt2_tiny", "--augment", "flip"], "are for networks of images"),
-    ):
-        assert main(["train", *arguments, "--out", str(tmp_path / "out")]) == 2
-        assert message in capsys.readouterr().err
-    with pytest.raises(UsageError, match="must be HEIGHTxWIDTH"):
-        write_thumbnails(tmp_path / "p", 10, 8, 8)
-        load_data(f"folder:{tmp_path / 'p' / 'images'}", NETWORK, options(tmp_path, image_size="32"))
-
-
-def test_generated_photographs_have_the_size_that_is_asked_for(tmp_path):
-    """Check sizes of the files, a folder for each size, and one sentence for what is no number or no size."""
-    for spec, size in (("thumbnails:24", (640, 480)), ("thumbnails:24:30x40", (40, 30))):
-        data = load_data(spec, NETWORK, options(tmp_path))
-        assert data.num_samples == 24
-        folder = tmp_path / "cache" / spec.replace(":", "-")
-        assert {Image.open(file).size for file in folder.rglob("*.jpg")} == {size}
-    for spec in ("thumbnails:many", "thumbnails:12:30", "thumbnails:12:30x", "thumbnails:12:-3x4"):
-        with pytest.raises(UsageError, match="thumbnails.* got"):
-            load_data(spec, NETWORK, options(tmp_path))
-    for spec in ("thumbnails:12:0x4", "thumbnails:12:4097x4"):
-        with pytest.raises(UsageError, match=r"must be in \[1, 4096\], got"):
-            load_data(spec, NETWORK, options(tmp_path))
-
-
-def test_reading_from_the_cache_holds_no_data(tmp_path):
-    """Check that reading every image leaves less than a twentieth of the data resident."""
-    images = write_thumbnails(tmp_path / "photos", 400, 96, 128) / "images"
-    data = load_data(f"folder:{images}", get_network("starpu_cnn"), options(tmp_path, load="cache"))
-    out = np.empty(data.images.shape[1:], np.float32)
-    data.source.read(0, out)
-    before = resident_bytes()
-    for number in range(data.num_samples):
-        data.source.read(number, out)
-    assert resident_bytes() - before < 4 * data.num_samples * out.size / 20
 
 
 def test_training_stays_within_the_memory_limit(tmp_path):
@@ -718,23 +568,6 @@ def test_images_that_break_during_training_lose_nothing(images, tmp_path):
     assert found.seeds[0].parameters_sha256 == whole.seeds[0].parameters_sha256
 
 
-@pytest.mark.parametrize(
-    ("paths", "message"),
-    [
-        (["photos/cat/1.jpg", "photos/dog/1.jpg"], "at least two classes, got one, 'photos'"),
-        (["Train/a/1.jpg", "Train/b/1.jpg", "TEST/a/1.jpg"], "got 2 in train and 1 in test"),
-        (["train/a/1.jpg", "val/a/1.jpg", "valid/a/1.jpg"], "one folder, got 'val' and 'valid' of valid"),
-    ],
-)
-def test_folders_that_are_nearly_data_are_refused(tmp_path, paths, message):
-    """Check the folder above the classes' folders, splits in capitals, and two folders of one split."""
-    for path in paths:
-        (tmp_path / "data" / path).parent.mkdir(parents=True)
-        (tmp_path / "data" / path).touch()
-    with pytest.raises(UsageError, match=message):
-        list_classes(tmp_path / "data")
-
-
 def test_splits_and_classes_without_a_readable_image_are_refused(images, tmp_path):
     """Check one sentence where all images of a named split are left out, since others would take their place in
     silence, and where those of a class are."""
@@ -752,14 +585,3 @@ def test_splits_and_classes_without_a_readable_image_are_refused(images, tmp_pat
         path.write_bytes(b"nothing")
     with pytest.raises(UsageError, match="training images of each class must be readable, got none of class 'class-2'"):
         load_data(f"folder:{data}", NETWORK, options(tmp_path, broken="skip"))
-
-
-def test_an_interrupted_packing_says_so(images, tmp_path, monkeypatch, capsys):
-    """Check that Ctrl-C before the training does not propose to resume a run that is not there."""
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(packing, "decode", interrupted)
-    assert main(["train", *training_of(images, tmp_path)]) == 130
-    assert "stopped; the training had not begun" in capsys.readouterr().err

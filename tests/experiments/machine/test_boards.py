@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 from experiments.machine.test_environment import topology_files, write_tree
-from experiments.synthetic_results import study_of, synthetic_rows, typed
 
 from forktask.experiments.machine import energy as energy_module
 from forktask.experiments.machine.disturbance import Disturbance, read_memory
@@ -13,9 +12,6 @@ from forktask.experiments.machine.energy import EnergyMeter, energy_text
 from forktask.experiments.machine.environment import collect
 from forktask.experiments.machine.heat import is_throttled, read_temperature_c
 from forktask.experiments.machine.topology import core_kinds, cpu_order, read_topology
-from forktask.experiments.report.render_text import render_text
-from forktask.experiments.report.sections import build
-from forktask.experiments.report.words import machine_text
 from forktask.experiments.training import trainer
 from forktask.experiments.training.config import TrainingConfig
 from forktask.experiments.training.train import train
@@ -104,17 +100,6 @@ def test_counters_are_read_often_enough_for_their_wrap(tmp_path, monkeypatch):
     assert meter.joules() == pytest.approx(205)
 
 
-def test_counters_for_root_alone_say_so(tmp_path):
-    """Check the reason and its remedy where the kernel keeps the energy from users."""
-    write_tree(tmp_path, rapl(*["" for _ in range(6)]))
-    meter = EnergyMeter(tmp_path)
-    with meter:
-        pass
-    assert meter.joules() is None and meter.result(3)["joules_per_step"] is None
-    assert "energy_uj may not be read; as root: chmod a+r" in meter.error
-    assert energy_text(tmp_path).startswith("not available: ")
-
-
 def test_a_machine_without_counters_and_sensors_says_so(tmp_path):
     """Check that no energy is None with a reason, and no thread is started for it."""
     with EnergyMeter(tmp_path) as meter:
@@ -133,21 +118,6 @@ def test_the_rail_that_feeds_a_jetson_is_its_power(tmp_path):
         low = 10 * (time.monotonic() - inside)  # 5 V x 2 A
     assert meter.source == "INA: VDD_IN"
     assert low <= meter.joules() <= 10 * (time.monotonic() - start)
-
-
-def test_rails_without_one_that_feeds_all_are_summed(tmp_path):
-    """Check that connected rails count, and that a sensor with a power of its own and the older driver are read."""
-    write_tree(tmp_path, {**JETSON, "sys/class/hwmon/hwmon3/in1_label": "VDD_GPU\n"})
-    assert EnergyMeter(tmp_path).source == "INA: VDD_GPU, VDD_CPU_GPU_CV, VDD_SOC"
-    other = tmp_path / "other"
-    write_tree(other, {"sys/class/hwmon/hwmon0/name": "ina226\n", "sys/class/hwmon/hwmon0/power1_input": "7500000\n"})
-    (sensor,) = energy_module.find_sensors(other)
-    assert (sensor.name, sensor.watts()) == ("ina226", 7.5)
-    older = tmp_path / "older"
-    folder = "sys/bus/i2c/drivers/ina3221x/6-0040/iio:device0"
-    write_tree(older, {f"{folder}/rail_name_0": "POM_5V_IN\n", f"{folder}/in_power0_input": "2400\n"})
-    (sensor,) = energy_module.find_sensors(older)
-    assert (sensor.name, sensor.watts()) == ("POM_5V_IN", pytest.approx(2.4))
 
 
 def test_a_sensor_that_stops_answering_ends_the_measurement(tmp_path):
@@ -219,58 +189,6 @@ def test_big_cores_come_first_also_in_a_second_cluster(tmp_path, sockets):
     assert cpu_order(6, range(6), root=tmp_path) == [4, 5, 0, 1, 2, 3]
     kinds = core_kinds(read_topology(tmp_path), range(6))
     assert [kind["text"] for kind in kinds] == ["2 CPUs of capacity 1024 (4-5)", "4 CPUs of capacity 446 (0-3)"]
-
-
-def board_rows():
-    """Rows of a sweep on a board with two kinds of cores, a power sensor, and heat in one sample."""
-    rows = synthetic_rows(repeats=5)
-    hot = True
-    for row in rows:
-        if row["kind"] == "run":
-            row["environment"]["core_kinds"] = [
-                {"capacity": 1024, "cpus": [2], "text": "1 CPU of capacity 1024 (2)"},
-                {"capacity": 446, "cpus": [0], "text": "1 CPU of capacity 446 (0)"},
-            ]
-        if row["kind"] == "sample":
-            row["disturbance"] |= {"thermal_throttles": int(hot)}
-            row |= {"temperature_c": 71.0 + hot}
-            row["energy"] = {"joules": 8.0, "joules_per_step": 0.0042, "source": "INA: VDD_IN", "error": None}
-            hot = False
-    return rows
-
-
-def test_reports_tell_energy_heat_and_kinds_of_cores():
-    """Check columns, sentences and warnings, and the lines at which kinds of cores end in a figure."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    from forktask.experiments.report.figures.axes import mark_physical_cores
-
-    study = study_of(board_rows())
-    report = build(study)
-    text = render_text(report)
-    assert "4.20 mJ" in text and "energy a step" in text
-    assert "Energy is that of the whole machine during the timed runs (INA: VDD_IN)." in text
-    assert "Heat or low voltage slowed the CPUs during 1 of" in text
-    assert "threads get 1 CPU of capacity 1024 (2), then 1 CPU of capacity 446 (0)" in machine_text(study)
-
-    _, axis = plt.subplots()
-    mark_physical_cores(study, [axis], [1, 2, 3])
-    assert [line.get_xdata()[0] for line in axis.lines] == [2**0.25, 2 * 2**0.25]
-
-
-def test_rows_without_energy_give_the_reason():
-    """Check the sentence where nothing measures energy, and a row that is no energy."""
-    rows = synthetic_rows(repeats=5)
-    for row in rows:
-        if row["kind"] == "sample":
-            row["energy"] = {"joules": None, "joules_per_step": None, "source": "", "error": "no sensor"}
-    assert "Energy not available on this machine: no sensor." in render_text(build(study_of(rows)))
-    sample = next(row for row in rows if row["kind"] == "sample")
-    with pytest.raises(ValueError, match=r"energy\.joules"):
-        typed([{**sample, "energy": {**sample["energy"], "joules": -1.0}}])
 
 
 def test_training_tells_the_energy_of_each_epoch(tmp_path, monkeypatch):

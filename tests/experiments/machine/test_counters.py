@@ -3,13 +3,7 @@
 import threading
 import time
 
-import pytest
-from experiments.synthetic_results import study_of, synthetic_rows
-
-from forktask.experiments.analysis.counters import counter_sentences, counter_table
 from forktask.experiments.machine.perf_counters import EVENTS, PerfCounters
-from forktask.experiments.report.render_text import render_text
-from forktask.experiments.report.sections import build
 
 
 def spin(seconds):
@@ -47,25 +41,3 @@ def test_what_cannot_be_counted_has_a_reason():
     assert not any(counts.values()) or counts["cycles"] is None or counts["cycles"] > 0
     with PerfCounters({"nonsense": (77, 77)}) as counters:
         assert counters.error and counters.read() == {"nonsense": None}
-
-
-@pytest.mark.parametrize("available", [True, False])
-def test_the_report_shows_counts_or_says_that_there_are_none(available):
-    """Check counts of a step, and the sentence where the machine has none."""
-    rows = synthetic_rows(repeats=5)
-    for row in rows:
-        if row["kind"] == "sample":
-            counts = {"cycles": 4e6, "instructions": 8e6, "llc_misses": None} if available else dict.fromkeys(EVENTS)
-            row["counters"] = {**counts, "error": "No such file or directory"}
-    study = study_of(rows)
-    text = render_text(build(study))
-    if available:
-        table = counter_table(study)
-        assert (table["cycles"] == 4e6 / 50).all() and (table["per_cycle"] == 2).all()
-        assert "instructions a cycle" in text
-        assert "not available on this machine: llc_misses (No such file" in text
-    else:
-        assert not len(counter_table(study))
-        sentence, _ = counter_sentences(study)
-        assert "not available on this machine: cycles, instructions, llc_misses (No such file" in sentence
-        assert "Hardware counters not available" in text

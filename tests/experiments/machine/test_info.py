@@ -6,7 +6,7 @@ import json
 import pytest
 
 from forktask.experiments.commands import main as cli
-from forktask.experiments.machine import fitness, info
+from forktask.experiments.machine import fitness
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.machine.environment import collect, environment_id
 from forktask.experiments.machine.variables import read_variables
@@ -130,30 +130,6 @@ def test_the_worst_reason_decides_and_comes_first():
     judgement = fitness.verdict(make_environment(frequency__governor="powersave", quota_cpus=1.0), make_machine())
     assert [r["level"] for r in judgement["reasons"]] == ["not fit", "fit with reservations"]
     assert judgement["level"] == "not fit"
-
-
-def test_hidden_values_are_no_reason_and_print():
-    """Check that a container without pressure, steal or caches, or an ARM board without numbers of its CPU, still gets
-    its page, in words."""
-    environment = make_environment(
-        pressure_some_percent=None,
-        load_average=None,
-        caches=[],
-        frequency__governor=None,
-        cpu__vendor=None,
-        cpu__family=None,
-        cpu__model_number=None,
-        transparent_huge_pages=None,
-        clock__source=None,
-        memory=dict.fromkeys(("total_bytes", "available_bytes", "swap_bytes", "swap_free_bytes")),
-    )
-    machine = make_machine(
-        disturbance=dict.fromkeys(Disturbance.FIELDS) | {"nonvoluntary_switches": 3}, cache_bandwidth_bytes_per_s={}
-    )
-    judgement = fitness.verdict(environment, machine)
-    assert judgement["level"] == "fit"
-    page = info.format_page({"environment": environment, "machine": machine, "gpus": [], "verdict": judgement})
-    assert "hidden" in page and "None" not in page and "hidden %" not in page
 
 
 def test_the_command_prints_json_and_a_page(capsys):

@@ -4,17 +4,13 @@ import csv
 import itertools
 import json
 
-import numpy as np
 import pytest
 from experiments.synthetic_results import typed
 
-from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.metg import metg
-from forktask.experiments.metg.figure import caption, draw
-from forktask.experiments.metg.measure import unit_time_s, work_ladder
+from forktask.experiments.metg.figure import caption
+from forktask.experiments.metg.measure import work_ladder
 from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
-from forktask.experiments.sampling.models import built_models, parse_model, process_environment
 
 GRAPH = {"pattern": "fft", "width": 4, "steps": 4, "radix": 5, "kernel": "compute", "check": True}
 UNIT_S = 2e-9
@@ -114,23 +110,6 @@ def test_disturbed_figures_are_said_to_be():
         assert table_of([uneven])["results"][0]["empty_task_s"]["median"] == pytest.approx(expected)
 
 
-def test_the_figure_draws_the_envelope():
-    """Check that METG lies on a drawn curve that never falls, and that its range is drawn."""
-    rows = [row(repetition=0), row(repetition=1, overhead_s=200e-9)]
-    rows[0]["points"][4]["iteration_times_s"] = [1e-6 * 16]  # one slow point
-    rows[1]["points"][4]["iteration_times_s"] = [1e-6 * 16]
-    (entry,) = table_of(rows)["results"]
-    assert any(b["efficiency"] < a["efficiency"] for a, b in itertools.pairwise(entry["curve"]))
-    (axis,) = draw([entry]).axes
-    _, curve, marks, ends, mark = axis.lines
-    assert all(np.diff(curve.get_ydata()) >= 0) and max(curve.get_ydata()) == max(marks.get_ydata())
-    crossing = np.interp(0.5, curve.get_ydata(), curve.get_xdata())
-    assert mark.get_xdata()[0] == pytest.approx(crossing, rel=0.1)
-    assert list(ends.get_xdata()) == [entry["metg_s"]["low"] * 1e9, entry["metg_s"]["high"] * 1e9]
-    entry["metg_s"] = {"median": 93e-6, "low": 92.5e-6, "high": 1.2e-3}
-    assert "93000" in format_table({"unit_s": {}, "results": [entry]})
-
-
 def test_break_even_counts_replays_against_eager_tasks():
     """Check (preparation beyond the eager model's) / (gain of an iteration)."""
     table = table_of(
@@ -151,12 +130,6 @@ def test_the_ladder_grows_by_about_the_square_root_of_two():
     """Check whole numbers from the start on, without repeats."""
     assert list(itertools.islice(work_ladder(0), 8)) == [1, 2, 3, 4, 6, 8, 12, 16]
     assert list(itertools.islice(work_ladder(5.5), 3)) == [6, 8, 12]
-
-
-def test_the_kernels_unit_is_timed():
-    """Check that a unit of memory takes longer than one of arithmetic, and that one of waiting is 1 ns."""
-    assert unit_time_s("memory") > unit_time_s("compute") > 0
-    assert unit_time_s("busy_wait") == 1e-9
 
 
 def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
@@ -237,73 +210,3 @@ def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
     entry = json.loads(capsys.readouterr().out)["results"][0]
     assert entry["graph"]["network"] == "cifar10_cnn"
     assert entry["empty_task_s"]["median"] > 0 and entry["curve"]
-
-
-def test_every_outside_reference_is_measured(capsys):
-    """Check that OpenMP tasks, oneTBB and libomp run in processes of their own, as far as they are installed."""
-    models = [m for m in ("openmp_tasks", "tbb", "taskflow", "starpu") if m in built_models()]
-    try:
-        assert process_environment(parse_model("openmp_tasks:runtime=libomp"))
-        models.append("openmp_tasks:runtime=libomp")
-    except UsageError:
-        pass
-    assert (
-        main(
-            [
-                "metg",
-                "--quick",
-                "--models",
-                ",".join(models),
-                "--threads",
-                "1",
-                "--width",
-                "4",
-                "--steps",
-                "2",
-                "--pattern",
-                "no_comm",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    results = json.loads(capsys.readouterr().out)["results"]
-    assert {e["model"] for e in results} == set(models)
-    assert all(e["repeats"] == 1 and e["curve"] for e in results)
-
-
-@pytest.mark.parametrize(("measured", "shown"), [(0, 0), (1, 1)])
-def test_an_interrupt_shows_what_was_measured(measured, shown, monkeypatch, capsys):
-    """Check the table after Ctrl-C without a folder: of what there is, or none, and the exit code."""
-    sample, calls = metg.measure_in_process, []
-
-    def interrupted(*arguments, **options):
-        if len(calls) == measured:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        return sample(*arguments, **options)
-
-    monkeypatch.setattr(metg, "measure_in_process", interrupted)
-    command = ["metg", "--quick", "--models", "serial,forkjoin", "--threads", "1", "--width", "2", "--steps", "2"]
-    assert main(command) == 130
-    captured = capsys.readouterr()
-    assert captured.out.count("stencil_1d") == shown and captured.err.endswith("forktask: interrupted\n")
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--pattern", "ring"], "pattern must be one of"),
-        (["--models", "magic"], "no model is called"),
-        (["--threads", "x"], "--threads takes whole numbers"),
-        (["--threads", "4096"], "available cores"),
-        (["--network", "lenet99"], "network"),
-        (["--network", "cifar10_cnn", "--kernel", "memory"], "--kernel must be compute"),
-        (["--repeats", "0"], "--repeats must be a whole number of at least 1; got 0"),
-        (["--models", "serial", "--threads", "2", "--oversubscribe"], "serial must run on one thread, got 2 threads"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, message, capsys):
-    """Check the messages and the exit code."""
-    assert main(["metg", *arguments]) == 2
-    assert message in capsys.readouterr().err

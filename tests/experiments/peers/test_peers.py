@@ -1,32 +1,38 @@
 """The comparison with PyTorch: what is refused, what is compared with what, and the network itself."""
 
+import csv
 import json
 import math
 import struct
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from cython_src.reference_tokens import AdamW, forward
-from cython_src.tokens_for_tests import BOTH_WAYS, CLASSIFIER, MASKED, SMALL, TWICE_TIED, batch_of, fill
+from cython_src.reference_tokens import AdamW
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.analysis.answers import differences, disagreement
+from forktask.experiments.analysis.answers import differences
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers import llmc_files, peers
-from forktask.experiments.peers.modes import MODES
+from forktask.experiments.peers import llmc_files
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
-from forktask.experiments.sampling.subject import fill_dataset
+from forktask.experiments.subjects.subject import fill_dataset
 
 
 def sample(step_time_s, answer=(2.3, 2.2)):
     """A process that had one turn."""
-    turn = {"short_steps": 1, "long_steps": 3, "rounds": [0], "short_times_s": [9.0]}
+    turn = {
+        "short_steps": 1,
+        "long_steps": 3,
+        "rounds": [0],
+        "short_times_s": [9.0],
+        "group": 0,
+        "disturbed": [],
+        "loud": [],
+    }
     return {**turn, "answer": list(answer), "step_time_s": step_time_s, "long_times_s": [9.0 + 2 * step_time_s]}
 
 
@@ -55,21 +61,6 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
     assert "speedup" not in found["torch eager", 1]
 
 
-def test_without_any_time_the_table_says_what_failed():
-    """Check the table when no contestant could be measured."""
-    result = summarise({}, {"FLOP": {1: 1.0}}) | {
-        "network": "lenet5",
-        "batch": 4,
-        "phase": "train",
-        "environment": {"cpu": {"model": "x"}},
-        "convolutions": {},
-        "machine": {"peak_flops_per_s_1thread": 1e9, "instruction_set": "generic"},
-        "failures": {"serial @ 1": "no memory", "taskiter @ 1": "no memory"},
-        "stopped": "",
-    }
-    assert as_text(result).endswith("not measured: serial @ 1, taskiter @ 1: no memory")
-
-
 def test_no_time_is_shown_before_answers_agree():
     """Check that other losses, fewer losses and no losses are refused."""
     for answer in ((2.3, 2.25), (2.3,), (math.nan, 2.2)):
@@ -77,14 +68,6 @@ def test_no_time_is_shown_before_answers_agree():
             summarise({("torch eager", 1): rows(1.0), ("serial", 1): rows(1.0, answer=answer)}, {})
     assert differences([], []) == [math.inf]
     assert differences([2.0, 1.0], [2.0, 1.001]) == pytest.approx([0, 1e-3], rel=1e-2)
-
-
-def test_the_third_loss_may_differ_more():
-    """Check the limits of three losses, and that probabilities have one."""
-    assert disagreement((2.3, 2.0, 1.5), (2.3, 2.001, 1.51)) == ""
-    assert "number 1 by 0.0099, where 0.002" in disagreement((2.3, 2.0, 1.5), (2.3, 2.02, 1.5))
-    assert "number 2 by 0.02, where 0.01" in disagreement((2.3, 2.0, 1.5), (2.3, 2.0, 1.47))
-    assert "number 2" in disagreement((0.3, 0.2, 0.1, 0.4), (0.3, 0.2, 0.1005, 0.4))
 
 
 def test_a_wrong_mode_of_pytorch_is_no_reference():
@@ -104,117 +87,6 @@ def test_a_wrong_mode_of_pytorch_is_no_reference():
         and "torch eager's, this mode's differs in number 1 by 0.048" in found["torch compile", 1]
     )
     assert wrong_modes({("serial", 1): eager}) == {}
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--modes", "jit"], "a PyTorch mode must be one of"),
-        (["--modes", "sdpa"], "has no meaning for networks of images"),
-        (["--network", "gpt2_tiny", "--modes", "channels_last"], "has no meaning for networks of tokens"),
-        (["--llmc", "sh"], "llm.c's files are of GPT-2 networks"),
-        (["--network", "gpt2_tiny", "--llmc", "sh"], "optimizer must be adamw"),
-        (["--network", "gpt2_tiny", "--llmc", "sh", "--batch", "2"], "batch must be 4"),
-        (
-            ["--network", "gpt2_tiny", "--llmc", "/no/such/program", "--optimizer", "adamw"],
-            "--llmc must name a program that can be run",
-        ),
-        (["--models", "fastest"], "fastest"),
-        (["--network", "alexnet"], "network must be one of"),
-        (["--batch", "0"], "batch"),
-        (["--threads", "4096"], "threads must be in"),
-        (["--repeats", "0"], "--repeats must be at least 1"),
-    ],
-)
-def test_bad_input_is_refused(arguments, message, capsys, monkeypatch):
-    """Check one sentence and exit code 2, before anything is measured."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
-    assert main(["peers", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-def test_without_pytorch_the_remedy_is_named(capsys, monkeypatch):
-    """Check the sentence for users who have no PyTorch."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
-    assert main(["peers"]) == 2
-    assert "pip install" in capsys.readouterr().err
-
-
-class StandIn:
-    """`measure_generation` with contestants that take given seconds of a clock that nothing else moves.
-
-    Parameters
-    ----------
-    monkeypatch
-    seconds : mapping
-        Duration of a process by contestant.
-    interrupted : int, optional
-        Number of the generation in which Ctrl-C comes.
-    """
-
-    def __init__(self, monkeypatch, seconds, interrupted=None):
-        self.seconds, self.now, self.generations, self.interrupted = seconds, 0.0, [], interrupted
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: object())
-        monkeypatch.setattr(peers, "measure_generation", self.measure_generation)
-        monkeypatch.setattr(peers.Schedule, "now", lambda schedule: self.now)
-
-    def measure_generation(self, generation):
-        if len(self.generations) == self.interrupted:
-            raise KeyboardInterrupt
-        self.generations.append(generation)
-        answers = {}
-        for contestant in generation.contestants:
-            job = contestant.job
-            assert (contestant.command == peers.TORCH_COMMAND) == (job["mode"] is not None)
-            seconds = self.seconds[job["mode"] or job["model"]]
-            self.now += min(seconds, contestant.limit_s)
-            late = {"failure": "timeout", "message": "took longer"}
-            row = sample(seconds / 10)
-            answers[contestant.name] = late if seconds > contestant.limit_s else row
-        return [{"answers": answers}]
-
-    def measure(self, *arguments):
-        models = ",".join(name for name in self.seconds if name not in MODES)
-        modes = ",".join(name for name in self.seconds if name in MODES)
-        return main(["peers", "--threads", "1", "--models", models, "--modes", modes, *arguments])
-
-
-def test_an_interrupted_comparison_shows_what_it_has(monkeypatch, capsys):
-    """Check the table, and the exit code of Ctrl-C, before and after the first generation."""
-    seconds = {"serial": 1, "taskiter": 2, "eager": 3}
-    assert StandIn(monkeypatch, seconds, interrupted=1).measure("--repeats", "2") == 130
-    printed = capsys.readouterr()
-    rows = [line.split() for line in printed.out.splitlines()]
-    assert sorted(row[1] for row in rows if row[:1] == ["1"]) == ["serial", "taskiter", "torch"]
-    assert "interrupted: each contestant was to have 2 runs" in printed.out
-    assert printed.err.endswith("forktask: interrupted\n")
-    assert StandIn(monkeypatch, seconds, interrupted=0).measure() == 130
-    assert capsys.readouterr().out == ""
-
-
-def test_a_budget_is_kept_and_what_it_left_out_is_named(monkeypatch, capsys):
-    """Check that no process may run past the budget, that no generation begins without room, and what is named."""
-    measured = StandIn(monkeypatch, {"serial": 1, "compile": 1000})
-    measured.measure("--budget", "100s", "--repeats", "200", "--rounds", "2", "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert {generation.least_rounds for generation in measured.generations} == {2}
-    assert found["failures"]["torch compile @ 1"] == found["stopped"] == "the budget of 1:40 min is spent"
-    measured = StandIn(monkeypatch, {"serial": 1, "taskiter": 2, "eager": 30})
-    assert measured.measure("--budget", "100s", "--repeats", "50", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    rows = {row["name"]: row["samples"] for row in found["rows"]}
-    assert set(rows.values()) == {3} and measured.now == 99 and not found["failures"]
-
-
-def test_a_single_run_has_no_interval(monkeypatch, capsys):
-    """Check that a ratio of one repetition is printed without brackets, and is no NaN in JSON."""
-    measured = StandIn(monkeypatch, {"serial": 1, "eager": 2})
-    assert measured.measure("--repeats", "1") == 0
-    assert "   2.00 (torch eager)" in capsys.readouterr().out
-    assert measured.measure("--repeats", "1", "--json") == 0
-    text = capsys.readouterr().out
-    assert "NaN" not in text and "speedup_low" not in text
 
 
 def test_files_of_llmc_byte_by_byte(tmp_path):
@@ -284,6 +156,27 @@ def test_a_program_of_llmc_is_measured_until_its_steps_took_long_enough(tmp_path
     assert "(llm.c)" in as_text(found)
 
 
+def test_out_keeps_what_was_printed_and_writes_over_nothing(tmp_path, capsys):
+    """Check that the files hold the printed result, a row a contestant, and that a second run is refused at once."""
+    folder = tmp_path / "new" / "beside"
+    arguments = "peers --network gpt2_tiny --modes , --threads 1 --models serial,taskgraph --repeats 1 --seconds 0.01"
+    arguments = [*arguments.split(), "--json", "--out", str(folder)]
+    assert main(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert json.loads((folder / "peers.json").read_text()) == printed
+    assert (folder / "peers.txt").read_text() == as_text(printed) + "\n"
+    table = list(csv.DictReader((folder / "peers.csv").open()))
+    assert [row["name"] for row in table] == [row["name"] for row in printed["rows"]]
+    assert {(row["network"], row["phase"]) for row in table} == {("gpt2_tiny", "train")}
+    assert [float(row["step_time_s"]) for row in table] == [row["step_time_s"] for row in printed["rows"]]
+    assert all(float(row["floor_FLOP_s"]) > 0 for row in table)
+    kept = (folder / "peers.json").read_bytes()
+    assert main(arguments) == 2 and "name another folder" in capsys.readouterr().err
+    assert (folder / "peers.json").read_bytes() == kept
+    (tmp_path / "file").write_text("")
+    assert main([*arguments[:-1], str(tmp_path / "file")]) == 2 and "must be a folder" in capsys.readouterr().err
+
+
 def llmc_losses():
     """The losses of gpt2_tiny's first steps as llm.c trains it, from the float64 reference."""
     bound = bind(lower("gpt2_tiny", batch=4, num_images=32, num_batches=8))
@@ -294,19 +187,6 @@ def llmc_losses():
     tokens = bound.arrays["dataset.tokens"][: 4 * 64 + 1]
     batch = tokens[:-1].reshape(4, 64), tokens[1:].reshape(4, 64)
     return [optimiser.step(get_network("gpt2_tiny"), *batch).loss for _ in range(3)]
-
-
-@pytest.mark.parametrize(
-    "losses, code, message",
-    [([5.5, 5.4], 1, "must print a line"), ([], 0, "got 0, and last 'val loss 5.5'"), (["x"], 0, "must be a program")],
-)
-def test_a_program_that_is_none_of_llmc_is_named(losses, code, message, tmp_path, capsys):
-    """Check the sentence for a program that ends too early, prints nothing of use or cannot be started."""
-    path = stand_in(tmp_path, [] if losses == ["x"] else losses, code=code)
-    if losses == ["x"]:
-        Path(path).write_bytes(b"\x7fELF but nothing else")
-    found = measured_beside(path, capsys)
-    assert [row["name"] for row in found["rows"]] == ["serial"] and message in found["failures"]["llm.c @ 1"]
 
 
 @pytest.mark.torch
@@ -333,29 +213,6 @@ def test_networks_of_tokens_agree_with_pytorch(network, phase, decay, capsys):
     assert {row["name"] for row in result["rows"]} == {"torch eager", "torch sdpa", "serial"}
     assert result["largest_difference"] < 1e-4 and not result["failures"]
     assert "convolutions" not in as_text(result)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "network", [SMALL, BOTH_WAYS, TWICE_TIED, MASKED, CLASSIFIER], ids=lambda network: network.name
-)
-def test_modules_of_tokens_compute_the_reference(network):
-    """Check logits of networks with every layer of tokens, both forms of attention, against the float64 reference."""
-    import torch
-
-    from forktask.experiments.peers.torch_network import torch_network
-
-    bound = bind(lower(network, batch=3, sequence=6, num_batches=1))
-    fill(bound)
-    parameters = {name: bound.view(name).astype("float64") for name in bound.plan.attributes["parameters"]}
-    tokens, targets = batch_of(bound, 0)
-    step = forward(network.with_sequence(6), parameters, tokens, targets)
-    expected = step.activations[network.inputs()["softmax"][0]]
-    for fused in (False, True):
-        module = torch_network(network.with_sequence(6), fused).double()
-        module.load_state_dict({name: torch.from_numpy(value) for name, value in parameters.items()})
-        found = module(torch.from_numpy(tokens.astype("int64"))).detach().numpy()
-        assert abs(found - expected).max() < 1e-10 * abs(expected).max()
 
 
 @pytest.mark.torch

@@ -1,10 +1,12 @@
 """The timing loop, on a clock that is part of the test."""
 
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +17,18 @@ from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, read, update
 from forktask.experiments.machine.disturbance import Disturbance
 from forktask.experiments.sampling.child import converse
-from forktask.experiments.sampling.measure import measure_sample
+from forktask.experiments.sampling.measure import measure_sample, record_costs
 from forktask.experiments.sampling.profile import block_times
-from forktask.experiments.sampling.subject import build, hash_arrays
-from forktask.experiments.sampling.timing import Stepper, still_falling, take_turns, turn_lengths, warm_up
+from forktask.experiments.sampling.timing import (
+    WARMUP_CHUNK_S,
+    Stepper,
+    still_falling,
+    take_turns,
+    turn_lengths,
+    warm_up,
+)
+from forktask.experiments.subjects.models import MODELS
+from forktask.experiments.subjects.subject import hash_arrays
 
 
 class FakeExecutor:
@@ -114,7 +124,7 @@ def test_short_steps_are_timed_in_longer_runs():
     """Check that warm-up runs grow until the clock's resolution does not matter."""
     fake = FakeExecutor(lambda i: 1e-6)
     warm = warm_up(Stepper(fake, clock=fake.clock), limit_s=10)
-    assert warm.times_s[-1] >= 0.02
+    assert warm.times_s[-1] >= WARMUP_CHUNK_S
     assert warm.pass_time_s == pytest.approx(1e-6)
 
 
@@ -191,28 +201,21 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
 
 
+def test_only_models_that_close_a_graph_have_costs_of_closing(monkeypatch):
+    """Check which costs a model has; by a clock that counts looks, recording takes one and closing nothing."""
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr("forktask.experiments.sampling.measure.time", clock)
+    costs = {name: record_costs(chain_plan(), MODELS[name]) for name in ("tasks", "taskgraph", "taskiter")}
+    assert costs["tasks"] == {"record_s": None, "close_s": None}
+    assert costs["taskgraph"] == {"record_s": 1, "close_s": None} and costs["taskiter"] == {"record_s": 1, "close_s": 0}
+
+
 def test_blas_on_several_threads_is_refused(monkeypatch):
     """Check that a process whose BLAS would run more threads than blocks expect gives no sample."""
     libraries = [{"kind": "blas", "name": "openblas", "threads": 2}]
     monkeypatch.setattr("forktask.experiments.sampling.measure.loaded_libraries", lambda: libraries)
     with pytest.raises(RuntimeError, match="one thread"):
         sample_of({**JOB, "model": "serial", "threads": 1}, bound=bind(chain_plan(), target="numpy"))
-
-
-def test_what_does_not_fit_is_not_begun(monkeypatch):
-    """Check that memory is asked for before it is touched."""
-    monkeypatch.setattr("forktask.experiments.sampling.subject.read_memory", lambda: {"available_bytes": 51 << 20})
-    with pytest.raises(MemoryError, match="batch [0-9]+ would fit"):
-        build({"plan": {"network": "cifar10_cnn", "batch": 64}, "seed": 1, "threads": 1})
-
-
-def test_block_times_are_medians_and_sums_are_means():
-    """Check that one block pushed off its CPU changes the busy time, not the typical time of the block."""
-    plan = chain_plan(width=1, steps=1)
-    events = [(10_000 * k, 10_000 * k + (9000 if k == 1 else 100), k, 0, 0) for k in range(3)]
-    times = block_times(np.array(events, EVENT_DTYPE), plan, 3)
-    assert times["block_time_s"]["step0"] == pytest.approx([100e-9])
-    assert times["loop_time_s"]["step0"] == pytest.approx(9200e-9 / 3)
 
 
 def test_times_of_loops_are_means_over_passes():

@@ -1,23 +1,22 @@
 """Times of phases: from an event log made by hand, and from runs of every model."""
 
-import csv
 import itertools
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import report_rows, report_text, study_of, synthetic_rows, write_rows
+from experiments.synthetic_results import study_of, synthetic_rows
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.model import Block, update
-from forktask.experiments.analysis.accounting import OTHER_RUNS, inflation, layer_table
+from forktask.experiments.analysis.accounting import OTHER_RUNS
 from forktask.experiments.analysis.phases import phase_table
 from forktask.experiments.analysis.speeds import speed_table
-from forktask.experiments.report import figures, files
-from forktask.experiments.sampling.models import built_models
+from forktask.experiments.report import figures
 from forktask.experiments.sampling.phases import phase_walls, phases_beside
 from forktask.experiments.sampling.profile import measure_profile
+from forktask.experiments.subjects.models import built_models
 
 PHASES = ("load", "forward", "backward", "update")
 
@@ -135,6 +134,35 @@ def of(study, model, threads):
     return table[(table["model"] == model) & (table["threads"] == threads)].iloc[0]
 
 
+def test_part_of_the_update_beside_the_backward_phase(study):
+    """Check the column against the rows: none where a barrier stands between, or with one thread."""
+    assert of(study, "forkjoin", 2)["update_beside_backward"] == of(study, "taskiter", 1)["update_beside_backward"] == 0
+    assert of(study, "taskgraph", 2)["update_beside_backward"] == pytest.approx(0.2)
+    assert of(study, "taskiter", 4)["update_beside_backward"] == pytest.approx(0.6)
+
+
+def test_phases_of_other_runs_come_with_the_reason():
+    """Check the remark where the runs with the event log took half as long again as the timed ones."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
+    for row in rows:
+        if row["kind"] == "profile" and (row["model"], row["threads"]) == ("forkjoin", 2):
+            row["pass_time_s"] *= 1.5
+    table = phase_table(study_of(rows))
+    assert table.loc[table["remark"] == OTHER_RUNS, ["model", "threads"]].to_numpy().tolist() == [["forkjoin", 2]]
+
+
+@pytest.mark.parametrize(
+    ("models", "words"), [(("forkjoin", "taskiter"), "profile of the serial run"), (("serial",), "besides serial")]
+)
+def test_a_figure_of_phases_needs_two_sides(models, words):
+    """Check the sentences where there is nothing to compare with, and without profiles."""
+    rows = synthetic_rows(models=models, repeats=5)
+    with pytest.raises(UsageError, match=words):
+        figures.draw(study_of(rows), "phases")
+    with pytest.raises(UsageError, match="profile rows, got none"):
+        figures.draw(study_of([r for r in rows if r["kind"] != "profile"]), "phases")
+
+
 def test_walls_of_phases_add_up_to_the_step(study):
     """Check the sums of wall times, the efficiency's definition, and intervals around every value."""
     steps = {(r["model"], r["threads"]): r["median_s"] for r in speed_table(study).to_dict("records")}
@@ -152,74 +180,3 @@ def test_walls_of_phases_add_up_to_the_step(study):
             assert row[f"{phase}_efficiency"] == row[f"{phase}_speedup"] / row["threads"]
             serial = of(study, "serial", 1)[f"{phase}_s"]
             assert row[f"{phase}_speedup"] == pytest.approx(serial / row[f"{phase}_s"], rel=1e-12)
-
-
-def test_the_serial_run_is_the_measure_of_itself(study):
-    """Check that its speedups are exactly 1, and that its phases are the sums of its layers."""
-    row = of(study, "serial", 1)
-    assert all(row[f"{phase}_speedup"] == 1 and row[f"{phase}_efficiency"] == 1 for phase in PHASES)
-    layers = layer_table(study, row["plan_id"]).groupby("phase")["time_s"].sum()
-    assert {phase: row[f"{phase}_s"] for phase in PHASES} == pytest.approx(layers.to_dict())
-
-
-def test_busy_times_are_those_of_layers_and_of_the_inflation(study):
-    """Check that a busy phase is its layers' time over the threads, and all phases together are the inflation."""
-    for threads in (1, 2, 4):
-        row = of(study, "taskiter", threads)
-        layers = layer_table(study, row["plan_id"], "taskiter", threads).groupby("phase")["time_s"].sum() / threads
-        assert {phase: row[f"{phase}_s"] for phase in PHASES} == pytest.approx(layers.to_dict())
-        serial = study.typical_time((row["plan_id"], "serial", 1)).value
-        slower = inflation(study, (row["plan_id"], "taskiter", threads)).value
-        assert sum(row[f"{phase}_s"] for phase in PHASES) * threads == pytest.approx(slower * serial)
-
-
-def test_part_of_the_update_beside_the_backward_phase(study):
-    """Check the column against the rows: none where a barrier stands between, or with one thread."""
-    assert of(study, "forkjoin", 2)["update_beside_backward"] == of(study, "taskiter", 1)["update_beside_backward"] == 0
-    assert of(study, "taskgraph", 2)["update_beside_backward"] == pytest.approx(0.2)
-    assert of(study, "taskiter", 4)["update_beside_backward"] == pytest.approx(0.6)
-
-
-def test_profiles_without_walls_have_busy_times():
-    """Check that every model but the serial one is timed by its blocks where no barrier stands between phases."""
-    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
-    for row in rows:
-        row |= {"phase_wall_s": None} if row["kind"] == "profile" else {}
-    table = phase_table(study_of(rows))
-    assert dict(zip(table["model"], table["timed"], strict=True)) == {"serial": "wall", "forkjoin": "busy"}
-
-
-def test_phases_of_other_runs_come_with_the_reason():
-    """Check the remark where the runs with the event log took half as long again as the timed ones."""
-    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
-    for row in rows:
-        if row["kind"] == "profile" and (row["model"], row["threads"]) == ("forkjoin", 2):
-            row["pass_time_s"] *= 1.5
-    table = phase_table(study_of(rows))
-    assert table.loc[table["remark"] == OTHER_RUNS, ["model", "threads"]].to_numpy().tolist() == [["forkjoin", 2]]
-
-
-def test_phases_are_in_summary_tables_and_figure(tmp_path):
-    """Check summary.csv, text, JSON, page and figure of a report."""
-    folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin", "taskiter"), repeats=5))
-    files.write_report(folder)
-    with open(folder / "summary.csv", newline="") as file:
-        row = next(r for r in csv.DictReader(file) if (r["model"], r["threads"]) == ("forkjoin", "2"))
-    json_row = next(r for r in report_rows(folder)["phases"] if (r["model"], r["threads"]) == ("forkjoin", 2))
-    assert row["timed"] == "wall" and row["phase"] == "train"
-    assert all(float(row[f"{p}_efficiency"]) == pytest.approx(json_row[f"{p}_efficiency"]) for p in PHASES)
-    assert "Busy: time in blocks, mean over the threads, of taskiter" in report_text(folder)
-    assert "Phases of a step" in (folder / "report.html").read_text(encoding="utf-8")
-    assert (folder / "figures" / "phases.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("models", "words"), [(("forkjoin", "taskiter"), "profile of the serial run"), (("serial",), "besides serial")]
-)
-def test_a_figure_of_phases_needs_two_sides(models, words):
-    """Check the sentences where there is nothing to compare with, and without profiles."""
-    rows = synthetic_rows(models=models, repeats=5)
-    with pytest.raises(UsageError, match=words):
-        figures.draw(study_of(rows), "phases")
-    with pytest.raises(UsageError, match="profile rows, got none"):
-        figures.draw(study_of([r for r in rows if r["kind"] != "profile"]), "phases")

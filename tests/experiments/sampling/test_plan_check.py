@@ -1,10 +1,8 @@
 """The check of plans that are not shipped: what it finds, what it costs, and where it is kept."""
 
-import json
 import os
 import sys
 
-import numpy as np
 import pytest
 
 import forktask as ft
@@ -17,7 +15,7 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import SampleRow
 from forktask.experiments.sampling import plan_check, plan_check_worker
-from forktask.experiments.sampling.plan_check import check_plans, check_together, plan_key
+from forktask.experiments.sampling.plan_check import check_plans, plan_key
 
 PROGRAM = """
 import os
@@ -279,15 +277,6 @@ def test_every_command_that_measures_asks_for_the_check(program, monkeypatch, co
         assert main([*words, "--no-check"]) == 0
 
 
-def test_rows_of_other_commands_say_what_was_checked(program, monkeypatch):
-    """Check training."""
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"whole": True})
-    network = ["--network", "mine.py:network", "--threads", "1"]
-    train = "train --data synthetic:32 --batch 8 --epochs 1 --model serial --out trained"
-    assert main([*train.split(), *network]) == 0
-    assert json.loads((program / "trained" / "summary.json").read_text())["check"] == "passed"
-
-
 def test_run_in_python(program, monkeypatch, capsys):
     """Check `run` on a network that exists as an object alone: checked in another process, once, or not at all."""
     network = make_own("mine.py:network")
@@ -299,33 +288,3 @@ def test_run_in_python(program, monkeypatch, capsys):
     )
     with pytest.raises(UnsoundPlan, match="SIGSEGV"):
         ft.run(network, batch=5, iterations=1, num_threads=2)
-
-
-def test_the_least_of_several_plans_counts(program, monkeypatch):
-    """Check a measurement of several plans: shipped, passed, in part."""
-    monkeypatch.setattr(plan_check, "check_plans", lambda *_: ["passed", "in part", "passed"])
-    assert check_together([{}, {}, {}], ()) == "in part"
-
-
-def test_plans_of_arrays_and_of_any_order_run(program):
-    """Check that plans whose blocks name no regions, and those that are not deterministic, are checked as far as their
-    rules go."""
-    (program / "mine.py").write_text(
-        PROGRAM
-        + """
-from forktask.cython_src.graphs.task_bench import task_bench
-
-def bench():
-    return task_bench("stencil_1d", 4, 4)
-
-def racing():
-    recorded = ft.UserGraph("racing")
-    x = recorded.array("x", np.zeros(4))
-    for i in range(3):
-        recorded.task(lambda t, i=i: np.add(t, 0.1 * i, out=t), commutative=x)
-    return recorded
-"""
-    )
-    make_own.cache_clear()
-    assert check_plans([asked("mine.py:bench"), asked("mine.py:racing")]) == ["passed", "passed"]
-    assert np.isfinite(make_own("mine.py:racing").arrays["x"].view).all()

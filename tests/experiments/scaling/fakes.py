@@ -5,7 +5,7 @@ import random
 
 from forktask.experiments.scaling.bench import Bench
 
-QUIET = {"pressure_some_us": 0, "steal_ticks": 0, "nonvoluntary_switches": 0, "throttled_us": 0}
+QUIET = {"spin_s": 1.0, "steal_ticks": 0, "pressure_us": 0}  # of a round of a second
 
 
 class FakeMachine(Bench):
@@ -15,7 +15,7 @@ class FakeMachine(Bench):
     ----------
     times_ms : mapping of model to step time
     noise : float
-        Relative standard deviation of a sample.
+        Relative standard deviation of a process; that of a turn is a tenth of it.
     start_s : float
         Of a process, before its first step.
     """
@@ -29,7 +29,8 @@ class FakeMachine(Bench):
         self.time_s = 0.0
         self.samples = []
         self.efforts = []
-        self.disturbance = lambda number: QUIET
+        self.generation = -3  # two trials come first
+        self.disturbance = lambda generation, number: QUIET
         self.change = lambda side, row: row
         self.capacity_of = lambda number: 2.0
         self.num_capacities = 0
@@ -48,21 +49,25 @@ class FakeMachine(Bench):
         self.time_s += min(seconds, effort.limit_s)
         if seconds > effort.limit_s:
             return {"failure": "timeout", "message": "took too long"}
+        longer = [math.exp(self.random.gauss(0, self.noise / 10)) for _ in range(effort.rounds)]
         row = {
             "short_steps": 1,
             "long_steps": 2,
             "rounds": [*range(effort.rounds)],
-            "short_times_s": [1.1 * step] * effort.rounds,
-            "long_times_s": [2 * step] * effort.rounds,
-            "timed_wall_s": 0.1,
-            "disturbance": self.disturbance(len(self.samples) - 1),
+            "short_times_s": [step * each for each in longer],
+            "long_times_s": [2 * step * each for each in longer],
             "weights_hash": "w",
             "losses_hash": "l",
         }
         return self.change(side, row)
 
     def measure(self, sides):
-        return {name: self.sample(side, effort) for name, (side, effort) in sides.items()}
+        self.generation += 1
+        answers = {name: self.sample(side, effort) for name, (side, effort) in sides.items()}
+        seen = [self.disturbance(self.generation, n) for n in range(max(effort.rounds for _, effort in sides.values()))]
+        rounds = {name: [one[name] for one in seen] for name in ("steal_ticks", "pressure_us")}
+        rounds |= {"spin_s": [[1.0, one["spin_s"]] for one in seen], "wall_s": [1.0] * len(seen)}
+        return [{"rounds": rounds, "answers": answers}]
 
     def capacity(self, threads):
         self.num_capacities += 1

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from experiments.scaling import graphs
-from forktask.experiments.sampling import subject
 from forktask.experiments.scaling import exact
+from forktask.experiments.subjects import subject
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
 

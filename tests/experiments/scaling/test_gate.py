@@ -10,8 +10,8 @@ from experiments.scaling.fakes import FakeMachine
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
-from forktask.experiments.sampling import subject
 from forktask.experiments.scaling import bench, clock, gate
+from forktask.experiments.subjects import subject
 
 BENCH = bench.Bench()
 MODULE = """
@@ -101,7 +101,7 @@ def test_a_slower_commit_fails(repository, machine, tmp_path):
     assert main([*COMMAND, "--summary", str(tmp_path / "s.md"), "--jsonl", str(tmp_path / "s.jsonl")]) == 1
     assert "## Gate: HEAD against first" in (tmp_path / "s.md").read_text()
     rows = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
-    assert rows[1]["verdict"] == "fail" and len(rows[1]["commits"]) == 2 and rows[1]["rounds"]
+    assert rows[1]["verdict"] == "fail" and len(rows[1]["commits"]) == 2 and rows[1]["generations"]
 
 
 def test_strict_means_that_the_budget_must_suffice(repository, machine):
@@ -128,14 +128,6 @@ def test_bad_use(repository, machine, capsys, change, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_commit_that_takes_no_turns_is_refused(tmp_path):
-    """Check the sentence for an installation of a version before turns, and that another package is none."""
-    bench.check_turns(str(tmp_path))
-    (tmp_path / "forktask").mkdir()
-    with pytest.raises(UsageError, match="take turns"):
-        bench.check_turns(str(tmp_path))
-
-
 def test_a_real_sample_comes_from_the_installation(tmp_path):
     """Check that a measuring process imports what was installed for its side."""
     (tmp_path / "own").mkdir()
@@ -144,7 +136,8 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
         bench.Side("serial", 1, subject.describe_importable(f"own:{name}"), installation=str(tmp_path))
         for name in ("graph", "none")
     )
-    rows = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
+    (group,) = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
+    rows = group["answers"]
     assert clock.step_time_s(rows["A"]) > 0
     assert "must be importable" in rows["B"]["message"]
 

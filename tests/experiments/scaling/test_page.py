@@ -46,8 +46,6 @@ def test_options_in_the_workflow_exist(pytester):
     assert [make_parser().parse_args(words).command for words in gates] == ["gate"]
     (test,) = [shlex.split(step)[3:] for step in steps if "pytest -m" in step]
     assert pytester.parseconfig(*QUICK, *test).getoption("scaling_jsonl") == "scaling.jsonl"
-    indents = {len(line) - len(line.lstrip()) for line in workflow.splitlines()}
-    assert "\t" not in workflow and indents <= {0, 2, 4, 6, 8, 10}
 
 
 def test_options_on_the_page_exist(pytester):

@@ -38,11 +38,6 @@ def independent(n):
     return plan_of([((i,), ()) for i in range(n)])
 
 
-def diamond():
-    """Return a task, two that follow it, and one that follows both."""
-    return plan_of([((0,), ())], [((1,), (0,)), ((2,), (0,))], [((3,), (1, 2))])
-
-
 def three_stages():
     """Return three tasks, each of which hands a cell to the next: two cycles that share the middle one."""
     return plan_of([((0,), ())], [((1,), (0,))], [((2,), (1,))])

@@ -1,21 +1,20 @@
 """Simulated executors: graphs of known makespans, brute force, the executors' own order, size and determinism."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
-from experiments.simulate.graphs import chain, diamond, independent, list_schedule_s, plan_of, stencil, three_stages
+from experiments.simulate.graphs import chain, independent, list_schedule_s, plan_of, stencil, three_stages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.bounds.bounds import brent_bound, fork_join_static_bound, graph_bounds_of
-from forktask.experiments.sampling.models import make_executor
+from forktask.experiments.bounds.bounds import fork_join_static_bound, graph_bounds_of
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
 from forktask.experiments.simulate.policies import Subject, simulate
+from forktask.experiments.subjects.models import make_executor
 
 TASKS = ("tasks", "taskgraph", "taskgraph:placement=stealing", "taskiter", "taskiter:placement=stealing")
 MODELS = ("forkjoin", "forkjoin:schedule=dynamic", "forkjoin:schedule=guided", *TASKS, "tasks:taskwait=none")
@@ -31,22 +30,6 @@ def step(plan, seconds, model, threads, **options):
 def test_a_chain_takes_the_sum_of_its_tasks(model, threads):
     """Check that no model gains on a chain."""
     assert step(chain(5), [3, 1, 4, 1, 5], model, threads) == 14
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_independent_tasks_take_their_share(model):
-    """Check that 12 equal tasks take 12 / P on 1, 2, 3, 4, 6 and 12 workers, and one each beyond."""
-    for threads in (1, 2, 3, 4, 6, 12, 100):
-        assert step(independent(12), [2] * 12, model, threads) == 2 * max(12 / threads, 1)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_diamond_takes_its_longest_path(model):
-    """Check the diamond on two workers, and that nothing is gained by a third."""
-    overlaps = model.startswith("taskiter") or "taskwait=none" in model  # the last task runs beside the next first one
-    for threads in (2, 3):
-        assert step(diamond(), [1, 2, 5, 1], model, threads) == (6 if overlaps else 7)
-    assert step(diamond(), [1, 2, 5, 1], model, 1) == 9
 
 
 def test_one_long_block_holds_up_a_barrier_only():
@@ -70,13 +53,6 @@ def test_two_coupled_cycles_take_the_longer_one():
         assert step(plan, seconds, "tasks:taskwait=none", threads) == 8
         assert step(plan, seconds, "taskgraph", threads) == 12
         assert step(plan, seconds, "forkjoin", threads) == 12
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_stencil_with_a_worker_a_point_takes_a_task_a_step(model):
-    """Check equal tasks of a stencil: as many workers as points, then half as many."""
-    assert step(stencil(8, 6), [1] * 48, model, 8) == 6
-    assert step(stencil(8, 6), [1] * 48, "forkjoin", 4) == 12
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["static", "dynamic"]))
@@ -268,25 +244,6 @@ def test_creation_by_one_thread_bounds_the_speed():
     assert simulate(subject, "taskiter", 8).step_s == pytest.approx(1.25e-4, rel=0.01)
 
 
-def test_time_of_simulating_a_million_tasks_grows_with_their_number():
-    """Check a million tasks on 1024 workers beside a tenth of them, and that the same seed gives the same time."""
-    machine = MachineModel(line_s=1e-7, wake_s=5e-6, spin_s=5e-5)
-    took = []
-    for steps in (100, 1000):
-        plan = task_bench("stencil_1d", 1000, steps, kernel="empty")
-        seconds = np.random.default_rng(0).uniform(1e-6, 2e-6, plan.num_tasks)
-        subject = Subject(plan, seconds, machine)
-        subject.graph("iteration")
-        before = time.process_time()
-        found = simulate(subject, "taskgraph:placement=stealing", 1024, seed=3, run_lengths=(1, 2)).step_s
-        took.append(time.process_time() - before)
-    assert took[1] < 50 * took[0]
-    assert seconds.sum() / 1024 < found < seconds.sum()
-    small = Subject(task_bench("stencil_1d", 64, 64, kernel="empty"), seconds[:4096], machine)
-    times = {simulate(small, "taskiter:placement=stealing", 16, seed=seed).step_s for seed in (1, 1, 1)}
-    assert len(times) == 1
-
-
 def test_impossible_requests_are_refused():
     """Check models without a known policy, thread counts and durations."""
     subject = Subject(chain(2), np.ones(2))
@@ -295,16 +252,3 @@ def test_impossible_requests_are_refused():
             simulate(subject, model, threads)
     with pytest.raises(UsageError, match="2 finite numbers"):
         Subject(chain(2), np.array([1.0, np.nan]))
-
-
-@given(st.integers(0, 10**6), st.integers(1, 6))
-@settings(deadline=None)
-def test_greedy_schedules_stay_within_brents_bound(seed, threads):
-    """Check replay and stealing of random stencils between span or area, and Brent's bound."""
-    rng = np.random.default_rng(seed)
-    plan = stencil(int(rng.integers(1, 7)), int(rng.integers(1, 7)))
-    seconds = rng.integers(1, 9, plan.num_tasks).astype(float)
-    span = graph_bounds_of(Subject(plan, seconds).graph("none"), seconds).span_s
-    most = brent_bound(seconds.sum(), span, threads, threads)
-    for model in ("taskgraph", "taskgraph:placement=stealing"):
-        assert max(span, seconds.sum() / threads) - 1e-9 <= step(plan, seconds, model, threads) <= most + 1e-9

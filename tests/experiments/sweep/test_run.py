@@ -21,11 +21,12 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
 from forktask.experiments.commands.main import main, make_parser
-from forktask.experiments.machine.topology import core_counts
+from forktask.experiments.machine.node import this_node
 from forktask.experiments.results.folder import read_results
-from forktask.experiments.results.rows import FailureRow, PlanRow, ProfileRow, SampleRow
+from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
+from forktask.experiments.sweep import blocks as blocks_module
 from forktask.experiments.sweep import sweep as sweep_module
 from forktask.experiments.sweep.configuration import (
     AXES,
@@ -34,7 +35,6 @@ from forktask.experiments.sweep.configuration import (
     Measure,
     config_folder,
     find_configuration,
-    from_dict,
     parse_configuration,
     read_configuration,
 )
@@ -81,7 +81,7 @@ of_gpu = job["kind"] == "profile" and job["model"].startswith("gpu_")
 row = json.load(open(os.path.join(folder, "rows.json")))["gpu_profile" if of_gpu else job["kind"]]
 print(json.dumps({"row": row | ({"weights_hash": weights} if job["kind"] == "sample" else {})}))
 """
-ENVIRONMENT = {"environment": {"cpu": {"model": "A"}}, "environment_id": "a"}
+ENVIRONMENT = {"environment": {"cpu": {"model": "A"}, "node": this_node()}, "environment_id": "a"}
 OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
     "block_time_s": {},
     "loop_time_s": {},
@@ -172,7 +172,7 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
         rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
         return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
 
-    monkeypatch.setattr(sweep_module, "measure_generation", measure_generation)
+    monkeypatch.setattr(blocks_module, "measure_generation", measure_generation)
     monkeypatch.setattr(sweep_module.Schedule, "now", lambda schedule: clock.now)
     grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
 
@@ -238,13 +238,6 @@ def test_a_sweep_goes_on_after_failures(sweep):
     assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("kill", "crash"), ("silent", "crash")])
-def test_processes_that_end_without_a_sample(sweep, fault, reason):
-    """Check a process killed by somebody and one that says nothing: neither is memory, so both are tried again."""
-    rows = sweep(grid=replace(GRID, models=("serial",)), serial=fault).run().of(FailureRow)
-    assert [row.reason for row in rows] == [reason]
-
-
 def test_a_killed_process_is_memory_only_with_evidence(sweep, monkeypatch):
     """Check a process that was killed while the system's count of such ends grew."""
     counts = iter(range(100))
@@ -270,6 +263,33 @@ def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
     one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
     one.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
     assert one.run().of(FailureRow) == []
+
+
+def test_a_second_node_is_refused_unless_nodes_are_pooled(sweep):
+    """Check that a run goes on where it began, after a reboot and in another container too; that pooled nodes have a
+    machine row each and may differ in what is no kind; and that rows name their nodes."""
+
+    def on(host, boot_id, libc, nodes="one", repeats=2):
+        one = sweep(Measure(repeats=repeats, profile=False, oversubscribe=True, nodes=nodes))
+        node = {"host": host, "scheduler": "", "boot_id": boot_id}
+        one.environment = {"environment": {**ENVIRONMENT["environment"], "libc": libc, "node": node}}
+        one.environment["environment_id"] = libc
+        one.machine_row = lambda: typed([{"kind": "machine", "node": node}])[0]
+        return one
+
+    on("a", "1", "c").run()
+    for again, repeats in ((("a", "2"), 3), (("container", "1"), 4)):
+        results = on(*again, "c", repeats=repeats).run()
+        assert len(results.of(SampleRow)) == repeats * NUM_POINTS and len(results.of(MachineRow)) == 1
+    with pytest.raises(UsageError, match="must come from one node, got 'a' and 'b'"):
+        on("b", "3", "c", repeats=5).run()
+    results = on("b", "3", "d", "pooled", 5).run()
+    assert [row.node.host for row in results.of(MachineRow)] == ["a", "b"]
+    assert Counter(row.node.host for row in results.of(SampleRow))["b"] == NUM_POINTS
+    other = on("e", "4", "d", "pooled", 6)
+    other.environment["environment"]["kernel"] = "another"
+    with pytest.raises(UsageError, match="must have the same kernel"):
+        other.run()
 
 
 DRIVER = """
@@ -325,12 +345,12 @@ def test_status_says_what_is_missing(sweep, capsys):
     assert describe_status(results)["resume"] is None
     path = Path(out, "samples.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    assert main(["report", out, "--status"]) == 0
+    assert main(["status", out]) == 0
     text = capsys.readouterr().out
     assert "3 samples and 0 profiles are missing" in text and "To go on: forktask compare --out out" in text
-    assert main(["report", out, "--status", "--json"]) == 0
+    assert main(["status", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples_missing"] == 3
-    assert main(["report", out + "/nothing", "--status"]) == 2
+    assert main(["status", out + "/nothing"]) == 2
 
 
 def test_the_measured_process_gets_a_clean_environment():
@@ -359,16 +379,6 @@ def test_hogs_run_and_end():
     assert hogs[0].returncode == -signal.SIGKILL
 
 
-def test_a_job_that_is_too_slow_is_ended(tmp_path):
-    """Check that the time limit ends the process itself, not only the waiting."""
-    mark = tmp_path / "alive"
-    program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
-    row = measure_in_process({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
-    assert row["failure"] == "timeout"
-    time.sleep(1.2)
-    assert not mark.exists()
-
-
 # --- configurations
 # ---------------------------------------------------------------------------------------------------
 
@@ -386,12 +396,6 @@ def test_lists_expand_to_a_grid():
     )
     assert len({p.config_id for p in configuration.points()}) == 6
     assert len({p.plan_id for p in configuration.points()}) == 2
-
-
-def test_a_configuration_survives_its_row():
-    """Check that what a results folder records gives the same configuration back."""
-    configuration = parse_configuration({"title": "T", "grid": {"batch": 8}, "measure": {"repeats": 3}})
-    assert from_dict(json.loads(json.dumps(configuration.as_dict()))) == configuration
 
 
 @pytest.mark.parametrize(
@@ -443,7 +447,7 @@ def test_shipped_configurations_say_how_to_read_them(path):
     assert re.search("How to read its (curve|table)", path.read_text())
     configuration = read_configuration(path)
     quick = configuration.quick()
-    assert len(quick.parts()) < len(configuration.parts())
+    assert len(quick.blocks()) < len(configuration.blocks())
     assert max(quick.grid.batch) <= 8 * len(quick.grid.batch) and quick.measure.repeats == 1
     assert quick.title == f"{configuration.title}, small form"
 
@@ -483,19 +487,8 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
 def test_compare_from_the_command_line(tmp_path, capsys):
     """Check the whole way once: real processes and kernels, equal weights, table, figures and report."""
     out = str(tmp_path / "out")
-    arguments = [
-        "compare",
-        "--batch",
-        "8",
-        "--models",
-        "serial,forkjoin,taskiter",
-        "--threads",
-        "1",
-        "--quick",
-        "--trace",
-        "--out",
-        out,
-    ]
+    words = "compare --batch 8 --models serial,forkjoin,taskiter --threads 1 --quick --trace --out"
+    arguments = [*words.split(), out]
     assert main([*arguments, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     results = read_results(out)
@@ -531,33 +524,11 @@ def test_profiles_are_measured_among_the_samples(sweep):
 
 def test_compare_is_the_short_form_of_a_file():
     """Check that arguments and a file give the same configuration, hence the same results."""
-    arguments = make_parser().parse_args(
-        [
-            "compare",
-            "--network",
-            "cifar10_cnn",
-            "--batch",
-            "8,16",
-            "--models",
-            "serial,forkjoin:region=persistent",
-            "--threads",
-            "1",
-            "--repeats",
-            "3",
-            "--weight-gradients",
-            "chain",
-            "--memory",
-            "shared",
-            "--fusion",
-            "none",
-            "--seed",
-            "5",
-            "--time-limit",
-            "9",
-            "--out",
-            "x",
-        ]
+    words = (
+        "compare --network cifar10_cnn --batch 8,16 --models serial,forkjoin:region=persistent --threads 1 --repeats 3"
     )
+    words += " --weight-gradients chain --memory shared --fusion none --seed 5 --time-limit 9 --out x"
+    arguments = make_parser().parse_args(words.split())
     configuration = parse_configuration(
         {
             "grid": {
@@ -580,31 +551,11 @@ def test_compare_is_the_short_form_of_a_file():
     assert timed == Configuration().with_measure(repeats=3, budget_s=90.0)
 
 
-def test_thread_counts_reach_the_cores():
-    """Check powers of two and the number of cores itself."""
-    assert [core_counts(n) for n in (1, 2, 4, 6, 8)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6), (1, 2, 4, 8)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--models", "serial,taskloop"], ["taskloop"]),
-        (["--threads", "0"], ["--threads", "[1, 4096]"]),
-        (["--threads", "100000"], ["[1, 4096]"]),
-        (["--threads", "4000"], ["--oversubscribe"]),
-        (["--threads", "two"], ["--threads", "two"]),
-        (["--repeats", "0"], ["repeats"]),
-        (["--batch", "0"], ["batch", "at least 1", "0"]),
-        (["--network", "alexnet"], ["alexnet", "cifar10_cnn"]),
-        (["--granularity", "imgs=3"], ["imgs=3", "images=16"]),
-        (["--models", ","], ["at least one model"]),
-    ],
-)
-def test_bad_arguments_end_with_code_2(arguments, words, capsys, tmp_path):
-    """Check that nothing is created and one sentence says what to change."""
-    out = tmp_path / "out"
-    assert main(["compare", *arguments, "--out", str(out)]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("forktask: error: ") and message.count("\n") == 1
-    assert all(word in message for word in words)
-    assert not out.exists()
+def test_a_job_that_is_too_slow_is_ended(tmp_path):
+    """Check that the time limit ends the process itself, not only the waiting."""
+    mark = tmp_path / "alive"
+    program = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
+    row = measure_in_process({}, dict(os.environ), 0.2, (sys.executable, "-S", "-c", program))
+    assert row["failure"] == "timeout"
+    time.sleep(1.2)
+    assert not mark.exists()

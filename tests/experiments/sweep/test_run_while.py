@@ -5,7 +5,7 @@ import pytest
 
 from forktask import ITERATION, UserGraph
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.sampling.models import built_models
+from forktask.experiments.subjects.models import built_models
 
 MODELS = [
     *built_models(),

@@ -10,7 +10,6 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.plan.barriers import BARRIERS, record_with_barriers
 from forktask.experiments.commands.main import main
-from forktask.experiments.task_graph.picture import draw
 from forktask.experiments.task_graph.view import view_of
 
 PLANS = {
@@ -101,17 +100,6 @@ def test_taskwaits_are_what_the_views_differ_in():
     assert f"{plan.num_tasks} tasks of {len(plan.loops)} loops" in said and "4 barriers" in said
 
 
-def test_loops_stand_at_the_same_height_in_all_panels():
-    """Check that panels with and without barriers can be compared line by line."""
-    views = [view_of(PLANS["cifar10_cnn"], barrier) for barrier in ("loop", "iteration", "none")]
-    figure = draw(views)
-    assert len(figure.axes) == 3
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    names = [loop.name for loop in PLANS["cifar10_cnn"].loops]
-    assert [label for label in labels if not label.startswith("barrier")] == names
-    assert labels[1] == "barrier after loop" and len(labels) == 2 * len(names)
-
-
 def test_the_command_writes_pictures(tmp_path, capsys):
     """Check the SVG of a block, and what is said about it."""
     path = tmp_path / "block.svg"
@@ -120,37 +108,6 @@ def test_the_command_writes_pictures(tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     assert [text.partition(":")[0] for text in said["views"]] == ["barrier phase", "barrier none"]
     assert said["graph"] == str(path) and ElementTree.parse(path).getroot().tag.endswith("svg")
-
-
-@pytest.mark.parametrize(
-    "arguments, named",
-    [
-        (["--network", "gpt2", "--layers", "h"], "400 tasks"),
-        (["--layers", "h.9"], "'h.9'"),
-        (["--phases", "backwards"], "'backwards'"),
-        (["--phases", "load", "--layers", "fc"], "got none"),
-        (["--barriers", "task"], "'task'"),
-        (["--graph", "graph.gif"], "'graph.gif'"),
-        (["--graph", "/no/such/folder/graph.svg"], "/no/such/folder"),
-        (["--batch", "4,8"], "got 2"),
-    ],
-)
-def test_bad_input_is_refused(arguments, named, capsys, tmp_path, monkeypatch):
-    """Check one sentence and exit code 2, and that no file is left."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["plan", "--network", "cifar10_cnn", "--batch", "4", "--graph", "x.svg", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert named in error and error.count("\n") == 1 and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--batch 4", "--measure", "--layers fc", "--layers fc --network lenet5", "--barriers loop --network lenet5"],
-)
-def test_options_without_what_they_are_for_are_refused(words, capsys):
-    """Check options of plans without a network, and those of a picture without one."""
-    assert main(["plan", *words.split()]) == 2
-    assert f"{words.split()[0]} needs" in capsys.readouterr().err
 
 
 def test_a_layer_is_named_with_all_of_its_name():

@@ -11,26 +11,15 @@ from collections import defaultdict
 import matplotlib.image
 import numpy as np
 import pytest
-from experiments.sampling.test_events import trace_of
+from experiments.events.test_events import trace_of
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.analysis.losses import (
-    FACTORS,
-    LOSSES,
-    all_losses,
-    as_rows,
-    as_text,
-    losses_of,
-    region_free_factors,
-    remarks,
-)
-from forktask.experiments.analysis.windows import Window, layer_names, typical
-from forktask.experiments.report.figures.losses import compared, losses_caption
-from forktask.experiments.report.gantt import draw_gantt
-from forktask.experiments.report.trace_files import largest_window, write_trace_files
-from forktask.experiments.sampling.event_states import STATE_DTYPE, STATES
-from forktask.experiments.sampling.events import EventLog
+from forktask.experiments.analysis.losses import FACTORS, LOSSES, all_losses, as_text, losses_of, region_free_factors
+from forktask.experiments.analysis.windows import Window
+from forktask.experiments.events.event_states import STATE_DTYPE, STATES
+from forktask.experiments.events.events import EventLog
+from forktask.experiments.report.trace_files import write_trace_files
 from forktask.experiments.traces.paje import DEFINITIONS, write_paje
 from forktask.experiments.traces.paraver import write_paraver
 from forktask.experiments.traces.perfetto import write_perfetto
@@ -114,38 +103,6 @@ def test_losses_sum_to_threads_times_wall_exactly(logs):
     assert all(log.title in text for log in logs) and all(LOSSES[name].label in text for name in ("useful", "runtime"))
 
 
-def test_a_serial_log_of_another_plan_is_refused(logs):
-    """Check that useful work is never taken from another plan or model, and that its lack is said."""
-    with pytest.raises(UsageError, match="useful work needs a log of model serial"):
-        losses_of(logs[1], trace_of("serial", plan=task_bench("trivial", 3, 5)))
-    with pytest.raises(UsageError, match="useful work needs a log of model serial"):
-        losses_of(logs[1], logs[2])
-    assert "Without a serial log" in remarks(all_losses(logs[1:]))[0]
-    quick = handmade("serial", 1, [(0, "running", 0, 0, 0, 50), (0, "running", 0, 1, 50, 99)], 99)
-    assert "less time than in the serial run" in remarks([losses_of(handmade(rows=HANDMADE), quick)])[0]
-
-
-def test_differences_are_from_the_quickest_fork_join(logs):
-    """Check which rows the figure compares, and that a bar's parts sum to the measured difference."""
-    rows = as_rows(all_losses(logs))
-    reference, others = compared(rows)
-    assert reference["model"] == "forkjoin" and [row["model"] for row in others] == ["tasks", "taskiter"]
-    for row in others:
-        parts = sum(reference[f"{name}_s"] - row[f"{name}_s"] for name in LOSSES)
-        assert parts == pytest.approx(reference["step_time_s"] - row["step_time_s"])
-    assert compared(rows[:1]) == (None, []) and len(losses_caption(rows)) == 2
-
-
-def test_windows_hold_whole_iterations(logs):
-    """Check that a window begins and ends with blocks of its iterations and cuts events at its ends."""
-    for log in logs:
-        window = typical(log, 2)
-        assert len(window.passes) == 2 and len(window.spans()) == 2
-        assert window.events["start_ns"].min() == window.start_ns and window.events["stop_ns"].max() == window.stop_ns
-        assert len(typical(log, 100).passes) == 4 and len(largest_window(log).passes) == 4
-    assert layer_names(logs) == logs[0].loops["name"]  # loops without a layer go by their own name
-
-
 def test_the_critical_cycle_runs_through_the_window(logs):
     """Check that the blocks of the cycle depend on each other, in order, and that its mean is a floor."""
     window = Window(logs[3], range(4))
@@ -153,20 +110,6 @@ def test_the_critical_cycle_runs_through_the_window(logs):
     path = window.path(cycle)
     assert len(path) > 4 and path == sorted(path, key=lambda block: window.start[block])
     assert cycle.mean_s <= logs[3].wall_ns * 1e-9 / 4
-
-
-def test_arrows_lead_from_earlier_blocks(logs):
-    """Check that every arrow leads from a block that ended to one that began later, with fewer of them on request."""
-    window = Window(logs[3], range(4))
-    arrows, complete = window.arrows(10_000)
-    few, all_of_them = window.arrows(50)
-    assert complete and not all_of_them and len(few) == 50 < len(arrows)
-    assert (window.stop[arrows[:, 0], arrows[:, 1]] <= window.start[arrows[:, 2], arrows[:, 3]]).all()
-    assert {tuple(row) for row in few.tolist()} <= {tuple(row) for row in arrows.tolist()}
-    dense = trace_of("taskiter", plan=task_bench("all_to_all", 8, 4))
-    through_joins = Window(dense, range(4)).arrows(10_000)[0]
-    assert dense.graph.num_joins and (through_joins[:, [1, 3]] < dense.num_tasks).all()
-    assert set(through_joins[:, 3].tolist()) == set(range(32))
 
 
 def test_perfetto_traces_keep_the_rules_of_the_format(tmp_path, logs):
@@ -281,29 +224,16 @@ def test_paje_traces_keep_the_rules_of_the_format(tmp_path, logs):
     assert links and not starts and set(definitions) == {str(number) for number, _ in DEFINITIONS.values()}
 
 
-def test_a_model_far_slower_than_the_others_leaves_the_axis_to_them():
-    """Check that the axis ends where the others do, and that title and caption say what goes on."""
-
-    def of_length(model, length):
-        rows = [(0, "running", 0, 0, 0, length // 2), (1, "running", 0, 1, length // 2, length)]
-        return Window(handmade(model, rows=rows, stop=length), range(1))
-
-    quick, slow = [of_length(model, 100) for model in ("forkjoin", "taskiter")], of_length("joblib", 5000)
-    windows = [quick[0], slow, quick[1]]
-    figure, caption = draw_gantt(windows, critical=False)
-    assert [axis.get_xlim()[1] for axis in figure.axes] == [0.1] * 3 and "beyond the axis" in caption
-    titles = [axis.get_title(loc="left") for axis in figure.axes]
-    assert [title.endswith("goes on to 5.00 µs") for title in titles] == [False, True, False]
-    drawn = [x for axis in figure.axes for line in axis.lines if not line.get_clip_on() for x in line.get_xdata()]
-    assert max(drawn) == 0.1
-    assert "beyond the axis" not in draw_gantt(quick, critical=False)[1]
-
-
 def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     """Check that each file exists, that pictures have colours, and that the table sums to all threads' time."""
-    said = "\n".join(write_trace_files(tmp_path, logs, 2))
+    said = "\n".join(write_trace_files(tmp_path, "lenet5, batch 4", logs, 2))
     for name in ("gantt.svg", "gantt.pdf", "gantt.txt", "losses.pdf", "trace.json.gz", "trace.prv", "trace.paje"):
         assert (tmp_path / name).stat().st_size > 200
+    caption, method = (tmp_path / "gantt.txt").read_text().split("\n\n")
+    assert caption.startswith("lenet5, batch 4: ") and len(caption.split()) <= 60 and "Logging changed" in method
+    for name in ("gantt-single.png", "losses-single.png"):
+        assert matplotlib.image.imread(tmp_path / name).shape[1] == 990
+        assert matplotlib.image.imread(tmp_path / name).shape[0] <= 1200
     for name in ("gantt.png", "losses.png"):
         picture = matplotlib.image.imread(tmp_path / name)[..., :3]
         assert len(np.unique((picture * 8).astype(int).reshape(-1, 3), axis=0)) > 12
@@ -314,4 +244,4 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
     assert "gantt" in said and "Wall time an iteration" in said
     with pytest.raises(UsageError, match="cannot be written"):
-        write_trace_files(tmp_path / "none", logs, 2)
+        write_trace_files(tmp_path / "none", "", logs, 2)

@@ -86,11 +86,3 @@ def test_training_starts_from_each_form(tmp_path):
     found = weights.read_weights(tmp_path / "run-theirs" / "model-seed-0.safetensors", TINY)
     assert all(np.array_equal(found[name], trained[name]) for name in trained)
     assert not list((tmp_path / "run-ours").glob("model-*"))
-
-
-@pytest.mark.parametrize("size", ["positions", "vocabulary", "num_layers", "heads", "features"])
-def test_sizes_of_a_network_are_found(size):
-    """Check each size of a GPT-2, and that other networks have none."""
-    sizes = gpt2.sizes_of(SMALL) | {size: 2 * gpt2.sizes_of(SMALL)[size]}
-    assert gpt2.sizes_of(gpt2.network("larger", **sizes)) == sizes
-    assert gpt2.sizes_of(get_network("lenet5")) is gpt2.sizes_of(get_network("mobilebert_tiny")) is None

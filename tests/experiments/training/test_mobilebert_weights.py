@@ -41,13 +41,6 @@ def test_what_is_written_has_hugging_faces_names_and_is_read_again(parameters, t
             np.testing.assert_array_equal(found[key], value, err_msg=key)
 
 
-def test_parameters_of_forktask_stay_as_they_are(parameters, tmp_path):
-    """Check a file in our own shapes."""
-    write_safetensors(tmp_path / "own.safetensors", parameters)
-    found = read_weights(tmp_path / "own.safetensors", TINY)
-    np.testing.assert_array_equal(found["cls.predictions.dense.weight"], parameters["cls.predictions.dense.weight"])
-
-
 def test_a_classifier_starts_from_a_language_model(parameters, tmp_path):
     """Check that the classifier takes the encoder, begins its last layer at random, and exports what it learnt."""
     write_hugging_face(tmp_path / "model.safetensors", parameters, TINY)

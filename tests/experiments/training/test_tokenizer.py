@@ -1,7 +1,6 @@
 """Tokenizers in the user's files: training with them, files and vocabularies that are refused."""
 
 import string
-import sys
 
 import numpy as np
 import pytest
@@ -71,11 +70,3 @@ def test_files_and_vocabularies_that_are_refused(tmp_path):
         tokenizer_of(word_pieces(tmp_path), BYTE_NETWORK)
     with pytest.raises(UsageError, match="--data synthetic:40"):
         load_text("synthetic:40", BYTE_NETWORK, 8, word_pieces(tmp_path))
-
-
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    """Check the sentence that says what to install."""
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"forktask\[text\]"):
-        tokenizer_of(str(tmp_path / "tokenizer.json"), BYTE_NETWORK)

@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -17,7 +16,7 @@ from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.training_rows import Summary
-from forktask.experiments.sampling.models import MODELS, built_models, parse_model
+from forktask.experiments.subjects.models import MODELS, built_models, parse_model
 from forktask.experiments.training import train as training
 from forktask.experiments.training.checkpoints import read_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
@@ -48,7 +47,7 @@ def test_digits_are_learnt_and_files_are_left(tmp_path, capsys):
     assert summary == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "epochs.csv").open()))
     phases = ("load_s", "forward_s", "backward_s", "update_s")
-    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases) and len(rows) == 6
+    assert tuple(rows[0]) == (*HISTORY_COLUMNS[:9], *phases, "usable") and len(rows) == 6
     assert [row["seed"] for row in rows] == ["0"] * 3 + ["1"] * 3
     assert float(rows[2]["train_loss"]) < float(rows[0]["train_loss"])
     assert float(rows[2]["time_s"]) > float(rows[1]["time_s"]) > 0
@@ -198,30 +197,6 @@ def test_a_model_has_the_threads_it_can_use(tmp_path, given, threads):
     assert config.threads == threads
 
 
-def test_folders_of_others_are_left_alone(tmp_path, capsys):
-    """Check that a foreign folder, a file, a finished run and a read-only place are refused."""
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="new or empty folder"):
-        run(SMALL, tmp_path, "foreign")
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match="new or empty folder"):
-        run(SMALL, tmp_path, "file")
-    with pytest.raises(UsageError, match="cannot be made"):
-        run(SMALL, tmp_path, "file/below")
-    run(SMALL.with_changes(epochs=1), tmp_path)
-    with pytest.raises(UsageError, match="holds a training run already; add --resume"):
-        run(SMALL, tmp_path)
-    (tmp_path / "run" / SAMPLES).write_text(
-        (tmp_path / "run" / SAMPLES).read_text().replace('"training"', '"study"', 1)
-    )
-    for resume in (False, True):
-        with pytest.raises(UsageError, match="holds study, not training"):
-            run(SMALL, tmp_path, resume=resume)
-    assert main(["report", str(tmp_path / "run"), "--status"]) == 2
-    assert "holds study, not samples" in capsys.readouterr().err
-
-
 def test_resuming_refuses_what_does_not_fit(tmp_path):
     """Check that other settings, fewer epochs and damaged checkpoints are refused when a run is resumed."""
     run(SMALL.with_changes(epochs=1, schedule="cosine"), tmp_path, "cosine")
@@ -233,6 +208,8 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
     with pytest.raises(UsageError, match="2 epochs behind it already"):
         run(SMALL.with_changes(epochs=1), tmp_path, resume=True)
     checkpoint = tmp_path / "run" / "checkpoint-seed-0.safetensors"
+    with pytest.raises(UsageError, match="seed 0, not of"):
+        read_checkpoint(checkpoint, SMALL.network, 1)
     content = checkpoint.read_bytes()
     checkpoint.write_bytes(content[:1000])
     with pytest.raises(UsageError, match="checkpoint-seed-0.safetensors"):
@@ -243,20 +220,6 @@ def test_resuming_refuses_what_does_not_fit(tmp_path):
     (tmp_path / "run" / SAMPLES).write_text("x\n")
     with pytest.raises(UsageError, match=SAMPLES):
         run(SMALL, tmp_path, resume=True)
-
-
-def test_large_images_can_be_trained_on(tmp_path):
-    """Check an epoch of the network for images of 270 x 360, on synthetic data, which take the network's shape."""
-    config = SMALL.with_changes(network="starpu_cnn", data="synthetic:10", batch=2, epochs=1, learning_rate=1e-4)
-    summary = run(config, tmp_path)
-    assert len(hashes(summary)) == 1
-    assert np.isfinite(read_safetensors(tmp_path / "run" / "parameters-seed-0.safetensors")[0]["fc.weight"]).all()
-
-
-def hundred_classes(data="synthetic:16", network=None):
-    """Synthetic data with labels below 100."""
-    loaded = load_data(data, network)
-    return replace(loaded, class_names=tuple(map(str, range(100))), labels=(loaded.labels * 10 + 3).astype(np.int32))
 
 
 @pytest.mark.parametrize("name", network_names("images"))
@@ -270,68 +233,6 @@ def test_every_network_takes_classes_and_image_size_from_the_data(name):
     plan = lower(adapted, batch=2)
     assert plan.buffers[plan.attributes["parameters"][-1]].shape == (100,)
     assert network.for_images(network.input_shape, network.num_classes) is network
-
-
-def test_a_hundred_classes_are_trained_on():
-    """Check loss and answers of a network of ten classes on data of a hundred against the float64 reference."""
-    data = hundred_classes()
-    with Trainer(SMALL, data, 1) as trainer:
-        trainer.train_epoch()
-        loss, error_rate = trainer.evaluate(data.train)
-        parameters = {name: trainer.bound.arrays[name] for name in trainer.plan.attributes["parameters"]}
-        assert parameters["fc.weight"].shape == (100, 320)
-        expected = reference.forward(trainer.network, parameters, data.images[data.train], data.labels[data.train])
-    assert loss == pytest.approx(expected.loss, rel=1e-5)
-    assert error_rate == pytest.approx(1 - expected.correct / 16)
-
-
-def test_images_that_are_too_small_are_refused():
-    """Check that a window that does not fit the data's images is named, and a network without classes."""
-    with pytest.raises(UsageError, match="'lenet5' must fit the images of the data.*'conv2'.*larger images"):
-        get_network("lenet5").for_images((1, 8, 8), 10)
-    with pytest.raises(UsageError, match="must read images and end in a fully connected layer"):
-        get_network("gpt2_tiny").for_images((1, 8, 8), 10)
-
-
-@pytest.mark.parametrize(
-    "options", [["--granularity", "rows=x"], ["--start", "none.safetensors"], ["--layout", "tokens"]]
-)
-def test_refused_options_leave_no_folder_behind(tmp_path, capsys, options):
-    """Check that a mistyped option leaves nothing, so that the corrected command runs."""
-    out = tmp_path / "out"
-    command = ["train", "--data", "synthetic:64", "--model", "serial", "--threads", "1", "--epochs", "1"]
-    assert main([*command, "--out", str(out), *options]) == 2
-    assert not out.exists()
-    assert main([*command, "--out", str(out)]) == 0
-    before = {path: path.read_bytes() for path in out.iterdir()}
-    assert main([*command, "--out", str(out), "--resume", "--epochs", "2", "--start", "none.safetensors"]) == 2
-    assert {path: path.read_bytes() for path in out.iterdir()} == before
-
-
-def test_a_run_killed_in_its_first_write_begins_anew(tmp_path):
-    """Check that a part of the first row, or the first row alone, is no obstacle to the same command."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / SAMPLES).write_text('{"kind":"ru')
-    summary = run(SMALL.with_changes(epochs=1), tmp_path)
-    assert not list((tmp_path / "run").glob(".*"))
-    (tmp_path / "again").mkdir()
-    first, *_ = (tmp_path / "run" / SAMPLES).read_text().splitlines()
-    (tmp_path / "again" / SAMPLES).write_text(first.replace(str(tmp_path / "run"), str(tmp_path / "again")) + "\n")
-    assert hashes(run(SMALL.with_changes(epochs=1), tmp_path, "again")) == hashes(summary)
-
-
-def test_one_process_trains_in_a_folder(tmp_path, monkeypatch):
-    """Check that a second run in the folder is refused while the first one is under way."""
-    train_epoch = Trainer.train_epoch
-
-    def second(self):
-        monkeypatch.undo()
-        with pytest.raises(UsageError, match="only one process"):
-            run(SMALL.with_changes(epochs=1), tmp_path)
-        return train_epoch(self)
-
-    monkeypatch.setattr(Trainer, "train_epoch", second)
-    run(SMALL.with_changes(epochs=1), tmp_path)
 
 
 def test_flipped_bits_of_a_checkpoint_are_refused(tmp_path):
@@ -378,16 +279,6 @@ def test_weights_of_pytorch_are_loaded_and_named(tmp_path):
     (tmp_path / "bad.pth").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="dictionary of tensors saved by PyTorch"):
         Trainer(config.with_changes(start=str(tmp_path / "bad.pth")), load_data("synthetic:16"), 0)
-
-
-@pytest.mark.parametrize("model", ["forkjoin", "taskiter", "tasks"])
-def test_memory_does_not_grow_after_the_second_epoch(model):
-    """Check the resident memory after each of eight epochs: nothing that is kept of an epoch is more than a page or so
-    of history."""
-    config = SMALL.with_changes(network="lenet5", data="synthetic:512", model=model, epochs=8, threads=2)
-    with Trainer(config, load_data(config.data, get_network("lenet5")), 0) as trainer:
-        found = [trainer.train_epoch().resident_bytes for _ in range(8)]
-    assert max(found[2:]) - found[1] < 1 << 20
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path, capsys):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, RELATIVE_ERROR
-from ....kernels.convolution.lanes_winograd import POINTS
-from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
+from ....kernels.convolution.lanes_convolution import POINTS
+from ....kernels.convolution.lanes_convolution import TILE as WINOGRAD_TILE
 from ....kernels.maps.lanes import KERNEL
 from ....kernels.simd.instruction_sets import LANES
 from ...granularity import Granularity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ....errors import UsageError
-from ....kernels.convolution.lanes_winograd import TILE as WINOGRAD_TILE
+from ....kernels.convolution.lanes_convolution import TILE as WINOGRAD_TILE
 from ....plan.builder import ranges
 from ...state import Lowering
 

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
-from cython_src.networks_for_tests import fill as fill_network
 
-from forktask.cython_src.binding.checks import check_accesses
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.channels import ChannelsMap, statistics_shape
-from forktask.cython_src.lowering.lower import lower
-from forktask.cython_src.networks.layers import Convolution, FullyConnected, GlobalPool, Network, ReLU, Softmax
 from forktask.cython_src.plan.builder import block_grid, ranges
 
 WHOLE_CASES = [
@@ -324,85 +320,3 @@ def test_statistics_keep_what_the_mean_hides():
         np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
         np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
         np.testing.assert_array_equal(got[:, 2], expected[:, 2])
-
-
-@pytest.mark.parametrize("conv", ["direct", "winograd2", "winograd4"])
-def test_blocks_of_every_algorithm_touch_what_they_declare(conv):
-    """Check a small network's convolutions, cut in images, rows and channels, by each algorithm."""
-    spec = Network(
-        "two",
-        (3, 6, 6),
-        (
-            Convolution("a", 20, 3, 1),
-            ReLU("r"),
-            Convolution("b", 34, 3, 1),
-            ReLU("s"),
-            Convolution("c", 16, 3, 1, stride=2),
-            GlobalPool("p"),
-            FullyConnected("l", 3),
-            Softmax(),
-        ),
-    )
-    plan = lower(spec, batch=2, granularity="images=1,channels=16,rows=4", layout="channels", conv=conv, num_images=3)
-    assert check_accesses(plan, "cpu", initialise=fill_network, num_replays=1, blocks_per_loop=2) > len(plan.loops)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4"])
-@pytest.mark.parametrize("numbers", WHOLE_CASES)
-def test_pytorch_agrees(numbers, algorithm):
-    """Check forward pass and both gradients against PyTorch in double precision."""
-    import torch
-
-    case = Case(*numbers)
-    x, dy = case.random(case.x), case.random(case.dy)
-    leaves = [torch.from_numpy(a.astype(float)).requires_grad_() for a in (case.x.natural()({"x": x}), case.weight)]
-    geometry = dict(case.geometry)
-    k = geometry.pop("kernel")
-    y = torch.nn.functional.conv2d(*leaves, **geometry)
-    y.backward(torch.from_numpy(case.dy.natural()({"dy": dy}).astype(float)))
-    attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
-    codes = [algorithms.choose_algorithm(algorithm, name, attributes, 1) for name in ("forward", "data", "weights")]
-    results = []
-    for direction, (kernel, operand, source, array, target, name) in enumerate(
-        (
-            ("channels_conv_forward", "input", case.x, x, case.y, "activation"),
-            ("channels_conv_backward_data", "gradient", case.dy, dy, case.dx, "accumulate"),
-        )
-    ):
-        given = {
-            **case.geometry,
-            "algorithm": codes[direction],
-            **source.attributes("in"),
-            **target.attributes("out"),
-            name: 0,
-        }
-        operands = {
-            operand: array,
-            "output": fill(np.empty(target.shape, np.float32)),
-            "packed": case.pack(case.weight, direction, codes[direction], "cpu"),
-        }
-        bounds = (0, case.batch, 0, target.height, 0, target.channels, 0)[: 7 - direction]
-        out = run_kernel(kernel, operands, ["output"], given, [bounds], "cpu")["output"]
-        results.append(target.natural()({target.name: out}))
-    given = {
-        **case.geometry,
-        "algorithm": codes[2],
-        **case.dy.attributes("dy"),
-        **case.x.attributes("in"),
-        "accumulate": 0,
-    }
-    out = run_kernel(
-        "channels_conv_backward_weights",
-        {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
-        ["output"],
-        given,
-        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
-        "cpu",
-    )["output"]
-    results.append(out.reshape(case.shape))
-    assert k == case.shape[2]
-    for got, expected in zip(results, (y.detach(), leaves[0].grad, leaves[1].grad), strict=True):
-        np.testing.assert_allclose(
-            got, expected.numpy(), rtol=0, atol=3e-6 * float(expected.abs().max()) * np.sqrt(case.terms)
-        )

@@ -111,38 +111,6 @@ def test_fused_pooling_equals_separate_loops(seed, instruction_set):
     assert (fused["index"][~alive] == 4).all()
 
 
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("seed", range(14))
-def test_fused_unpooling_equals_separate_loops(seed, instruction_set):
-    """Check that data gradient and un-pooling in one kernel give the bits of the two kernels in turn."""
-    rng, groups, lanes, height, width, c_in, c_out = shapes(seed)
-    gradient = LanesMap("gradient", groups, c_out, height, width, lanes, 2)
-    small = LanesMap("output", groups, c_in, height, width, lanes, 0)
-    target = LanesMap("output", groups, c_in, 2 * height, 2 * width, lanes, 2 * int(rng.integers(2)))
-    operands = {
-        "gradient": random_map(rng, gradient),
-        "weight": rng.standard_normal((c_out, c_in, 5, 5)).astype(np.float32),
-    }
-    index = rng.integers(0, 5, (groups, c_in, height, width, lanes)).astype(np.uint8)
-    large, plain = fill(np.empty(target.shape, np.float32)), fill(np.empty(small.shape, np.float32))
-
-    def run(kernel, operands, source, target, bounds):
-        attributes = {**source.attributes("in"), **target.attributes("out")}
-        return run_kernel(kernel, operands, ["output"], attributes, bounds, "cpu", instruction_set)["output"]
-
-    whole = [(0, groups, 0, c_in, 0, height)]
-    fused = run(
-        "conv_backward_data_unpool",
-        {**operands, "output": large, "index": index},
-        gradient,
-        target,
-        cut(rng, groups, c_in, height),
-    )
-    dx = run("conv_backward_data", {**operands, "output": plain}, gradient, small, whole)
-    separate = run("pool_backward", {"gradient": dx, "index": index, "output": large}, small, target, whole)
-    np.testing.assert_array_equal(fused, separate)
-
-
 def test_result_does_not_depend_on_block_size_or_layout():
     """Check that an output's bits are the same however the loop is cut, and in both layouts (FMA order is
     fixed)."""

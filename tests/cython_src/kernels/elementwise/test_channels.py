@@ -9,25 +9,6 @@ from forktask.cython_src.kernels.maps.channels import ChannelsMap
 
 
 @FEW
-@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1]), seeds)
-def test_elementwise(size, in_halo, halo, out_halo, activation, accumulate, seed):
-    """Check activation, forward and backward, and sum of two maps."""
-    rng = np.random.default_rng(seed)
-    source, other, target = maps(size, in_halo, halo, out_halo)
-    x, y = 4 * random_map(rng, source), 4 * random_map(rng, other)
-    base = {**source.attributes("in"), "activation": activation}
-    blocks = boxes(rng, source)
-    attributes = {**base, "out_halo": out_halo}
-    compare("channels_activation", {"input": x, "output": empty_map(target)}, ["output"], attributes, blocks, 0)
-    operands = {"first": x, "second": y, "output": empty_map(target)}
-    compare("channels_add", operands, ["output"], {**attributes, "second_halo": halo}, blocks, 2)
-    output = random_map(rng, target) if accumulate else empty_map(target)
-    operands = {"gradient": x, "activations": y, "output": output}
-    attributes |= {"activations_halo": halo, "accumulate": accumulate}
-    compare("channels_activation_backward", operands, ["output"], attributes, blocks, 2)
-
-
-@FEW
 @given(sizes, halos, halos, st.sampled_from([0.0, 0.3, 0.9]), seeds)
 def test_dropout(size, in_halo, out_halo, rate, seed):
     """Check that the mask is the generator's, whatever the blocks; the rest is scaled."""

@@ -23,29 +23,6 @@ from forktask.cython_src.kernels.maps.channels import statistics_shape
 
 
 @FEW
-@given(sizes, halos, halos, halos, st.sampled_from([0, 1, 2]), st.sampled_from(["", "plain", "scaled"]), seeds)
-def test_norm_apply(size, in_halo, residual_halo, out_halo, activation, residual, seed):
-    """Check scale, shift, residual and activation, whatever the halos; the halo of the result is zero."""
-    rng = np.random.default_rng(seed)
-    source, other, target = maps(size, in_halo, residual_halo, out_halo)
-    operands = {"input": random_map(rng, source), "scale": vector(rng, source), "shift": vector(rng, source, -2, 2)}
-    if residual:
-        operands["residual"] = random_map(rng, other)
-    if residual == "scaled":
-        operands |= {"residual_scale": vector(rng, source), "residual_shift": vector(rng, source, -2, 2)}
-    operands["output"] = empty_map(target)
-    attributes = {
-        **source.attributes("in"),
-        "residual_halo": residual_halo,
-        "out_halo": out_halo,
-        "activation": activation,
-    }
-    got = compare("channels_norm_apply", operands, ["output"], attributes, boxes(rng, source), 8)["output"]
-    assert np.isfinite(got).all()
-    assert (got[..., size[1] :] == 0).all()
-
-
-@FEW
 @given(sizes, halos, st.sampled_from([0.0, 1.0, 1000.0]), seeds)
 def test_norm_statistics(size, halo, mean, seed):
     """Check mean, variance, scale, shift and running statistics; a large mean costs no more than its rounding."""
@@ -108,18 +85,6 @@ def test_norm_statistics(size, halo, mean, seed):
         np.testing.assert_allclose(got["scale"][:channels], operands["weight"] * inv_std, rtol=2 * relative)
         for n in ("mean", "inv_std", "scale", "shift"):
             assert (got[n][channels:] == 0).all()
-
-
-def test_norm_evaluate():
-    """Check scale and shift from running statistics."""
-    rng = np.random.default_rng(0)
-    operands = {n: normal(rng, 35) for n in ("weight", "bias", "running_mean")}
-    operands["running_var"] = rng.uniform(0.1, 2, 35).astype(np.float32)
-    names = ["scale", "shift"]
-    operands |= {n: fill(np.empty(48, np.float32)) for n in names}
-    blocks = [(0, 16), (16, 35)]
-    got = compare("channels_norm_evaluate", operands, names, {"channels": 35, "eps": 1e-5}, blocks, 8)
-    assert all((got[n][35:] == 0).all() for n in names)
 
 
 @FEW

@@ -8,36 +8,13 @@ from cython_src.kernels.channels_testing import (
     compare,
     empty_map,
     gradient_target,
-    halos,
-    maps,
-    normal,
     random_map,
-    seeds,
-    sizes,
     window_cases,
 )
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 from hypothesis import given
-from hypothesis import strategies as st
 
 from forktask.cython_src.kernels.maps.channels import ChannelsMap
-
-
-@FEW
-@given(sizes, halos, st.sampled_from([0, 1]), seeds)
-def test_global_pool(size, halo, accumulate, seed):
-    """Check the mean over all pixels and its gradient."""
-    rng = np.random.default_rng(seed)
-    (m,) = maps(size, halo)
-    batch, channels = size[:2]
-    blocks = boxes(rng, m)
-    pooled = sorted({(*b[:2], *b[4:]) for b in blocks})
-    operands = {"input": random_map(rng, m), "output": fill(np.empty((batch, channels, 1), np.float32))}
-    compare("channels_global_pool", operands, ["output"], m.attributes("in"), pooled, 2 * size[2] * size[3] + 4)
-    output = random_map(rng, m) if accumulate else empty_map(m)
-    operands = {"gradient": normal(rng, batch, channels, 1), "output": output}
-    attributes = {**m.attributes("out"), "accumulate": accumulate}
-    compare("channels_global_pool_backward", operands, ["output"], attributes, blocks, 4)
 
 
 @FEW

@@ -1,1 +1,0 @@
-"""Private copies of users' reductions: filling and combining."""

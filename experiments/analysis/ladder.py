@@ -1,0 +1,84 @@
+"""The ladder from fork-join to tasks: models in the order of their file, and the wait that each takes away."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from ...cython_src.plan.barriers import BARRIERS
+from ..subjects.models import ModelSpec, parse_model
+from .estimates import NOTHING, verdict
+from .speeds import interval_columns, on_most_threads, speed_table
+from .study import Study
+
+START, CREATION = "start of threads", "creation of tasks"
+# A model that waits at one of `BARRIERS` waits at all that follow it too.
+WAITS = {"loop": "waits after loops", "phase": "waits after phases", "iteration": "waits after steps"}
+
+
+def waits_of(spec: ModelSpec) -> list[str]:
+    """Return the costs of a model of the CPU that another rung may take away, in the order of the ladder."""
+    found = [START] if spec.model.joins_loops and spec.option("region") != "persistent" else []
+    found += [WAITS[kind] for kind in BARRIERS[BARRIERS.index(spec.barrier) :] if kind in WAITS]
+    creates = spec.model.runs_tasks and not spec.model.records
+    return [*found, *([CREATION] if creates else [])]
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why a plan's models are no ladder."""
+    if len(rungs(study, plan_id)) > 2 and any(parse_model(m).barrier == "phase" for m in rungs(study, plan_id)):
+        return ""
+    return (
+        "a ladder needs a fork-join form, and below it tasks that wait after phases (tasks:taskwait=phase, "
+        "taskgraph:barrier=phase) and tasks that do not; run gpt2_ladder"
+    )
+
+
+def rungs(study: Study, plan_id: str) -> list[str]:
+    """Return the measured models of the CPU from the first fork-join form on, in the order of the file."""
+    measured = {model for model, _ in study.points_of(plan_id)}
+    asked = [parse_model(text) for text in study.config.get("models") or ()]
+    specs = [s for s in asked if str(s) in measured and s.model.max_threads is None and not s.model.is_gpu]
+    first = next((place for place, spec in enumerate(specs) if spec.model.joins_loops), len(specs))
+    return [str(spec) for spec in specs[first:]]
+
+
+@lru_cache(maxsize=8)
+def ladder_table(study: Study, plan_id: str) -> pd.DataFrame:
+    """Return a row for each rung on most threads, in the order of the file.
+
+    Columns: model, threads, takes (what the rung takes away from the one above and what it puts back), median_s, low_s,
+    high_s, usable, above (time over that of the rung above), above_low, above_high, above_verdict, ratio (time over
+    that of the better fork-join form), ratio_low, ratio_high, verdict. NaN and "" where there is nothing to compare
+    with.
+    """
+    speeds, threads = on_most_threads(speed_table(study)[lambda table: table["plan_id"] == plan_id])
+    own = {row["model"]: row for row in speeds.to_dict("records")}
+    rows, above = [], None
+    for model in (model for model in rungs(study, plan_id) if model in own):
+        ratio = study.ratio((plan_id, model, threads), (plan_id, above, threads)) if above else NOTHING
+        row = own[model]
+        rows.append(
+            {
+                **{name: row[name] for name in ("model", "threads", "median_s", "low_s", "high_s", "usable")},
+                "takes": _takes(above, model),
+                **interval_columns("above", ratio),
+                "above_verdict": verdict(ratio) if above else "",
+                **{name: row[name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")},
+            }
+        )
+        above = model
+    return pd.DataFrame(rows)
+
+
+def _takes(above: str | None, model: str) -> str:
+    """Say what a rung takes away from the one above, and what it puts back."""
+    spec = parse_model(model)
+    own, steps = waits_of(spec), spec.option("unroll", 1)
+    before = waits_of(parse_model(above)) if above else own
+    taken, added = ([w for w in a if w not in b] for a, b in ((before, own), (own, before)))
+    parts = [f"{sign} {', '.join(words)}" for sign, words in (("−", taken), ("+", added)) if words]
+    if not above:
+        parts = [f"all: {', '.join(own)}"]
+    return "; ".join([*parts, *([f"holds {steps} steps"] if steps > 1 else [])]) or "the same waits"

@@ -1,0 +1,69 @@
+"""What differs between the nodes of a pooled study: their limits, their environments, and ratios of times on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..machine.environment import VOLATILE
+from .estimates import Estimates
+from .study import Point, Study, capacity_of
+
+
+def times_on(study: Study, node: str) -> Estimates[Point]:
+    """Return the estimator of the generations of one node."""
+    turns = {
+        point: {turn: seconds for turn, seconds in own.items() if study.node_of[turn[0]] == node}
+        for point, own in study.turns.items()
+    }
+    return Estimates({point: own for point, own in turns.items() if own}, study.disturbed)
+
+
+def node_limits(study: Study) -> list[dict[str, Any]]:
+    """Return a row for each node: node, host, generations, peak_flops_per_s, bandwidth_bytes_per_s and capacity, those
+    of most threads."""
+    found = []
+    for name in study.nodes:
+        machines = [row for row in study.machines if row.node.name == name]
+        last = machines[-1] if machines else study.machine
+        threads = max(map(int, last.capacity), default=1)
+        capacities = [row for row in study.capacities if row.node.name == name]
+        found.append(
+            {
+                "node": name,
+                "host": last.node.host,
+                "generations": sum(node == name for node in study.node_of.values()),
+                "peak_flops_per_s": last.peak_flops_per_s_1thread,
+                "bandwidth_bytes_per_s": last.bandwidth_bytes_per_s.get(str(threads)),
+                "capacity": capacity_of([*machines, *capacities], threads).value,
+            }
+        )
+    return found
+
+
+def node_differences(study: Study) -> list[dict[str, str]]:
+    """Return a row for each entry of the environment that differs, and each of its values: entry, value, nodes."""
+    environments = {name: dict(leaves(run.environment)) for name, run in study.nodes.items()}
+    entries = dict.fromkeys(entry for own in environments.values() for entry in own)
+    found = []
+    for entry in entries:
+        nodes: dict[str, list[str]] = {}
+        for name, own in environments.items():
+            nodes.setdefault(own.get(entry, ""), []).append(name)
+        if len(nodes) > 1 and entry.partition(".")[0].partition("[")[0] not in VOLATILE:
+            found += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
+    return found
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of an environment as (dotted name, text)."""
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from leaves(value[key], f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
+        for i, v in enumerate(value):
+            yield from leaves(v, f"{name}[{i}]")
+    elif isinstance(value, (list, tuple)):
+        yield name, " ".join(map(str, value))
+    else:
+        yield name, "" if value is None else str(value)

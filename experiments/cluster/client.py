@@ -1,0 +1,232 @@
+"""The client of a cluster: it says which blocks are missing, has an engine measure them, and keeps what comes back.
+
+Blocks are given out in rounds. Without a budget there is one, of all that is missing; with one, each round is `ROUND`
+repetitions of what the estimator has not decided within 1 %, until all is or the nodes have spent the budget.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from ..results.folder import CHANGEABLE, Results, ResultsWriter, check_same, new_run, read_results, read_rows
+from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RoundsRow, RunRow
+from ..sweep.blocks import missing_blocks
+from ..sweep.configuration import Block, Configuration
+from ..sweep.expected import plan_row
+from ..tables.progress import ProgressBar, format_seconds
+from .merge import Joined
+
+ROUND = 4  # repetitions: fewer pay the queue more often, more measure what is decided
+MOST_TIMES = 3  # that a block is given out; one that was lost as often becomes rows that say so
+
+Keep = Callable[[Iterable[AnyRow]], object]
+Show = Callable[[int, int, int], None]
+
+
+class Names(Results):
+    """What the client keeps of a folder: rows of nodes and plans, and names and sums of all others.
+
+    Attributes
+    ----------
+    measured : int
+        Repetitions of which something was measured in turns.
+    spent_s : float
+        Of the nodes, in turns.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self.measured, self.spent_s = 0, 0.0
+        self._finished: set[tuple[str, str, int]] = set()
+        self._settled: set[str] = set()
+
+    def add(self, row: AnyRow) -> None:
+        """Take in a row."""
+        if isinstance(row, RunRow | MachineRow | PlanRow):
+            self.rows.append(row)
+        elif isinstance(row, RoundsRow):
+            self.measured = max(self.measured, row.repetition + 1)
+            self.spent_s += sum(row.wall_s)
+        else:
+            one = Results(self.path, [row])
+            self._finished |= {(kind, sys.intern(config_id), k) for kind, config_id, k in one.finished()}
+            self._settled |= one.settled()
+
+    def finished(self) -> set[tuple[str, str, int]]:
+        """See `Results`."""
+        return self._finished
+
+    def settled(self) -> set[str]:
+        """See `Results`."""
+        return self._settled
+
+
+class Engine(Protocol):
+    """Gives blocks to the nodes of a cluster."""
+
+    def fetch(self, keep: Keep) -> None:
+        """Keep the rows of what an earlier client has given out and has been measured since."""
+
+    def machine(self) -> str:
+        """Return the text of a node's file for simulations; empty where none has measured it."""
+
+    def measure(self, blocks: Sequence[Block], keep: Keep, show: Show) -> bool:
+        """Have blocks measured.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        keep : callable (rows)
+            Called with the rows of a node, from its "run" row on, or of a block.
+        show : callable (running, queued, lost)
+            Called now and then with numbers of blocks.
+
+        Returns
+        -------
+        bool
+            False: they were given out, and nobody waits for them.
+        """
+
+
+def measure_on(
+    engine: Engine,
+    configuration: Configuration,
+    out_dir: str,
+    *,
+    undecided: Callable[[Results], set[str] | None],
+    stream: TextIO | None = None,
+) -> Results | None:
+    """Measure a sweep on a cluster; every row is in the folder before the next is asked for.
+
+    Parameters
+    ----------
+    engine : Engine
+    configuration : Configuration
+    out_dir : path
+    undecided : callable (results) -> set of config ids or None
+        As for a sweep on this machine.
+    stream : text file, optional
+        Progress; default: standard error.
+
+    Returns
+    -------
+    Results or None
+        None: blocks were given out, and nobody waits for them.
+
+    Raises
+    ------
+    UsageError
+        A plan that cannot be lowered, a folder that cannot take the results or that another client writes to, and
+        what the engine refuses.
+    """
+    for plan_id, plan in {point.plan_id: point.plan for point in configuration.points()}.items():
+        plan_row(plan_id, plan)
+    with ResultsWriter(out_dir, Names) as writer:
+        for run in writer.results.of(RunRow)[-1:]:
+            check_configuration(run.config, configuration, out_dir)
+        joined, failed = Joined(writer, before=read_rows(out_dir, [])), set()
+
+        def keep(rows: Iterable[AnyRow]) -> None:
+            rows = list(rows)
+            joined.add(rows)
+            failed.update((row.config_id, row.repetition) for row in rows if isinstance(row, FailureRow))
+
+        def still_open() -> set[str] | None:
+            return undecided(read_results(out_dir))  # all rows, for this question alone
+
+        engine.fetch(keep)
+        failed.clear()  # by an earlier client: what may be mended is tried again
+        while blocks := next_blocks(configuration, writer.results, still_open, failed, stream or sys.stderr):
+            with ProgressBar(len(blocks), "measuring", stream) as bar:
+
+                def show(running: int, queued: int, lost: int, blocks=blocks, bar=bar) -> None:
+                    done = len(blocks) - len(missing_blocks(blocks, writer.results))
+                    said = f"{done} of {len(blocks)} blocks done, {running} running, {queued} queued, {lost} lost"
+                    bar.show(done, said)
+
+                if not engine.measure(blocks, keep, show):
+                    return None
+    return read_results(out_dir)
+
+
+def check_configuration(config: Mapping[str, Any], configuration: Configuration, folder: Path | str) -> None:
+    """Raise `UsageError` unless the configuration of a folder is this one."""
+    before, now = (
+        new_run("samples", each, "", environment={}, environment_id="-") for each in (config, configuration.as_dict())
+    )
+    check_same(before, now, folder, CHANGEABLE, same_environment=False)
+
+
+def next_blocks(
+    configuration: Configuration,
+    results: Names,
+    undecided: Callable[[], set[str] | None],
+    failed: set[tuple[str, int]],
+    stream: TextIO,
+) -> list[Block]:
+    """Return the blocks of the next round: none when all is measured or decided, or the budget is spent.
+
+    Parameters
+    ----------
+    failed : set of (config_id, repetition)
+        What is not given out again.
+    """
+    blocks, budget_s = configuration.blocks(), configuration.measure.budget_s
+
+    def missing(last: int, wanted: set[str] | None = None) -> list[Block]:
+        early = (block for block in blocks if block.repetition < last)
+        left = (b.with_only(lambda c, b=b: (c, b.repetition) not in failed) for b in early)
+        return missing_blocks(list(left), results, lambda config_id: wanted is None or config_id in wanted)
+
+    if not budget_s:
+        return missing(configuration.measure.repeats)
+    if (first := missing(ROUND)) and results.measured <= ROUND:
+        return first
+    wanted = undecided()
+    measured, spent_s = results.measured, results.spent_s
+    if wanted is not None and not wanted:
+        said = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
+        print(f"forktask: {said}", file=stream, flush=True)
+        return []
+    if spent_s >= budget_s:
+        said = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
+        print(f"forktask: {said}: give a larger budget and the same folder to go on", file=stream, flush=True)
+        return []
+    return missing(measured + ROUND, wanted)
+
+
+def lost_rows(block: Block, configuration: Configuration, run: RunRow, message: str) -> list[FailureRow]:
+    """Return the rows of a block that was given out `MOST_TIMES` times and never came back.
+
+    Parameters
+    ----------
+    run : RunRow
+        Of a node that did come back.
+    message : str
+        What is known of it.
+    """
+    points = {point.config_id: point for point in configuration.points()}
+    kinds = {"sample": block.samples, "profile": block.profiles}
+    return [
+        FailureRow(
+            **block.identity,
+            config_id=config_id,
+            model=points[config_id].model,
+            threads=points[config_id].threads,
+            check="left out",
+            position=position,
+            environment_id=run.environment_id,
+            node=run.node,
+            cpus=None,
+            variables={},
+            measuring=kind,
+            reason="crash",
+            message=message,
+            sample=None,
+        )
+        for kind, some in kinds.items()
+        for config_id, position in some.items()
+    ]

@@ -1,0 +1,277 @@
+"""Blocks on the workers of a Dask cluster that the user has started.
+
+A worker has one block at a time, and each is bound to its worker: Dask holds the death of a worker against all tasks
+that were sent to it. So this client looks who is there, and gives a lost block again, under a new key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TextIO
+
+import msgspec
+
+from ...cython_src.errors import UsageError
+from ...cython_src.reading import checked
+from ..machine.environment import version_text
+from ..results.rows import AnyRow, RunRow
+from ..sweep.configuration import Block, Configuration
+from .client import MOST_TIMES, lost_rows
+from .dask_worker import BLOCK_COMMAND, end_blocks, greet, measure_block
+
+ANSWER_S = 10.0  # longest time for an answer of the scheduler, or for rows to come from a worker
+LOOK_S = 0.5  # between two looks at who is there
+REST_S = 600.0  # of a block's limit: all but its samples and profiles
+SHARED_HOSTS = "FORKTASK_DASK_SHARED_HOSTS"  # set in tests: workers may share a host
+
+
+class DaskEngine:
+    """A Dask cluster as an engine of `client.measure_on`; a context manager.
+
+    Parameters
+    ----------
+    address : str
+        Of the scheduler, such as `tcp://10.0.0.1:8786`.
+    configuration : Configuration
+    command : str
+        The user's.
+    block_command : sequence of str
+        Arguments of the workers' Python that start the process which measures a block.
+    stream : text file, optional
+        Messages; default: standard error.
+
+    Raises
+    ------
+    UsageError
+        The package `distributed` is not installed, or nobody answers at the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        configuration: Configuration,
+        command: str,
+        *,
+        block_command: Sequence[str] = BLOCK_COMMAND,
+        stream: TextIO | None = None,
+    ):
+        try:
+            from distributed import Client
+        except ImportError:
+            raise UsageError(
+                "--on dask needs the package distributed, which is not installed; pip install 'forktask[dask]'"
+            ) from None
+        self._address, self._configuration, self._stream = address, configuration, stream or sys.stderr
+        self._block_command = tuple(block_command)
+        self._job = {
+            "configuration": configuration.as_dict(),
+            "how_to_read": configuration.how_to_read,
+            "command": command,
+            "folder": os.getcwd(),
+        }
+        self._seen: dict[str, dict[str, Any] | None] = {}  # what each worker is, None: refused
+        self._begun: set[str] = set()  # workers whose node is known
+        self._run: RunRow | None = None
+        self._machine = ""
+        try:
+            _check_listens(address)
+            self._client = Client(address, timeout=ANSWER_S, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"--on dask:ADDRESS must name a Dask scheduler that answers, got {address!r} ({error}); start one with "
+                f"`dask scheduler`, which prints its address"
+            ) from None
+
+    def __enter__(self) -> DaskEngine:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._client.close()
+
+    def fetch(self, keep: Callable[[Sequence[AnyRow]], object]) -> None:
+        """Keep nothing: rows live nowhere but with the client that asked for them."""
+
+    def machine(self) -> str:
+        """See `client.Engine`."""
+        return self._machine
+
+    def measure(
+        self,
+        blocks: Sequence[Block],
+        keep: Callable[[Sequence[AnyRow]], object],
+        show: Callable[[int, int, int], object],
+    ) -> bool:
+        """Have blocks measured, as `client.Engine` says; what has come when it is interrupted is kept.
+
+        Raises
+        ------
+        UsageError
+            A worker that cannot measure this configuration, or may not beside the others; the scheduler is gone.
+        """
+        waiting = deque((block, 1) for block in blocks)
+        running: dict[str, tuple[Any, Block, int]] = {}  # worker -> future, block, how often it was given
+        done: SimpleQueue = SimpleQueue()
+        lost = 0
+
+        def finish(address: str, answer: Mapping[str, Any]) -> None:
+            nonlocal lost
+            _, block, times = running[address]
+            if answer.get("failure") == "usage":
+                del running[address]
+                raise UsageError(f"{address}: {answer['message']}")
+            if "rows" in answer:
+                rows = [checked(row, AnyRow) for row in answer["rows"]]
+                self._run = next((row for row in rows if isinstance(row, RunRow)), self._run)
+                self._begun.add(address)
+                self._machine = self._machine or answer.get("machine", "")
+            elif times < MOST_TIMES:
+                lost += 1
+                waiting.append((block, times + 1))
+                del running[address]
+                return
+            else:
+                message = f"lost {times} times, at last: {answer['message']}"
+                if self._run is None:
+                    raise UsageError(f"no worker of {self._address} gave an answer, a block was {message}")
+                rows = lost_rows(block, self._configuration, self._run, message)
+            with _uninterrupted():
+                del running[address]
+                keep(rows)
+
+        try:
+            while waiting or running:
+                live = self._workers()
+                for address in running.keys() - live:
+                    running[address][0].cancel()
+                    finish(address, {"message": f"the worker {address} is gone"})
+                for address in [address for address in live if address not in running][: len(waiting)]:
+                    block, times = waiting.popleft()
+                    running[address] = self._give(address, block), block, times
+                    running[address][0].add_done_callback(lambda future: done.put(future.key))
+                show(len(running), len(waiting), lost)
+                with suppress(Empty):
+                    key = done.get(timeout=LOOK_S)
+                    for address, (future, *_) in [*running.items()]:
+                        if future.key == key:
+                            finish(address, self._answer(future))
+        except (KeyboardInterrupt, UsageError):
+            for address, (future, *_) in [*running.items()]:  # what was measured meanwhile
+                if future.done() and "rows" in (answer := self._answer(future)):
+                    finish(address, answer)
+            raise
+        finally:
+            if running:
+                with suppress(OSError):  # the scheduler is gone, and its workers end with it
+                    self._client.cancel([future for future, *_ in running.values()])
+                    self._client.run(end_blocks, workers=[*running], on_error="ignore")
+        return True
+
+    def _give(self, address: str, block: Block) -> Any:
+        """Return the future of a block on a worker."""
+        limit_s = REST_S + self._configuration.measure.time_limit_s * (len(block.samples) + len(block.profiles))
+        job = {**self._job, "block": msgspec.to_builtins(block), "begin": address not in self._begun}
+        return self._client.submit(
+            measure_block,
+            job,
+            limit_s,
+            self._block_command,
+            key=f"forktask-{uuid.uuid4().hex}",
+            workers=[address],
+            pure=False,
+        )
+
+    def _answer(self, future: Any) -> dict[str, Any]:
+        """Return what a worker answered, {"message"} where it was lost."""
+        try:
+            return future.result(timeout=ANSWER_S)
+        except Exception as error:  # whatever a worker raised, or Dask on the way
+            return {"message": f"{type(error).__name__}: {error}"}
+
+    def _workers(self) -> list[str]:
+        """Return the addresses of the workers that may measure.
+
+        Those that are there at first must all be fit; later ones that are not are left out with a sentence.
+        """
+        try:
+            live = sorted(self._client.nthreads())
+        except OSError as error:
+            raise UsageError(
+                f"the Dask scheduler must live as long as the sweep, got no answer from {self._address} ({error}); "
+                f"what was measured is kept: start it and give the same command again"
+            ) from None
+        first, new = not self._seen, [address for address in live if address not in self._seen]
+        for address, answer in (self._client.run(greet, workers=new, on_error="return") if new else {}).items():
+            reason = self._unfit(address, answer, live)
+            if reason and first:
+                raise UsageError(reason)
+            if reason or answer["is_watched"]:
+                said = (
+                    f"{address} is left out: {reason}"
+                    if reason
+                    else (
+                        f"{address} looks at its own threads 100 times a second, which costs time; start workers with "
+                        f"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+                    )
+                )
+                print(f"forktask: {said}", file=self._stream, flush=True)
+            self._seen[address] = None if reason else answer
+        return [address for address in live if self._seen.get(address)]
+
+    def _unfit(self, address: str, answer: Any, live: Sequence[str]) -> str:
+        """Return why a worker may not measure beside the others."""
+        if isinstance(answer, BaseException) or answer["version"] != version_text():
+            found = answer["version"] if isinstance(answer, dict) else f"{type(answer).__name__}: {answer}"
+            return f"every worker must have forktask {version_text()}, got {found} at {address}; install the same there"
+        one = self._configuration.measure.nodes == "one"
+        for other, seen in self._seen.items():
+            if seen and seen["instruction_sets"] != answer["instruction_sets"]:
+                sets = (" and ".join(each["instruction_sets"]) for each in (seen, answer))
+                return (
+                    f"workers must have the same instruction sets, got {next(sets)} at {other} and {next(sets)} at "
+                    f"{address}; measure each kind of node into a folder of its own"
+                )
+            if seen and seen["host"] != answer["host"] and one:
+                return (
+                    f'workers on several hosts need nodes = "pooled" in [measure], got {other} on {seen["host"]} and '
+                    f"{address} on {answer['host']}; set it, or start one worker"
+                )
+            if seen and seen["host"] == answer["host"] and other in live and not os.environ.get(SHARED_HOSTS):
+                return (
+                    f"workers must have a host each, since they would disturb each other, got {other} and {address} on "
+                    f"{answer['host']}; start one a host"
+                )
+        return ""
+
+
+def _check_listens(address: str) -> None:
+    """Raise `ValueError` or `OSError` unless somebody listens there: Dask tries a wrong name for long."""
+    where = address.rpartition("://")[2].partition("/")[0]
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit() or int(port) >= 1 << 16:
+        raise ValueError("it must have a host and a port")
+    socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    usual = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if came:
+        signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,108 @@
+"""What runs on a worker of a Dask cluster: blocks, each in a child process, so that the worker goes on answering.
+
+The child dies with the worker's thread that waits for it, and what it measures dies with the child.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from ...cython_src.kernels.simd import instruction_sets
+from ..machine.environment import version_text
+from ..sampling.child import MeasuringProcess, ProcessFailure, answer_job
+from ..sweep.blocks import Site
+from ..sweep.configuration import Block, from_dict
+
+BLOCK_COMMAND = ("-P", "-m", "forktask.experiments.cluster.dask_worker")  # arguments of the worker's Python
+STOPPED = ("profile", "profile-cycle", "tick", "ticks")  # a worker's own periodic calls, some every 10 ms
+UNCHANGED = ("heartbeat", "keep-alive")
+SLOW_MS = 10_000  # period of all others
+_measuring: set[MeasuringProcess] = set()
+
+
+def greet(dask_worker: Any) -> dict[str, Any]:
+    """Slow down what the worker does by itself; return what decides whether it may measure."""
+    for name, calls in dask_worker.periodic_callbacks.items():
+        if name in STOPPED:
+            calls.stop()
+        elif name not in UNCHANGED:
+            calls.callback_time = max(calls.callback_time, SLOW_MS)
+    return {
+        "version": version_text(),
+        "instruction_sets": [*instruction_sets.available()],
+        "host": platform.node(),
+        "is_watched": any(thread.name == "Profile" for thread in threading.enumerate()),
+    }
+
+
+def measure_block(job: Mapping[str, Any], limit_s: float, command: Sequence[str]) -> dict[str, Any]:
+    """Measure a block in a child process.
+
+    Parameters
+    ----------
+    job : mapping
+        As for `measure_job`.
+    limit_s : float
+    command : sequence of str
+        Arguments of Python that start the child.
+
+    Returns
+    -------
+    dict
+        {"rows": list of rows as JSON values}, or {"failure": reason, "message": ...}.
+    """
+    import dask
+
+    # What Dask's nanny has set for the worker is no choice of the user's.
+    of_nanny = dask.config.get("distributed.nanny.pre-spawn-environ")
+    environment = {name: value for name, value in os.environ.items() if str(of_nanny.get(name)) != value}
+    with MeasuringProcess({"cpus": None, **job}, environment, limit_s, (sys.executable, *command)) as process:
+        _measuring.add(process)
+        try:
+            return process.row()
+        except ProcessFailure as failure:
+            return failure.row
+        finally:
+            _measuring.discard(process)
+
+
+def end_blocks() -> None:
+    """End the children; run on the worker when nobody waits for their rows any more."""
+    for process in [*_measuring]:
+        process.kill()
+
+
+def measure_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure a block in this process.
+
+    Parameters
+    ----------
+    job : mapping
+        "configuration" and "how_to_read"; "block"; "command": the user's; "folder": where it was given; "begin":
+        whether rows of run, machine and plans come first.
+    """
+    with suppress(OSError):  # Files of the user's own networks are named from there.
+        os.chdir(job["folder"])
+    site = Site(replace(from_dict(job["configuration"]), how_to_read=job["how_to_read"]))
+    rows = [site.run_row(job["command"]), site.machine_row(), *site.plans.values()] if job["begin"] else []
+    rows += site.measure(msgspec.convert(job["block"], Block))
+    answer = {"rows": msgspec.to_builtins(rows)}
+    if job["begin"] and site.configuration.measure.simulate:
+        from ..simulate.predict import measure_for  # here: it brings pandas
+
+        run, limits = rows[:2]
+        answer["machine"] = measure_for(job["folder"], run.environment, limits).to_toml() + "\n"
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(answer_job(measure_job, "usage"))

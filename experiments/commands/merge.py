@@ -1,0 +1,46 @@
+"""`forktask merge`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+HELP = "join results folders of one configuration"
+DESCRIPTION = (
+    "Join results folders of one configuration, such as those that the nodes of a cluster left: each generation once. "
+    "The folders stay as they are; `forktask report` makes the page of the joined one."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    from ..results.nodes import NODES
+
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="a results folder")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="the joined folder; new, or with results of this configuration"
+    )
+    parser.add_argument(
+        "--nodes", choices=NODES, default="", help="whether several nodes may be joined; default: as measured"
+    )
+
+
+def call(arguments: Namespace) -> int:
+    """Join, and say what was."""
+    from ..cluster.merge import merge_folders
+    from ..results.folder import SAMPLES
+    from ..tables.numbers import plural
+
+    merged = merge_folders(arguments.folders, arguments.out, arguments.nodes)
+    for folder in merged.half_rows:
+        print(
+            f"forktask: the last line of {folder / SAMPLES} is half-written; it was moved aside, to "
+            f"{arguments.out}/{SAMPLES}.partial",
+            file=sys.stderr,
+        )
+    nodes, samples, profiles, failures = (
+        plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])
+        for kinds in (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))
+    )
+    print(f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out")
+    return 0

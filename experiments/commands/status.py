@@ -1,0 +1,39 @@
+"""`forktask status`."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from .arguments import add_json, show
+
+HELP = "what a results folder holds, what is missing, and where the jobs of a cluster are"
+DESCRIPTION = (
+    "Say what a results folder holds, what is missing and which command goes on; of a sweep on Slurm also how many "
+    "blocks run, wait and were lost, by the folder and the queue."
+)
+WATCH_S = 10.0
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
+    parser.add_argument("--watch", action="store_true", help="say it again and again, until no job is left")
+    add_json(parser)
+
+
+def call(arguments: Namespace) -> int:
+    """Print the status, with --watch until no job is left."""
+    from ..cluster.slurm import describe_jobs, jobs_text
+    from ..results.folder import read_results
+    from ..sweep.status import describe_status, status_text
+
+    while True:
+        results, jobs = read_results(arguments.folder, "samples"), describe_jobs(arguments.folder)
+        found: dict[str, Any] = {**(describe_status(results) if results.rows else {}), "jobs": jobs}
+        rows = status_text if results.rows else lambda _: "no row is here; the command that began it goes on"
+        show(arguments, found, lambda found, jobs=jobs, rows=rows: "\n".join([*jobs_text(jobs), rows(found)]))
+        if not arguments.watch or not jobs or not jobs["running"] + jobs["queued"]:
+            return 0
+        time.sleep(WATCH_S)

@@ -1,0 +1,1 @@
+"""Event logs: what each worker did at every moment of a run, and why it waited."""

@@ -1,0 +1,54 @@
+"""Files of a comparison with other programs: peers.json (all of it), peers.csv (a row a contestant), peers.txt."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ..results.files import write_atomically
+from .peers import as_text
+
+NAMES = ("peers.json", "peers.csv", "peers.txt")
+ABOUT = ("network", "batch", "phase")  # of the result; before each row's own fields
+
+
+def new_folder(path: str) -> Path:
+    """Make the folder before anything is measured.
+
+    Raises
+    ------
+    UsageError
+        It cannot be made, or holds an earlier comparison, which is not written over.
+    """
+    folder = Path(path)
+    if taken := [name for name in NAMES if (folder / name).exists()]:
+        raise UsageError(f"--out must have no comparison yet, but {folder} holds {taken[0]}; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out must be a folder, but {folder} cannot be made: {error.strerror}") from error
+    return folder
+
+
+def write_files(folder: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of `compare_with_torch` as JSON, as a table and as text."""
+    rows = [{**{name: result[name] for name in ABOUT}, **_flat(row)} for row in result["rows"]]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    for name, text in zip(
+        NAMES, (json.dumps(result, indent=1) + "\n", table.getvalue(), as_text(result) + "\n"), strict=True
+    ):
+        write_atomically(folder / name, text)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with a column for each floor: `floor_FLOP_s`."""
+    floors = {f"floor_{name}_s": seconds for name, seconds in row["floors_s"].items()}
+    return {name: value for name, value in row.items() if name != "floors_s"} | floors

@@ -1,0 +1,124 @@
+"""Figure `ladder`: rungs from fork-join to tasks, their ratios to fork-join and to the rung above, and simulated."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.ladder import ladder_table, missing
+from ...analysis.names import base_model, model_label
+from ...analysis.study import Study
+from ...simulate.predict import error_text, prediction_table
+from ...tables.numbers import time
+from . import simulated
+from .axes import cross_out
+from .heading import header
+from .style import COLUMN_WIDTH_IN, GREY, add_legend, model_styles
+
+RANK, ONE_FOR = 0.2, "plan"
+SIMULATED_THREADS = (8, 64)
+MARKERS = ("s", "D")
+SIMULATED = {"linestyle": "none", "color": GREY, "markersize": 3.5}
+
+
+def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `ladder_table`, with simulated_8 and simulated_64: simulated time over that of the better
+    fork-join form on so many threads; NaN for a model that is not simulated, or without the machine's latencies."""
+    if missing(study, plan_id):
+        return []
+    rows = ladder_table(study, plan_id).to_dict("records")
+    times = _simulated(study, plan_id)
+    for row in rows:
+        for threads in SIMULATED_THREADS:
+            of_all = {model: seconds for (model, count), seconds in times.items() if count == threads}
+            joins = [seconds for model, seconds in of_all.items() if base_model(model) == "forkjoin"]
+            row[f"simulated_{threads}"] = of_all.get(row["model"], math.nan) / min(joins, default=math.nan)
+    return rows
+
+
+def _simulated(study: Study, plan_id: str) -> dict[tuple[str, int], float]:
+    """Return simulated seconds a step by model and threads; empty where the simulation lacks something."""
+    if simulated.missing(study, plan_id):
+        return {}
+    table = prediction_table(study, plan_id, SIMULATED_THREADS)
+    return {(row["model"], row["threads"]): row["step_s"] for row in table.to_dict("records")}
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw a row for each rung in the order of the file, and a panel for each ratio."""
+    rows, styles = rows_of(study, plan_id), model_styles(study.samples["model"])
+    predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.27 * len(rows) + 1.2), layout="constrained")
+    panels = figure.subplots(1, 2 + predicted, sharey=True)
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.03)
+    wide = column == "double"
+    for place, row in enumerate(rows):
+        color = styles[row["model"]].color
+        for panel, name in zip(panels, ("ratio", "above"), strict=False):
+            _mark(panel, place, *(row[f"{name}{end}"] for end in ("", "_low", "_high")), color)
+            if not row["usable"]:
+                cross_out(panel, [row[name]], [place])
+        if math.isnan(row["ratio"]):
+            panels[0].plot(1, place, "|", color=color, markersize=9)
+        if wide:
+            at = (1.01, place)
+            panels[0].annotate(time(row["median_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
+        for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
+            face = (color, "white")[number == 0]
+            look = {"color": color, "markerfacecolor": face, "markersize": 3.5}
+            panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)
+    names = [textwrap.fill(row["takes"], 42 if wide else 24) for row in rows]
+    if wide:
+        names = [f"{name}\n{model_label(row['model'])}" for name, row in zip(names, rows, strict=True)]
+    panels[0].set_yticks(range(len(rows)), names, fontsize=6 if wide else 5.5, linespacing=1.0)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    for panel, label in zip(
+        panels, ("time /\nfork-join", "time /\nrung above", "simulated /\nfork-join"), strict=False
+    ):
+        panel.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+        panel.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+        panel.tick_params(axis="y", length=0)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.set_xlabel(label, fontsize=7)
+        panel.xaxis.set_major_locator(MaxNLocator(4 if wide else 2, steps=[1, 2, 5, 10]))
+        panel.margins(x=0.08)
+        panel.tick_params(axis="x", labelsize=7 if wide else 6)
+    faces = ("white", GREY) if predicted else ()
+    handles = [
+        Line2D([], [], marker=marker, markerfacecolor=face, label=f"simulated, {threads} threads", **SIMULATED)
+        for marker, face, threads in zip(MARKERS, faces, SIMULATED_THREADS, strict=False)
+    ]
+    if handles:
+        add_legend(figure, "double", handles, None if wide else 2)
+    header(figure, study, [study.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
+    return figure
+
+
+def _mark(panel, place: int, value: float, low: float, high: float, color) -> None:
+    """Draw a ratio with its interval; hollow without one."""
+    known = math.isfinite(low)
+    if known:
+        panel.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
+    panel.plot(value, place, "o", color=color, markerfacecolor=color if known else "white", markersize=3.5, zorder=4)
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    rows = rows_of(study, plan_id)
+    known = any(math.isfinite(row["ratio_low"]) for row in rows)
+    said = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
+    said += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
+    if reason := simulated.missing(study, plan_id):
+        return [said, "" if known else "Hollow: too few generations for an interval.", f"Not simulated: {reason}."]
+    threads = sorted({row["threads"] for row in rows})
+    return [
+        said,
+        "" if known else "Hollow: too few generations for an interval.",
+        error_text(prediction_table(study, plan_id, threads)),
+    ]

@@ -1,0 +1,94 @@
+"""Figure `run_time`: run time over threads of a step and of its phases, wall times and busy times apart."""
+
+from __future__ import annotations
+
+import string
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.phases import BUSY, WALL, phase_table
+from ...analysis.speeds import speed_table
+from ...analysis.study import Study
+from .axes import log2_axis, power_ticks, series, with_gaps, x_axis
+from .heading import plan_header
+from .phases import shown_phases
+from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+
+RANK, ONE_FOR = 0.4, "plan"
+COLUMNS = ["model", "threads", "s", "s_low", "s_high"]
+
+
+def missing(study: Study, plan_id: str) -> str:
+    """Return why the figure cannot be drawn."""
+    rows = phase_table(study)
+    rows = rows[rows["plan_id"] == plan_id] if len(rows) else rows
+    if len(rows) and rows["threads"].nunique() > 1:
+        return ""
+    return "run time of phases over threads needs profiles on two numbers of threads, got none; give --threads 1,2"
+
+
+def _panels(study: Study, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
+    """Return titles and points of the panels: wall times of the step and of each phase, then busy times of phases."""
+    speeds, phases = speed_table(study), phase_table(study)
+    step = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
+    found = [("step", step.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
+    for kind in (WALL, BUSY):
+        own = phases[(phases["plan_id"] == plan_id) & (phases["timed"] == kind)]
+        for phase in shown_phases(study, plan_id)[0] if len(own) else ():
+            named = own.rename(columns={f"{phase}_s{end}": f"s{end}" for end in ("", "_low", "_high")})
+            found.append((phase if kind == WALL else f"{phase}, busy", named))
+    usable = {(row["model"], row["threads"]): row["usable"] for row in step.to_dict("records")}
+    return [
+        (title, rows[COLUMNS].assign(usable=[usable[p] for p in zip(rows["model"], rows["threads"], strict=True)]))
+        for title, rows in found
+    ]
+
+
+def draw(study: Study, plan_id: str, column: str) -> Figure:
+    """Draw a panel for the step and one for each phase; below them those of busy times."""
+    panels = _panels(study, plan_id)
+    styles = model_styles(study.samples["model"])
+    models = sorted({model for _, rows in panels for model in rows["model"]}, key=model_rank)
+    counts = study.asked_threads(plan_id)
+    num_busy = sum(title.endswith(", busy") for title, _ in panels)
+    across = len(panels) - num_busy if column == "double" else 2
+    first = len(panels) - num_busy
+    places = [*panels[:first], *[None] * (-first % across), *panels[first:], *[None] * (-num_busy % across)]
+    figure, axes = new_figure("double", len(places), 1.5, rows=len(places) // across)
+    if column == "single":
+        figure.set_size_inches(3.3, 4.0)
+    letters = iter(string.ascii_lowercase)
+    for axis, panel in zip(axes, places, strict=True):
+        if panel is None:
+            axis.remove()
+            continue
+        title, rows = panel
+        axis.set_title(f"({next(letters)})")
+        for model in models:
+            points = with_gaps(rows[rows["model"] == model], "threads", counts if model != "serial" else [1])
+            values = (1e3 * points[name] for name in ("s", "s_low", "s_high"))
+            look = {"band": False, "size": 3.5, "usable": points["usable"]}
+            series(axis, points["threads"], *values, styles[model], model_label(model), **look)
+        ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
+        low, high = np.nanmin(ends) / 1.1, np.nanmax(ends) * 1.1
+        log2_axis(axis, "y", power_ticks(low, high), low, high)
+        x_axis(axis, counts, "threads")
+        axis.set_ylabel("ms")
+        panel_title(axis, title)
+    add_legend(figure, column, model_handles(styles, models), 4 if column == "double" else 2)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def caption(study: Study, plan_id: str) -> list[str]:
+    """Return the caption's sentences."""
+    busy = any(title.endswith(", busy") for title, _ in _panels(study, plan_id))
+    return [
+        "Run time of a step and of its phases over threads, with 95 % intervals; wall times add up to the step.",
+        "Busy: models whose phases overlap have time in blocks alone, without waiting, mean over threads."
+        if busy
+        else "",
+    ]

@@ -1,0 +1,23 @@
+"""The share of a time that others took, by the counts of the kernel that rows keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+TICK_S = 0.01
+# An epoch or a machine was disturbed if a runnable thread waited, or its CPU was stolen or throttled, for a larger
+# share of the time.
+DISTURBED_SHARE = 0.05
+
+
+def disturbed_share(disturbance: Mapping[str, Any], seconds: float, threads: int = 1) -> float:
+    """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
+    lost = [
+        (disturbance.get("pressure_some_us"), 1e-6),
+        (disturbance.get("throttled_us"), 1e-6),
+        (disturbance.get("steal_ticks"), TICK_S / threads),
+    ]
+    known = [value * unit for value, unit in lost if value is not None]
+    return max(known) / seconds if known and seconds > 0 else math.nan

@@ -1,0 +1,1 @@
+"""What is measured: networks and graphs, the models that run them, and the memory that they need."""

@@ -1,0 +1,305 @@
+"""A block of a sweep: one generation of one plan, measured on one machine; the unit that a node of a cluster gets.
+
+A plain sweep, a batch job and a worker of a cluster measure blocks alike: `Site` is the machine that does it, a `Block`
+is a value that JSON holds, and what comes back are rows. Ratios are taken within a block, so that none compares two
+machines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ..machine.environment import collect, environment_id
+from ..machine.limits import measure_capacity, measure_machine
+from ..machine.topology import available_cpus, cpu_order
+from ..results.folder import Results, new_run
+from ..results.nodes import Node
+from ..results.rows import (
+    AnyRow,
+    CapacityRow,
+    FailureRow,
+    GpuProfileRow,
+    MachineRow,
+    Measured,
+    PlanRow,
+    ProfileRow,
+    RoundsRow,
+    RunRow,
+    SampleRow,
+    make_row,
+)
+from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
+from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
+from ..sampling.hogs import hogs_running, measure_capacity_beside
+from ..sampling.plan_check import check_plans
+from ..subjects.models import parse_model
+from ..tables.numbers import plural
+from .configuration import Block, Configuration, Point
+from .expected import plan_row
+
+
+def missing_blocks(
+    blocks: Collection[Block], results: Results, asked: Callable[[str], bool] = lambda config_id: True
+) -> list[Block]:
+    """Return the blocks of which something is not in a folder.
+
+    Parameters
+    ----------
+    blocks : collection of Block
+    results : Results
+    asked : callable (config_id) -> bool
+        The configurations that are asked for; those that failed for good never are.
+
+    Returns
+    -------
+    list of Block
+        Each with the profiles that are missing and, where a sample is missing, with all samples that are asked for:
+        they take turns.
+    """
+    finished, settled, found = results.finished(), results.settled(), []
+    for given in blocks:
+        block = given.with_only(lambda config_id: config_id not in settled and asked(config_id))
+        samples = block.samples
+        if all(("sample", config_id, block.repetition) in finished for config_id in samples):
+            samples = {}
+        profiles = {c: at for c, at in block.profiles.items() if ("profile", c, block.repetition) not in finished}
+        if samples or profiles:
+            found.append(Block(**block.identity, samples=samples, profiles=profiles))
+    return found
+
+
+class Answers:
+    """The first answer of each plan and instruction set, which all later ones must equal bit for bit."""
+
+    def __init__(self, rows: Collection[AnyRow]):
+        self._deterministic: dict[str, bool] = {}
+        self._first: dict[tuple[str, str], SampleRow] = {}
+        for row in rows:
+            self.checked(row)
+
+    def checked(self, row: Any) -> Any:
+        """Return a row, or a failure in its place if it is a sample with another answer than that of the first one."""
+        if isinstance(row, PlanRow):
+            self._deterministic[row.plan_id] = row.deterministic
+        if not isinstance(row, SampleRow) or not (row.deterministic and self._deterministic.get(row.plan_id)):
+            return row
+        return check_same_answer(row, self._first.setdefault((row.plan_id, row.instruction_set), row))
+
+
+class Site:
+    """This machine, as a place where blocks of a configuration are measured.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    sample_command : sequence of str
+        The measuring process.
+    plan_row : callable (plan_id, plan) -> PlanRow
+    environment : mapping, optional
+        {"environment", "environment_id"}; by default collected here.
+    machine_row : callable () -> MachineRow, optional
+        In place of measuring the machine's limits, and its capacity in each block.
+
+    Attributes
+    ----------
+    plans : dict of PlanRow
+        By plan_id.
+    node : Node
+
+    Raises
+    ------
+    UsageError
+        What this machine cannot run, or a plan that cannot be lowered.
+    UnsoundPlan
+        A plan of one's own failed its check; nothing was measured.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        sample_command: Sequence[str] = SAMPLE_COMMAND,
+        plan_row: Callable[[str, Mapping[str, Any]], PlanRow] = plan_row,
+        environment: Mapping[str, Any] | None = None,
+        machine_row: Callable[[], MachineRow] | None = None,
+    ):
+        configuration.check_machine()
+        self.configuration, measure = configuration, configuration.measure
+        self._command, self._machine_row = sample_command, machine_row
+        self._points = {point.config_id: point for point in configuration.points()}
+        plans = {point.plan_id: point.plan for point in self._points.values()}
+        self.plans = {plan_id: plan_row(plan_id, options) for plan_id, options in plans.items()}
+        runs: dict[str, list[tuple[str, int]]] = {plan_id: [] for plan_id in plans}
+        for point in self._points.values():
+            runs[point.plan_id].append((point.model, point.threads))
+        found = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
+        self._checks = dict(zip(plans, found, strict=True))
+        cpus = available_cpus()
+        self._order_cpus = partial(cpu_order, cpus=cpus, oversubscribe=measure.oversubscribe)
+        if environment is None:
+            variables = clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
+            here = collect(variables=variables)
+            environment = {"environment": here, "environment_id": environment_id(here)}
+        self.environment = environment
+        self.node = msgspec.convert(environment["environment"]["node"], Node)
+
+    def run_row(self, command: str) -> RunRow:
+        """Return the first row of a folder that is measured here; `command` continues it."""
+        configuration = self.configuration
+        return new_run("samples", configuration.as_dict(), command, configuration.how_to_read, **self.environment)
+
+    def machine_row(self) -> MachineRow:
+        """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
+        if self._machine_row:
+            return self._machine_row()
+        row = measure_machine(environment=self.environment["environment"])
+        found: dict[str, dict[str, float]] = {}
+        for threads, hogs in sorted({(point.threads, point.interference) for point in self._points.values()}):
+            if hogs:
+                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, self._order_cpus(threads))
+        return make_row(MachineRow, row, {"capacity_beside": found})
+
+    def measure(self, block: Block, answers: Answers | None = None) -> Iterator[AnyRow]:
+        """Measure a block: the machine's capacity, the samples in turns, then the profiles of what did not fail.
+
+        Parameters
+        ----------
+        block : Block
+        answers : Answers, optional
+            Of the folder that takes the rows; default: samples are compared within the block.
+
+        Yields
+        ------
+        CapacityRow, RoundsRow, SampleRow, ProfileRow, GpuProfileRow, FailureRow
+        """
+        answers = answers or Answers(self.plans.values())
+        points = [self._points[config_id] for config_id in (*block.samples, *block.profiles)]
+        threads = sorted({point.threads for point in points} - {1})
+        if threads and self._machine_row is None:
+            yield CapacityRow(**block.identity, node=self.node, capacity=measure_capacity(threads))
+        failed = set()
+        for row in self._measure_samples(block) if block.samples else ():
+            row = answers.checked(row)
+            if isinstance(row, FailureRow):
+                failed.add(row.config_id)
+            yield row
+        for config_id in block.profiles:
+            if config_id not in failed:
+                yield self._measure_profile(block, config_id)
+
+    def _contestant(self, kind: str, point: Point) -> Contestant:
+        """Return the process that measures a point."""
+        measure = self.configuration.measure
+        job = {
+            "kind": kind,
+            "model": point.model,
+            "threads": point.threads,
+            "cpus": self._order_cpus(point.threads) if measure.pin else None,
+            "plan": point.plan,
+            "seed": measure.seed,
+            "check_iterations": measure.check_iterations,
+            "target_s": measure.target_s,
+            "warmup_s": measure.warmup_s,
+            "memory_limit": measure.memory_limit,
+        }
+        return contestant_of(
+            point.config_id,
+            job,
+            sum(self.plans[point.plan_id].memory_bytes.values()),
+            measure.time_limit_s,
+            hogs=point.interference,
+            wait_policy=measure.wait_policy,
+            command=self._command,
+        )
+
+    def _conditions(self, block: Block, position: int, contestant: Contestant) -> dict[str, Any]:
+        point = self._points[contestant.name]
+        return {
+            **block.identity,
+            "config_id": point.config_id,
+            "model": point.model,
+            "threads": point.threads,
+            "check": self._checks[point.plan_id],
+            "position": position,
+            "environment_id": self.environment["environment_id"],
+            "node": self.node,
+            "cpus": contestant.job["cpus"],
+            "variables": contestant.variables,
+        }
+
+    def _measure_samples(self, block: Block) -> Iterator[RoundsRow | SampleRow | FailureRow]:
+        measure, points = self.configuration.measure, [self._points[config_id] for config_id in block.samples]
+        contestants = {point.config_id: self._contestant("sample", point) for point in points}
+        generation = Generation(
+            list(contestants.values()),
+            _reference(points),
+            measure.target_s,
+            measure.least_rounds,
+            f"{measure.seed}/{block.repetition}/{block.plan_id}",
+            block.interference,
+            self._order_cpus(max(point.threads for point in points)),
+        )
+        for group, found in enumerate(measure_generation(generation)):
+            rounds = make_row(RoundsRow, found["rounds"], block.identity, {"group": group, "node": self.node})
+            if rounds.order:
+                yield rounds
+            for name, answer in found["answers"].items():
+                conditions = self._conditions(block, block.samples[name], contestants[name])
+                yield _row_of(SampleRow, answer, {**conditions, "group": group})
+
+    def _measure_profile(self, block: Block, config_id: str) -> ProfileRow | GpuProfileRow | FailureRow:
+        """Measure one point with its event log on."""
+        point = self._points[config_id]
+        contestant = self._contestant("profile", point)
+        kind = GpuProfileRow if parse_model(point.model).model.device == "gpu" else ProfileRow
+        with hogs_running(point.interference, self._order_cpus(point.threads)):
+            answer = measure_in_process(
+                contestant.job,
+                clean_environment(os.environ, contestant.variables),
+                contestant.limit_s,
+                contestant.command,
+            )
+        return _row_of(kind, answer, self._conditions(block, block.profiles[config_id], contestant))
+
+
+def _row_of(kind: type, answer: Mapping[str, Any], conditions: Mapping[str, Any]) -> Any:
+    """Return the row of a kind that a measuring process answered, or a failure."""
+    if "failure" not in answer:
+        try:
+            return make_row(kind, answer, conditions)
+        except ValueError as error:
+            name = kind.__struct_config__.tag
+            answer = {"failure": "crash", "message": f"the measuring process gave no {name}: {error}"}
+    of_failure = {name: conditions[name] for name in Measured.__struct_fields__}
+    measuring = "sample" if kind is SampleRow else "profile"
+    reason, message = answer["failure"], answer["message"]
+    return FailureRow(**of_failure, measuring=measuring, reason=reason, message=message, sample=None)
+
+
+def _reference(points: Sequence[Point]) -> str:
+    """Return the configuration that all others are compared with: the strongest fork-join form on most threads."""
+    persistent = [p for p in points if p.model.startswith("forkjoin") and "region=persistent" in p.model]
+    forms = persistent or [p for p in points if p.model.startswith("forkjoin")] or points
+    return max(forms, key=lambda point: point.threads).config_id
+
+
+def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | FailureRow:
+    """Return `sample`, or a failure "mismatch" that holds it, if weights or losses differ from `first`'s."""
+    same = {"weights": sample.weights_hash == first.weights_hash, "losses": sample.losses_hash == first.losses_hash}
+    differing = [what for what, equal in same.items() if not equal]
+    if not differing:
+        return sample
+    return FailureRow(
+        **{name: getattr(sample, name) for name in Measured.__struct_fields__},
+        measuring="sample",
+        reason="mismatch",
+        message=f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of "
+        f"{first.model} on {plural(first.threads, 'thread')}, repetition {first.repetition}, as they "
+        f"must be bit for bit",
+        sample=msgspec.to_builtins(sample),
+    )

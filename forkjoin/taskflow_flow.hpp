@@ -1,0 +1,111 @@
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include <taskflow/taskflow.hpp>
+
+#include "flow.h"
+
+namespace
+{
+
+constexpr auto START_LIMIT = std::chrono::seconds(5);
+constexpr auto LOOK_FOR_SIGNALS = std::chrono::milliseconds(20);
+
+/* Pins Taskflow's threads and flushes denormals when they start. */
+class Workers : public tf::WorkerInterface
+{
+  public:
+    explicit Workers(FlowRun *run) : run_(run)
+    {
+    }
+    void scheduler_prologue(tf::Worker &worker) override
+    {
+        const size_t id = worker.id();
+        forktask_enter_thread(&run_->threads[id], run_->cpus ? run_->cpus[id] : -1);
+        here++;
+    }
+    void scheduler_epilogue(tf::Worker &, std::exception_ptr) override
+    {
+    }
+    std::atomic<int> here{0};
+
+  private:
+    FlowRun *run_;
+};
+
+struct Graph {
+    explicit Graph(FlowRun *r)
+        : run(r), workers(tf::make_worker_interface<Workers>(r)), executor(r->num_threads, workers)
+    {
+        const auto limit = std::chrono::steady_clock::now() + START_LIMIT;
+        while (workers->here < run->num_threads && std::chrono::steady_clock::now() < limit)
+            std::this_thread::yield();
+        run->team_size = workers->here;
+        std::vector<tf::Task> nodes;
+        for (int32_t v = 0; v < run->num_nodes; v++)
+            nodes.push_back(v < run->num_tasks ? flow.emplace([this, v] { execute(v); }) : flow.emplace([] {}));
+        for (int32_t v = 0; v < run->num_nodes; v++)
+            for (int32_t e = run->successor_offsets[v]; e < run->successor_offsets[v + 1]; e++)
+                nodes[v].precede(nodes[run->successors[e]]);
+    }
+
+    void execute(int32_t task)
+    {
+        const LoopRecord *loop = &run->loops[run->task_loop[task]];
+        if (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) &&
+            run_block(loop, task - loop->first_task, replay, &run->workers[executor.this_worker_id()]) != 0)
+            __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+    }
+
+    /* Begin an iteration, unless none is left: Taskflow asks before each. */
+    bool ends()
+    {
+        return ++replay == run->first_replay + run->num_replays || __atomic_load_n(&run->stop, __ATOMIC_RELAXED);
+    }
+
+    FlowRun *run;
+    std::shared_ptr<Workers> workers;
+    tf::Executor executor;
+    tf::Taskflow flow;
+    int64_t replay = 0;
+};
+
+void *prepare(FlowRun *run)
+{
+    try {
+        return new Graph(run);
+    } catch (const std::bad_alloc &) {
+        return nullptr;
+    }
+}
+
+int run(void *graph)
+{
+    Graph *g = static_cast<Graph *>(graph);
+    FlowRun *r = g->run;
+    r->stop = 0;
+    for (int thread = 0; thread < r->num_threads; thread++)
+        if (r->threads[thread].error)
+            return r->threads[thread].error;
+    g->replay = r->first_replay - 1;
+    auto done = g->executor.run_until(g->flow, [g] { return g->ends(); });
+    while (done.wait_for(LOOK_FOR_SIGNALS) != std::future_status::ready) {
+        r->poll.countdown = 1; /* it is time to look */
+        if (forktask_must_stop(&r->poll))
+            __atomic_store_n(&r->stop, 1, __ATOMIC_RELAXED);
+    }
+    return 0;
+}
+
+void close(void *graph)
+{
+    delete static_cast<Graph *>(graph);
+}
+
+} /* namespace */
+
+static const FlowLibrary forktask_taskflow = {prepare, run, close};

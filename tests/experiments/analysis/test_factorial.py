@@ -1,0 +1,92 @@
+"""The factorial of creation, barrier and placement: specs, effects that are known, rows that cannot exist."""
+
+import itertools
+import math
+
+import pytest
+
+from experiments import synthetic_results
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis import factorial
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import save
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
+from forktask.experiments.subjects.models import model_of_factors, parse_model
+
+EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Step times that are products of known effects: no interaction."""
+    models = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING))
+    factor = {
+        model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
+    }
+    rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
+    return synthetic_results.study_of(
+        [
+            {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
+            if row["kind"] == "sample"
+            else row
+            for row in rows
+        ]
+    )
+
+
+def test_effects_are_found_and_multiply_up(study):
+    """Check main effects, interactions and an attribution whose parts make the whole, through disturbed blocks."""
+    table = factorial.effect_table(study)
+    of = {(r["kind"], r["effect"]): r for r in table[table["threads"] == 2].to_dict("records")}
+    for key, ratio in {
+        ("main effect", "creation: eager to replayed"): 0.8,
+        ("main effect", "barrier: loop to iteration"): 0.95,
+        ("main effect", "barrier: iteration to none"): 0.9 / 0.95,
+        ("main effect", "placement: stealing to partitioned"): 0.7,
+        ("interaction", "creation x barrier"): 1.0,
+        ("interaction", "barrier x placement"): 1.0,
+        ("attribution", "creation"): 0.8,
+        ("attribution", "barrier"): 0.9,
+        ("attribution", "placement"): 0.7,
+        ("attribution", "all three"): 0.8 * 0.9 * 0.7,
+    }.items():
+        assert of[key]["ratio"] == pytest.approx(ratio), key
+    parts = [of["attribution", name] for name in ("creation", "barrier", "placement")]
+    assert sum(p["share"] for p in parts) == pytest.approx(1)
+    assert of["attribution", "placement"]["verdict"] == "faster"
+    assert "cannot exist" in of["interaction", "creation x placement"]["note"]
+    assert "0.504" in factorial.answer(study, study.plan_ids()[0])
+
+
+def test_cells_that_cannot_exist_are_rows(study, tmp_path):
+    """Check twelve cells, three of which say why they are empty, in table, page and figure."""
+    table = factorial.factorial_table(study)
+    table = table[table["threads"] == 2]
+    assert len(table) == 12 and (table["note"] != "").sum() == 3
+    assert set(table[table["note"] != ""]["creation"]) == {"eager"}
+    assert "factorial" in figures.available_figures(study, study.plan_ids()[0])
+    save(figures.draw(study, "factorial"), tmp_path / "f.svg")
+    assert "multiply up" in figures.caption(study, "factorial")
+    assert "cannot exist" in render_text(build(study))
+
+
+def test_three_switches_make_the_task_models():
+    """Check that every combination is one of the models, with further options kept, or says why it cannot be."""
+    known = {("eager", "stealing"): "tasks", ("replayed", "stealing"): "task", ("replayed", "partitioned"): "task"}
+    for creation, barrier, placement in itertools.product(
+        ("eager", "replayed"), ("loop", "phase", "iteration", "none"), ("stealing", "partitioned")
+    ):
+        text = f"tasking:placement={placement}:creation={creation}:barrier={barrier}"
+        if (creation, placement) not in known:
+            with pytest.raises(UsageError, match="creation=replayed"):
+                parse_model(text)
+            continue
+        spec = parse_model(text)
+        assert str(spec).startswith(known[creation, placement]) and spec.barrier == barrier
+    assert str(parse_model("tasking")) == "taskiter"
+    assert str(parse_model("tasking:creation=eager:barrier=none:window=64")) == "tasks:taskwait=none:window=64"
+    with pytest.raises(UsageError, match="twice"):
+        parse_model("tasking:barrier=none:barrier=loop")
+    with pytest.raises(UsageError, match="'barrier' of model 'tasking'"):
+        parse_model("tasking:barrier=never")

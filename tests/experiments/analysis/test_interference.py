@@ -1,0 +1,66 @@
+"""Loss beside other processes: capacity, table, figure, and the shipped experiment."""
+
+import math
+import os
+
+import pytest
+
+from experiments import synthetic_results
+from forktask.experiments.analysis import interference
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import save
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
+from forktask.experiments.sampling import hogs
+
+SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Every sample once more beside a hog, slower by a known factor."""
+    rows = synthetic_results.synthetic_rows(models=("serial", *SLOWDOWN), threads=(1, 2), noise=0.0)
+    beside = [
+        {
+            **row,
+            "interference": 1,
+            "config_id": row["config_id"] + "h",
+            "step_time_s": row["step_time_s"] * SLOWDOWN[row["model"]],
+            "cpu_swaps": 60 * ("swap" in row["model"]),
+            "timed_wall_s": 2.0,
+        }
+        for row in rows
+        if row["kind"] == "sample" and row["model"] in SLOWDOWN
+    ]
+    rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
+    return synthetic_results.study_of([*rows, *beside])
+
+
+def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
+    """Check slowdown and loss of each model without a measured capacity, and that table, figure and caption show it."""
+    table = interference.interference_table(study)
+    of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
+    assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
+    assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
+    assert of["taskiter", 1]["slowdown"] == pytest.approx(1.4) and math.isnan(of["taskiter", 1]["loss"])
+    assert ("serial", 1) not in of
+    assert {model: (of[model, 2]["preemption"], of[model, 2]["cpu_swaps_per_s"]) for model in SLOWDOWN} == {
+        "forkjoin": ("stay", 0),
+        "taskiter": ("stay", 0),
+        "taskiter:preemption=swap": ("swap", 30),
+    }
+    assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
+    plan_id = table["plan_id"].iloc[0]
+    assert "interference" in figures.available_figures(study, plan_id)
+    figure = figures.draw(study, "interference", plan_id)
+    labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
+    save(figure, tmp_path / "f.svg")
+    text = render_text(build(study))
+    assert "Beside other processes" in text and "CPU swaps per s" in text
+
+
+def test_a_hog_takes_part_of_a_core():
+    """Check that spinning threads keep between a fifth and all of what they do alone; the machine may be busy."""
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    assert 0.2 < hogs.measure_capacity_beside(1, cpus, 0.1) <= 1.0

@@ -1,0 +1,236 @@
+"""Sweeps on nodes without a cluster: a scheduler that runs each task at once, rounds, lost blocks, bad input."""
+
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from experiments.synthetic_results import typed
+from msgspec import structs
+
+from forktask.experiments.cluster.client import ROUND, Names, next_blocks
+from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import ResultsWriter, read_results
+from forktask.experiments.results.rows import FailureRow, MachineRow, SampleRow
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
+
+FILE = """
+title = "Few"
+
+[grid]
+network = "starpu_cnn"
+batch = 2
+models = "serial"
+threads = 1
+
+[measure]
+repeats = 3
+target_s = 0.001
+warmup_s = 0.001
+check_iterations = 1
+profile = false
+nodes = "pooled"
+
+[slurm]
+time = "1:00:00"
+options = ["--mem=0"]
+setup = ["export SEEN_BY_TASK=1"]
+"""
+# Runs all tasks of an array before it answers, but for blocks of a repetition that LOST names: these die at once.
+SBATCH = f"""#!{sys.executable}
+import json, os, subprocess, sys
+from pathlib import Path
+folder = Path(sys.argv[-1]).parent
+with open(os.environ["CALLS"], "a") as calls:
+    print(folder.name, file=calls)
+for index, blocks in enumerate(json.loads((folder / "job.json").read_text())["tasks"]):
+    lost = [b for b in blocks if str(b["repetition"]) == os.environ.get("LOST")]
+    if lost:
+        own = folder / f"{{index}}.0"
+        own.mkdir()
+        (own / "samples.jsonl").touch()
+        (own / "begun").write_text("{{plan_id}}/{{interference}}/{{repetition}}".format(**lost[0]))
+        continue
+    with open(folder / f"{{index}}.log", "a") as log:
+        environment = {{**os.environ, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": str(index)}}
+        subprocess.run(["bash", sys.argv[-1]], env=environment, stdout=log, stderr=log)
+print(7)
+"""
+
+
+@pytest.fixture
+def scheduler(tmp_path, monkeypatch):
+    """A folder on PATH with commands of Slurm; writes one of them again."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def write(name, text):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    write("sbatch", SBATCH)
+    write("squeue", "#!/bin/sh\n")
+    write("scontrol", "#!/bin/sh\necho 'MaxArraySize            = 3'\n")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.toml").write_text(FILE)
+    write.calls = lambda: (tmp_path / "calls").read_text().split() if (tmp_path / "calls").exists() else []
+    return write
+
+
+RUN = ["run", "few.toml", "--on", "slurm", "--out", "out"]
+
+
+def test_what_is_there_is_not_submitted_again(scheduler, capsys):
+    """Check a sweep of more blocks than an array takes, that the same command adds nothing, that half a row is mended
+    from the folder of its task, and that more repetitions submit only themselves."""
+    assert main(RUN) == 0
+    assert scheduler.calls() == ["round-1"] and read_results("out").of(MachineRow)
+    (line,) = [line for line in Path("out/slurm/round-1/batch.sh").read_text().splitlines() if "--array" in line]
+    assert line.endswith("--array=0-1"), "MaxArraySize of 3 allows two tasks"
+    before = Path("out/samples.jsonl").read_bytes()
+    assert main(RUN) == 0 and scheduler.calls() == ["round-1"]
+    Path("out/samples.jsonl").write_bytes(before[:-30])
+    assert main(RUN) == 0 and scheduler.calls() == ["round-1"]
+    assert len(read_results("out").of(SampleRow)) == 3 and Path("out/samples.jsonl.partial").exists()
+    Path("few.toml").write_text(FILE.replace("repeats = 3", "repeats = 4"))
+    assert main([*RUN, "--detach"]) == 0 and scheduler.calls() == ["round-1", "round-2"]
+    assert "forktask status out" in capsys.readouterr().err and len(read_results("out").of(SampleRow)) == 3
+    assert main(RUN) == 0 and scheduler.calls() == ["round-1", "round-2"]
+    assert sorted(row.repetition for row in read_results("out").of(SampleRow)) == [0, 1, 2, 3]
+    capsys.readouterr()
+    assert main(["status", "out", "--json", "--watch"]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"]["done"] == 4
+
+
+def test_a_block_that_is_always_lost_becomes_a_row(scheduler, monkeypatch):
+    """Check that it is given out three times, and that what others measured is kept."""
+    monkeypatch.setenv("LOST", "2")
+    assert main(RUN) == 1
+    results = read_results("out")
+    assert scheduler.calls() == ["round-1", "round-2", "round-3"]
+    (lost,) = results.of(FailureRow)
+    assert (lost.reason, lost.repetition) == ("crash", 2) and "never ended" in lost.message
+    assert {row.repetition for row in results.of(SampleRow)} == {0, 1}
+    monkeypatch.delenv("LOST")
+    assert main(RUN) == 0 and {row.repetition for row in read_results("out").of(SampleRow)} == {0, 1, 2}
+
+
+def refusing(said):
+    return f"#!/bin/sh\necho '{said}' >&2\nexit 1\n"
+
+
+BAD_FILES = [
+    ('time = "1 h"', "one word"),
+    ('options = ["mem=0"]', "begin with a dash"),
+    ('setup = ["a\\nb"]', "list of lines"),
+    ('partiton = "x"', "did you mean 'partition'"),
+    ("cpus_per_task = -1", "whole number of at least 0"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD_FILES)
+def test_bad_tables_are_one_sentence(scheduler, capsys, line, words):
+    """Check that each wrong key of [slurm] is refused before anything is asked of the scheduler, and on one machine."""
+    Path("few.toml").write_text(f"{FILE.partition('[slurm]')[0]}[slurm]\n{line}\n")
+    for command in (RUN, ["run", "few.toml", "--dry-run"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+    assert not scheduler.calls()
+
+
+def test_what_the_scheduler_lacks_or_refuses_is_one_sentence(scheduler, capsys, monkeypatch, tmp_path):
+    """Check the sentence, and that the folder takes a better command, for each way in which nothing gets measured."""
+
+    def refused(words, command=RUN):
+        capsys.readouterr()
+        assert main(command) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert words in last and last.startswith("forktask: error: ")
+
+    for words in (["--on", "pbs"], ["--on", "dask:"]):
+        refused("slurm or dask:ADDRESS", ["run", "few.toml", *words])
+    refused("--detach belongs to --on slurm", ["run", "few.toml", "--detach"])
+    refused("must be writable", [*RUN[:-1], "few.toml/out"])
+    scheduler("sbatch", refusing("sbatch: error: Invalid account or account/partition combination specified"))
+    refused("said 'sbatch: error: Invalid account or account/partition combination specified'")
+    scheduler("sbatch", "#!/bin/sh\necho module: not found > $(dirname $2)/0.log\necho 7\n")
+    refused("0.log ends with 'module: not found'")
+    with ResultsWriter("out"):
+        refused("only one process may write to 'out'")
+    scheduler("sbatch", SBATCH)
+    assert main(RUN) == 0
+    Path("few.toml").write_text(FILE.replace("batch = 2", "batch = 3"))
+    refused("another configuration: batch differ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    Path("few.toml").write_text(FILE.replace("repeats = 3", "repeats = 5"))
+    refused("must find Slurm's squeue on PATH")
+
+
+def test_a_script_is_written_without_a_scheduler(tmp_path, monkeypatch, capsys):
+    """Check what it asks for, that bash reads it, and that nothing is submitted."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    Path("few.toml").write_text(FILE)
+    assert main([*RUN, "--script"]) == 0
+    script = Path(capsys.readouterr().out.removeprefix("sbatch ").strip())
+    lines = script.read_text().splitlines()
+    wanted = {"--array=0-2", "--requeue", "--exclusive", "--time=1:00:00", "--mem=0", "--signal=B:USR1@120"}
+    assert wanted <= {line.removeprefix("#SBATCH ") for line in lines}
+    assert lines[-2] == "export SEEN_BY_TASK=1" and lines[-1].startswith("exec ")
+    assert os.system(f"/bin/bash -n {script}") == 0
+
+
+def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
+    """Check which repetitions of which configurations are asked for, as rows come in."""
+    measure = Measure(repeats=3 * ROUND, budget_s=100.0, profile=False)
+    configuration = Configuration(grid=Grid(models=("serial", "tasks"), threads=(1,)), measure=measure)
+    serial, tasks = (point.config_id for point in configuration.points())
+    plan_id = configuration.points()[0].plan_id
+
+    def rows(repetitions, wall_s, ids=(serial, tasks)):
+        found = []
+        for repetition in repetitions:
+            block = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
+            turns = {"order": [[0]], "spin_s": [[0.1]], "handover_s": [None], "wall_s": [wall_s]}
+            turns |= {"steal_ticks": [0], "pressure_us": [0]}
+            found.append({"kind": "rounds", **block, "group": 0, "contestants": list(ids), **turns})
+            common = {"kind": "sample", "model": "serial", "threads": 1, **block}
+            found += [{**common, "config_id": config_id} for config_id in ids]
+        return found
+
+    def asked(results, wanted, failed=()):
+        blocks = next_blocks(configuration, results, lambda: wanted, set(failed), sys.stderr)
+        return [(block.repetition, {*block.samples}) for block in blocks]
+
+    def results(*some):
+        names = Names(Path("out"))
+        for row in typed([row for part in some for row in part]):
+            names.add(row)
+        return names
+
+    first = results(rows(range(ROUND), 1.0))
+    assert asked(results(), None) == [(k, {serial, tasks}) for k in range(ROUND)]
+    assert asked(first, {tasks}) == [(k, {tasks}) for k in range(ROUND, 2 * ROUND)]
+    assert asked(first, None, [(serial, ROUND)])[0] == (ROUND, {tasks})
+    assert asked(first, set()) == [] and "every question is answered after 4 repetitions" in capsys.readouterr().err
+    assert asked(results(rows(range(ROUND), 30.0)), {tasks}) == [] and "larger budget" in capsys.readouterr().err
+    whole = [rows(range(3 * ROUND), 1.0)]
+    assert asked(results(*whole), {tasks}) == []
+
+
+def test_memory_does_not_grow_with_what_samples_hold():
+    """Check that the client keeps names of finished samples, and nothing of what they measured."""
+    point = {"plan_id": "p", "interference": 0, "config_id": "a", "model": "serial", "threads": 1}
+    (row,) = typed([{"kind": "sample", **point, "repetition": 0}])
+    names = Names(Path("out"))
+    tracemalloc.start()
+    for repetition in range(2_000):
+        names.add(structs.replace(row, repetition=repetition, variables={"FILL": "x" * 5_000 + str(repetition)}))
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+    assert len(names.finished()) == 2_000 and not names.rows

@@ -1,0 +1,365 @@
+"""Bad values for every option, every key of every file, and environments: one sentence and exit code 2, in no time."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from argparse import ArgumentTypeError
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forktask.cython_src.binding.executor import BaseExecutor
+from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.subjects.models import built_models
+from forktask.experiments.training.checkpoints import read_checkpoint
+
+LIMIT_S = 10  # of CPU time, which other programs do not lengthen; what waits for ever meets the limit of the test
+pytestmark = pytest.mark.timeout(120)
+# What commands need besides the option under test, so that it is the only thing wrong.
+REQUIRED = {
+    "run": ["none.toml"],
+    "report": ["none"],
+    "gate": ["--against", "HEAD"],
+    "plan": ["--network", "lenet5", "--graph", "x.svg"],
+}
+NO_TEXT = ["", "a\0b", "\x1b[2J", "\ud800", "x" * 5000]
+NO_NUMBER = [
+    "nan",
+    "inf",
+    "-inf",
+    "1e20",
+    "1" * 30,
+    "-1",
+    "٣",
+    "１",
+    "0x10",
+    "1_000",
+    " 1",
+    "1;",
+    "--",
+    "1e999",
+    "None",
+]
+
+
+class Accepted(BaseException):
+    """A command was about to start processes or to run a plan."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch):
+    """Let no command get as far as measuring."""
+
+    def refuse(*arguments, **options):
+        raise Accepted
+
+    monkeypatch.setattr(BaseExecutor, "prepare", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+
+
+def call(words, capsys):
+    """The exit code of a command (None: it was accepted) and its messages, once those were found to be in order."""
+    start = time.process_time()
+    try:
+        code = main(words)
+    except Accepted:
+        code = None
+    except SystemExit as error:
+        code = error.code
+    said = capsys.readouterr().err
+    assert time.process_time() - start < LIMIT_S, words
+    assert code != 70 and "Traceback" not in said, f"{words}\n{said}"
+    if code == 2:
+        assert said.startswith("forktask: error: ") and said.count("\n") == 1, f"{words}\n{said}"
+    return code
+
+
+def options():
+    """(command, action) of every option that takes a value."""
+    found = []
+    for name in COMMANDS:
+        parser = make_parser(name)
+        command = next(iter(parser._subparsers._group_actions[0].choices.values()))
+        command.declare(command)
+        found += [(name, a) for a in command._actions if a.nargs not in (0,) and a.dest != "help"]
+    return found
+
+
+def is_number(action):
+    """Whether an option takes numbers only."""
+    if action.type is None or action.choices:
+        return False
+    try:
+        action.type("1")
+    except (ArgumentTypeError, ValueError):
+        return False
+    try:
+        action.type("no number")
+    except (ArgumentTypeError, ValueError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("command", "action"), [pytest.param(*o, id=f"{o[0]}-{o[1].dest}") for o in options()])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_option_refuses_nonsense(command, action, data, capsys):
+    """Check what no option takes, what no number is, and what is none of the choices."""
+    bad = list(NO_TEXT)
+    if is_number(action):
+        bad = NO_NUMBER + NO_TEXT[:2]
+    elif action.choices:
+        bad = ["nonsense", *NO_TEXT[:2]]
+    value = data.draw(st.sampled_from(bad))
+    required = REQUIRED.get(command, [])
+    if action.option_strings:
+        flag = action.option_strings[-1]
+        words = [command.replace("_", "-"), *required, f"{flag}={value}"]
+    else:
+        words = [command.replace("_", "-"), value]
+    assert call(words, capsys) == 2, words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trian", "did you mean 'train'"),
+        ("compare --thread-count 2", "no such argument: --thread-count"),
+        ("compare --threads 99999999999 --oversubscribe", "[1, 4096]"),
+        ("compare --interference 1000", "[0, 128]"),
+        ("compare --granularity images=100000000000000000000", "granularity must be"),
+        (
+            "plan --network cifar10_cnn --momentum 0.5 --optimizer adam --batch 1",
+            "for optimizer sgd, got adam; leave it out",
+        ),
+        ("compare --granularity images=1000 --batch 16,64", "at most the 64 images"),
+        ("compare --batch 2147483648", "below 65537"),
+        ("compare --network cifar10_cn", "did you mean 'cifar10_cnn'"),
+        ("compare --models forkjion", "did you mean 'forkjoin'"),
+        ("plan --network lenet5 --memory-limit nan", "memory limit"),
+        ("compare --models taskiter:slots=2", "must not exceed unroll, which is 1"),
+        ("compare --repeats 2 --profile-repeats 3", "at most repeats, which is 2, got 3"),
+        ("compare --network none.py:graph(grain=16", "is named as module:function"),
+        ("compare --network none.py:graph(16)", "are written as in file.py:function(grain=16"),
+        ("compare --network none.py:graph(grain=16)", "no file 'none.py'"),
+        ("metg --width 65536 --steps 65536", "at most 1000000 tasks"),
+        ("metg --pattern stencil_1", "did you mean 'stencil_1d'"),
+        ("metg --radix 3", "--radix is for the patterns nearest, spread, random_nearest, got stencil_1d; leave it out"),
+        ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
+        ("plan --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
+        ("run demonstraton", "did you mean 'demonstration'?; shipped: batch_networks, "),
+        ("run lenet5.toml", "did you mean `forktask study lenet5.toml`?"),
+        ("study time_to_acuracy", "did you mean 'time_to_accuracy'?; shipped: big_images, "),
+        ("study demonstration", "did you mean `forktask run demonstration`?"),
+        ("train --data digit", "got 'digit'; did you mean 'digits'?"),
+        ("plan --network cifar10_cnn --graph x.svg --batch 8 --layers conv4", "got 'conv4'; did you mean 'conv"),
+        (
+            "plan --network cifar10_cnn --graph x.svg --batch 8 --phases forwardd",
+            "got 'forwardd'; did you mean 'forward'?",
+        ),
+        ("train --start /dev/zero --data synthetic:16 --batch 8", "regular file"),
+        ("run /dev/zero", "regular file"),
+        ("report /dev", "samples.jsonl"),
+        ("gate --against HEAD --build {foo}", "{source}"),
+        ("gate --against HEAD --summary /none/summary.md", "/none"),
+    ],
+)
+def test_cases_by_name(words, said, capsys, tmp_path, monkeypatch):
+    """Check values that once ended in a traceback, in a hang, or in silence."""
+    monkeypatch.chdir(tmp_path)
+    start = time.process_time()
+    assert main(words.split()) == 2
+    assert time.process_time() - start < LIMIT_S
+    error = capsys.readouterr().err
+    assert error.startswith("forktask: error: ") and error.count("\n") == 1 and said in error, error
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run {}",
+        "compare --tuned {} --batch 8",
+        "tune --file {}",
+        "train --start {} --data synthetic:16 --batch 8 --out {}.out",
+        "train --network gpt2_tiny --data text:{} --out {}.out",
+        "train --network {}:f --out {}.out",
+        "gate --against HEAD --jsonl {}",
+        "gate --against HEAD --summary {}",
+    ],
+)
+def test_what_is_no_regular_file_is_refused(command, make, tmp_path, capsys):
+    """Check that nothing waits for a fifo and nothing takes a folder for a file."""
+    make(tmp_path / "thing")
+    assert call(command.format(*[tmp_path / "thing"] * 2).split(), capsys) == 2
+    assert os.listdir(tmp_path) == ["thing"]
+
+
+def in_new_process(words, **variables):
+    """Run the command line in a fresh process with other variables of the environment."""
+    program = [sys.executable, "-P", "-m", "forktask", *words]
+    return subprocess.run(
+        program, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Undo `nothing_is_measured`."""
+    monkeypatch.undo()
+
+
+OPTIONS = "--data synthetic:32 --batch 8 --epochs 1 --threads 2 --oversubscribe --model"
+TRAIN = ["train", *OPTIONS.split()]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "code"),
+    [
+        ([*TRAIN, "forkjoin"], {"OMP_THREAD_LIMIT": "1"}, 2),
+        ([*TRAIN, "forkjoin"], {"OMP_DYNAMIC": "true"}, 2),
+        ([*TRAIN, "openmp_tasks"], {"OMP_THREAD_LIMIT": "1"}, 2),
+        ([*TRAIN, "taskiter"], {"MPLBACKEND": "garbage"}, 0),
+        (["--version"], {"MPLBACKEND": "garbage", "OMP_NUM_THREADS": "x", "PYTHONIOENCODING": "ascii"}, 0),
+    ],
+    ids=["OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_THREAD_LIMIT of tasks", "MPLBACKEND", "version"],
+)
+def test_environments(words, variables, code, tmp_path, processes):
+    """Check variables of the environment that keep threads or figures away."""
+    out = ["--out", str(tmp_path / "out")] if words[0] == "train" else []
+    done = in_new_process([*words, *out], **variables)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    if code:
+        assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_commands_and_options(shell, capsys):
+    """Check that the program for each shell names every command and an option of each that has some."""
+    with pytest.raises(SystemExit) as stop:
+        main(["--print-completion", shell])
+    assert not stop.value.code
+    program = capsys.readouterr().out
+    assert all(name.replace("_", "-") in program for name in COMMANDS)
+    assert "weight-gradients" in program and "--granularity" in program
+
+
+def test_completion_says_what_it_needs(monkeypatch, capsys):
+    """Check a shell that is not known, an option behind a command, and a machine without shtab."""
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    for words, said in (
+        (["--print-completion", "bash"], "forktask[completion]"),
+        (["--print-completion", "fish"], "invalid choice: 'fish'"),
+        (["info", "--print-completion", "bash"], "no such argument"),
+    ):
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_version_is_there_at_once(processes):
+    """Check that neither NumPy nor a library of figures is loaded for `--version`."""
+    program = "import sys; from forktask.experiments.commands.main import main\ntry: main(['--version'])\nfinally: "
+    program += "print(sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'msgspec', 'joblib'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]
+
+
+def test_output_survives_every_encoding(processes):
+    """Check that characters that the encoding of a pipe lacks are written as escapes."""
+    program = "from forktask.experiments.commands import main, plan\n"
+    program += "plan.call = lambda arguments: print('2 \\u00b5s')\nraise SystemExit(main.main(['plan']))"
+    for encoding, said in (("utf-8", "2 \u00b5s\n".encode()), ("ascii", b"2 \\xb5s\n")):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, said), done
+
+
+@pytest.mark.parametrize("end", ["| head -c0", "> /dev/full", ">&-"], ids=["closed pipe", "full disk", "closed"])
+def test_output_that_nobody_takes(end, processes):
+    """Check that no traceback comes, and no code 120 from the interpreter's own end."""
+    command = f"set -o pipefail; {sys.executable} -P -m forktask plan {end}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {"| head -c0": (0, 141), "> /dev/full": (2,), ">&-": (0,)}[end], done
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- >&- 2>&-", "2> /dev/full"])
+def test_closed_streams_end_no_command(closed, processes, tmp_path):
+    """Check that a command that shows how far it is ends as always, that its files hold nothing else, and the code."""
+    call = f"{sys.executable} -P -m forktask train --data digits --network lenet5 --batch 64 --out"
+    for words, code in ((f"{tmp_path}/out --epochs 1", 0), (f"{tmp_path}/other --epochs 0", 2)):
+        done = subprocess.run(["bash", "-c", f"{call} {words} {closed}"], capture_output=True, timeout=120, check=False)
+        assert done.returncode == code and not done.stderr
+    assert read_checkpoint(tmp_path / "out" / "checkpoint-seed-0.safetensors", "lenet5", 0)[1].epoch == 1
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())
+
+
+INTERRUPTED = """
+import atexit, os, signal, sys
+place = {place!r}
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == place:
+            interrupt()
+
+sys.meta_path.insert(0, Finder())
+if place == "atexit":
+    atexit.register(interrupt)
+sys.argv[1:] = ["compare", "--help"]
+from forktask.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "forktask.experiments.commands.main",
+        "forktask.experiments.commands.compare",
+        "numpy.linalg",
+        "msgspec",
+        "atexit",
+    ],
+)
+def test_an_interrupt_is_no_traceback(place, processes):
+    """Check Ctrl-C while modules are loaded, ours and others', and at the interpreter's own end."""
+    program = INTERRUPTED.format(place=place)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "model", [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
+)
+def test_threads_that_cannot_start(model, tmp_path, processes):
+    """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
+    out = ["--out", str(tmp_path / "out")]
+    words = " ".join([sys.executable, "-P", "-m", "forktask", *TRAIN, model, *out])
+    many, few = (
+        subprocess.run(
+            ["bash", "-c", f"ulimit -v 6000000; exec {words.replace('--threads 2', f'--threads {threads}')}"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        for threads in (2000, 2)
+    )
+    assert few.returncode == 0, few.stderr
+    assert many.returncode == 2 and "Traceback" not in many.stderr, many.stderr
+    assert many.stderr.startswith("forktask: error: 2000 threads must be ") and many.stderr.count("\n") == 1

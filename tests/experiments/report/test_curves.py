@@ -1,0 +1,140 @@
+"""The curves of the notes: the ladder, run time of phases over threads, memory over the batch, layer times."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from experiments.synthetic_results import study_of, synthetic_rows
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.accounting import layer_table, layers_of_all
+from forktask.experiments.analysis.ladder import ladder_table
+from forktask.experiments.analysis.phases import phase_table, summary_table
+from forktask.experiments.analysis.speeds import speed_table
+from forktask.experiments.report import figures
+from forktask.experiments.report.sections import build
+from forktask.experiments.results.files import write_table
+
+RUNGS = (
+    *("forkjoin", "forkjoin:region=persistent", "tasks:taskwait=phase", "tasks", "tasks:taskwait=none"),
+    *("taskgraph:barrier=phase", "taskgraph", "taskiter"),
+)
+
+
+@pytest.fixture(scope="module")
+def ladder():
+    return study_of(synthetic_rows(models=("serial", *RUNGS), repeats=7))
+
+
+def drawn_points(axis):
+    """Coordinates of an axis's markers."""
+    return {
+        (float(x), float(y))
+        for line in axis.lines
+        if line.get_marker() not in ("", "None", None)
+        for x, y in zip(*map(np.atleast_1d, (line.get_xdata(), line.get_ydata())), strict=True)
+        if math.isfinite(y)
+    }
+
+
+def test_a_ladder_has_a_row_for_each_rung_in_the_order_of_the_file(ladder):
+    """Check order, waits, both ratios and their intervals against the study, in the table and in the figure."""
+    plan_id = ladder.plan_ids()[0]
+    rows = ladder_table(ladder, plan_id).to_dict("records")
+    assert [row["model"] for row in rows] == list(RUNGS)
+    assert [row["takes"] for row in rows[1:]] == [
+        "− start of threads",
+        "− waits after loops; + creation of tasks",
+        "− waits after phases",
+        "− waits after steps",
+        "− creation of tasks; + waits after phases, waits after steps",
+        "− waits after phases",
+        "− waits after steps",
+    ]
+    speeds = speed_table(ladder).query("threads == 2").set_index("model")
+    for above, row in zip([None, *rows], rows, strict=False):
+        assert row["ratio"] == pytest.approx(speeds["ratio"][row["model"]], nan_ok=True)
+        if above:
+            ratio = ladder.ratio((plan_id, row["model"], 2), (plan_id, above["model"], 2))
+            assert (row["above"], row["above_low"], row["above_high"]) == (ratio.value, ratio.low, ratio.high)
+    to_join, to_above = figures.draw(ladder, "ladder").axes
+    assert {(row["above"], float(place)) for place, row in enumerate(rows) if place} <= drawn_points(to_above)
+    assert {(r["ratio"], float(i)) for i, r in enumerate(rows) if r["ratio"] == r["ratio"]} <= drawn_points(to_join)
+    assert any(table.name == "ladder" and table.rows for part in build(ladder).sections for table in part.tables)
+
+
+def test_models_without_a_wait_for_phases_are_no_ladder():
+    """Check that other comparisons are shown no ladder, with a sentence that says what one needs."""
+    study = study_of(synthetic_rows())
+    assert "ladder" not in figures.available_figures(study, study.plan_ids()[0])
+    with pytest.raises(UsageError, match="gpt2_ladder"):
+        figures.draw(study, "ladder")
+
+
+def test_wall_and_busy_times_never_share_a_panel(ladder):
+    """Check the values of each panel of `run_time`, and that speedups of phases are those of wall times alone."""
+    table = phase_table(ladder)
+    for column in ("double", "single"):
+        axes = figures.draw(ladder, "run_time", column=column).axes
+        panels = {axis.get_title(loc="left").split("$ ")[1]: axis for axis in axes}
+        assert set(panels) == {"step", "forward", "backward", "forward, busy", "backward, busy"}
+        for name, axis in panels.items():
+            phase, _, busy = name.partition(", ")
+            if phase == "step":
+                expected = speed_table(ladder)[["threads", "median_s"]]
+            else:
+                expected = table.loc[table["timed"] == (busy or "wall"), ["threads", f"{phase}_s"]]
+            expected = {(float(n), round(1e3 * s, 9)) for n, s in expected.to_numpy()}
+            assert {(x, round(y, 9)) for x, y in drawn_points(axis)} == expected
+    efficiencies = table.loc[(table["timed"] == "wall") & (table["model"] != "serial"), "forward_efficiency"]
+    (axis,) = (a for a in figures.draw(ladder, "phases").axes[2:] if "forward" in a.get_title(loc="left"))
+    assert {y for _, y in drawn_points(axis)} == set(efficiencies)
+
+
+def test_memory_over_the_batch_is_that_of_the_table():
+    """Check measured and planned bytes in figure and summary, a batch that did not fit, and the machine's limit."""
+    models = ("serial", "forkjoin:region=persistent", "taskiter")
+    rows = synthetic_rows(models=models, batches=(16, 32, 64), repeats=3)
+    plans = {row["options"]["batch"]: row for row in rows if row["kind"] == "plan"}
+    for batch, plan in plans.items():
+        plan["memory_bytes"] = {"parameter": 2**20, "activation": batch * 2**20}
+    rows = [row for row in rows if row["kind"] != "sample" or row["plan_id"] != plans[64]["plan_id"]]
+    for row in rows:
+        if row["kind"] == "run":
+            row["environment"]["memory"] = {"total_bytes": 2**33}
+        if row["kind"] == "sample":
+            row["max_resident_bytes"] = 2**27 if row["plan_id"] == plans[16]["plan_id"] else 2**28
+    study = study_of(rows)
+    (axis,) = figures.draw(study, "memory").axes
+    libraries, graph = 40_000_000, 100_000
+    wanted = {(float(b), (libraries + graph * (b < 64)) / 2**20 + 1 + b) for b in plans}
+    assert {(16.0, 128.0), (32.0, 256.0)} | {max(wanted)} == drawn_points(axis)
+    dashed = next(line for line in axis.lines if line.get_linestyle() == "--" and line.get_color() == "0.45")
+    assert set(zip(map(float, dashed.get_xdata()), dashed.get_ydata(), strict=True)) == wanted
+    assert any(np.allclose(line.get_ydata(), 2**13) for line in axis.lines)
+    summary = summary_table(study)
+    assert set(summary["peak_bytes"]) == {2**27, 2**28}
+    assert set(summary["planned_bytes"]) == {libraries + graph + (1 + b) * 2**20 for b in (16, 32)}
+
+
+def test_layer_times_and_their_csv_are_those_of_the_table(tmp_path):
+    """Check each form's times by layer and of the step in the figure, and the rows of all points in layers.csv."""
+    forms = ({"conv": "direct"}, {"conv": "pad"})
+    study = study_of(synthetic_rows(models=("serial", "taskiter"), options=forms, slowdowns=(1.0, 3.0), repeats=6))
+    plan_id = study.plan_ids()[0]
+    drawn = drawn_points(figures.draw(study, "layer_times", column="single").axes[0])
+    for plan in study.plan_ids():
+        table = layer_table(study, plan).groupby("layer", sort=False)["time_s"].sum()
+        expected = {(1e3 * seconds, float(place)) for place, seconds in enumerate(table)}
+        expected.add((1e3 * study.typical_time((plan, "serial", 1)).value, float(len(table))))
+        assert all(any(point == pytest.approx(other) for other in drawn) for point in expected)
+    assert len(drawn) == 2 * (len(table) + 1)
+    rows = layers_of_all(study)
+    write_table(tmp_path / "layers.csv", rows)
+    again = pd.read_csv(tmp_path / "layers.csv")
+    assert set(again["conv"]) == {"direct", "pad"} and set(again["threads"]) == {1, 2}
+    mine = again[(again["plan_id"] == plan_id) & (again["model"] == "serial")]
+    assert mine["time_s"].to_numpy() == pytest.approx(layer_table(study, plan_id)["time_s"].to_numpy())
+    with pytest.raises(UsageError, match="two forms"):
+        figures.draw(study_of(synthetic_rows()), "layer_times")

@@ -1,0 +1,384 @@
+"""One number, one value: what a page says of one quantity in several places is the same number everywhere."""
+
+import math
+import re
+
+import pytest
+from experiments.synthetic_results import study_of, synthetic_rows, write_rows
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from forktask.experiments.analysis import factorial
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.names import GRANULARITY
+from forktask.experiments.analysis.phases import phases_of
+from forktask.experiments.analysis.speeds import PER, best_serial
+from forktask.experiments.commands.main import main
+from forktask.experiments.report import figures, files
+from forktask.experiments.report.render_text import render_text
+from forktask.experiments.report.sections import build
+from forktask.experiments.subjects.models import model_of_factors
+from forktask.experiments.tables.numbers import format_time
+
+ENDS = ("", "_low", "_high")
+# Figures whose panels show what no table has.
+OWN_NUMBERS = ("bound", "losses", "memory", "simulated")
+
+
+@pytest.fixture(autouse=True)
+def no_layout(monkeypatch):
+    """Leave the places of a figure's parts open: only its numbers are read here."""
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
+
+
+class Numbers:
+    """Numbers by quantity and subject; the same quantity of the same subject must have the same value."""
+
+    def __init__(self):
+        self.found = {}
+
+    def add(self, quantity, subject, value, where):
+        if value is None or not math.isfinite(value):
+            return
+        first, place = self.found.setdefault((quantity, subject), (value, where))
+        assert value == pytest.approx(first, rel=1e-9, abs=1e-15), (
+            f"{quantity} of {subject} is {first} in {place} and {value} in {where}"
+        )
+
+    def add_all(self, quantity, subject, row, key, where):
+        """Add a value with the ends of its interval."""
+        for end in ENDS:
+            self.add(quantity + end, subject, row[key + end], where)
+
+    def values(self, quantity):
+        return [value for (name, _), (value, _) in self.found.items() if name == quantity]
+
+    def __getitem__(self, key):
+        return self.found[key][0]
+
+
+def tables_of(report):
+    """The rows of a report's tables, by the tables' names."""
+    found = {report.answers.name: list(report.answers.rows)}
+    for section in report.sections:
+        for table in section.tables:
+            found.setdefault(table.name, []).extend(table.rows)
+    return found
+
+
+def collect(study):
+    """All numbers of a report's tables that have a name in more than one of them, or follow from others."""
+    tables, numbers = tables_of(build(study)), Numbers()
+
+    def ratio(numerator, denominator, row, where, work=1.0):
+        numbers.add_all("ratio", (numerator, denominator, work), row, "ratio", where)
+        times = [numbers["step time", point] for point in (numerator, denominator)]
+        numbers.add("ratio", (numerator, denominator, work), times[0] / times[1] / work, "quotient of step times")
+
+    for row in tables.get("speed", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        numbers.add("step time", point, row["median_s"], "speed")
+        numbers.add_all("speedup", point, row, "speedup", "speed")
+        numbers.add_all("efficiency", point, row, "efficiency", "speed")
+    for row in tables.get("speed", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        if serial := best_serial(study, row["plan_id"]):
+            numbers.add("speedup", point, numbers["step time", serial] / row["median_s"], "quotient of step times")
+        numbers.add("efficiency", point, row["speedup"] / row["threads"], "speedup / threads")
+        if row["reference"]:
+            reference = (row["plan_id"], row["reference"], row["threads"])
+            numbers.add("time / fork-join", point, row["ratio"], "speed")
+            times = row["median_s"] / numbers["step time", reference]
+            numbers.add("time / fork-join", point, times, "quotient of step times")
+    for row in tables.get("in_short", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        other = (row["plan_id"], row["reference"], row["threads"])
+        if row["reference"] == "serial":
+            other = best_serial(study, row["plan_id"])
+        ratio(point, other, row, "in short")
+    for row in tables.get("floors", ()):
+        if serial := best_serial(study, row["plan_id"]):
+            numbers.add("step time", serial, row["t1_s"], "floors")
+        numbers.add("step time", (row["plan_id"], "serial", 1), row["serial_s"], "floors")
+    for row in tables.get("costs", ()):
+        numbers.add("step time", (row["plan_id"], row["model"], row["threads"]), row["step_s"], "costs")
+    for row in tables.get("accounting", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        numbers.add("step time", point, row["measured_s"], "accounting")
+        numbers.add("step time", point, row["floor_s"] * (1 + row["excess"]), "floor and excess")
+        numbers.add("step time", point, row["floor_s"] + row["excess_s"], "floor and excess")
+        assert row["excess"] >= 0 or row["remark"], f"a negative excess without its reason: {row}"
+    for row in tables.get("phases", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        for phase in phases_of(study, row["plan_id"]):
+            numbers.add(f"time of {phase}", point, row[f"{phase}_s"], "phases")
+            numbers.add(f"speedup of {phase}", point, row[f"{phase}_speedup"], "phases")
+            numbers.add(f"efficiency of {phase}", point, row[f"{phase}_efficiency"], "phases")
+        total = sum(row[f"{phase}_s"] for phase in phases_of(study, row["plan_id"]))
+        if row["timed"] == "wall":
+            numbers.add("step time", point, total, "sum of phases")
+        elif (row["plan_id"], "serial", 1) in study.turns:
+            inflation = [r["inflation"] for r in tables["accounting"] if same_point(r, point)]
+            serial = numbers["step time", (row["plan_id"], "serial", 1)]
+            numbers.add("inflation", point, total * row["threads"] / serial, "sum of phases")
+            numbers.add("inflation", point, inflation[0] if inflation else math.nan, "accounting")
+    for plan_id in {row["plan_id"] for row in tables.get("layers", ())}:
+        layers, serial = [r for r in tables["layers"] if r["plan_id"] == plan_id], (plan_id, "serial", 1)
+        numbers.add("step time", serial, sum(r["time_s"] for r in layers), "sum of layers")
+        for phase in phases_of(study, plan_id):
+            total = sum(r["time_s"] for r in layers if r["phase"] == phase)
+            numbers.add(f"time of {phase}", serial, total, "sum of layers")
+    for row in tables.get("bounds", ()):
+        for name in ("area", "forkjoin", "taskgraph", "taskiter"):
+            subject = (row["plan_id"], row["threads"])
+            numbers.add(f"bound {name}", subject, row[f"{name}_s"], "bounds")
+            if serial := best_serial(study, row["plan_id"]):
+                at_best = numbers["step time", serial] / row[f"{name}_speedup"]
+                numbers.add(f"bound {name}", subject, at_best, "its speedup")
+    for row in tables.get("axes", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        numbers.add("step time", point, row["median_s"], "axes")
+        values = [study.records[p][row["axis"]] for p in (row["plan_id"], row["baseline_plan_id"])]
+        work = values[0] / values[1] if row["axis"] in PER else 1.0
+        ratio(point, (row["baseline_plan_id"], *point[1:]), row, f"axes, {row['axis']}", work)
+    for row in tables.get("own_best", ()):
+        point = (row["plan_id"], row["model"], row["threads"])
+        numbers.add("step time", point, row["median_s"], "own best")
+        numbers.add("speedup", point, row["speedup"], "own best")
+        if row["reference"]:
+            (plan_id,) = (
+                p
+                for p in study.siblings(row["plan_id"], GRANULARITY)
+                if study.records[p][GRANULARITY] == row["reference_granularity"]
+            )
+            ratio(point, (plan_id, row["reference"], row["threads"]), row, "own best")
+    for row in tables.get("factorial", ()):
+        if row["model"]:
+            point = (row["plan_id"], row["model"], row["threads"])
+            first = (row["plan_id"], model_of_factors(*factorial.FIRST), row["threads"])
+            numbers.add("step time", point, row["median_s"], "factorial")
+            ratio(point, first, row, "factorial")
+    for row in tables.get("effects", ()):
+        if row["effect"] == "all three":
+            cells = [model_of_factors(*cell) for cell in (factorial.LAST, factorial.FIRST)]
+            subject = (*((row["plan_id"], model, row["threads"]) for model in cells), 1.0)
+            for end, key in zip(ENDS, ("ratio", "low", "high"), strict=True):
+                numbers.add("ratio" + end, subject, row[key], "effects")
+    for row in tables.get("gains", ()):
+        points = [(row["plan_id"], row[name], row["threads"]) for name in ("reference", "model")]
+        times = [numbers["step time", point] for point in points]
+        numbers.add("gain", tuple(points), row["gained"], "gains")
+        numbers.add("gain", tuple(points), times[0] / times[1], "quotient of step times")
+        subject = (row["plan_id"], row["threads"])
+        numbers.add("promised gain", subject, row["promised"], "gains")
+        bounds = [numbers[f"bound {name}", subject] for name in ("forkjoin", "taskiter")]
+        numbers.add("promised gain", subject, bounds[0] / bounds[1], "quotient of bounds")
+    return tables, numbers
+
+
+def same_point(row, point):
+    return (row["plan_id"], row["model"], row["threads"]) == point
+
+
+def drawn(axis):
+    """The values of a panel's marked lines: what a reader takes from it, without ideal lines and single repetitions."""
+    lines = [line for line in axis.lines if line.get_marker() not in ("None", "", None)]
+    return [float(y) for line in lines for y in line.get_ydata() if not math.isnan(y)]  # lines have gaps
+
+
+def allowed(study, tables, numbers, figure, axis):
+    """The numbers of the tables that a panel may show."""
+    label, title = axis.get_ylabel(), axis.get_title(loc="left")
+    if figure == "phases":
+        return numbers.values(f"{label} of {title.split()[-1]}")
+    if figure == "run_time":
+        timed = title.removesuffix(", busy").split()[-1]
+        return [1e3 * time for time in numbers.values("step time" if timed == "step" else f"time of {timed}")]
+    if label in ("speedup", "efficiency"):
+        return numbers.values(label)
+    if label == "time / better fork-join":
+        return numbers.values("time / fork-join")
+    if label in ("time per step (ms)", "step time (ms)"):
+        return [1e3 * time for time in numbers.values("step time")]
+    if label == "thousand images per second":
+        return [study.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
+    if label.startswith("time / with "):
+        return [row["ratio"] for row in tables["axes"]]
+    if label == "time after / before":
+        return [row["ratio"] for row in tables["effects"]]
+    if label == "step time / without hogs":
+        return [row["slowdown"] for row in tables["interference"]] + [1.0]
+    if label.startswith("gained"):
+        return numbers.values("gain")
+    assert label == "loss beyond the capacity taken (%)", f"no quantity is known for {label!r} of figure {figure}"
+    return [100 * row["loss"] for row in tables["interference"]] + [0.0]
+
+
+def check_figures(study, tables, numbers):
+    """Check every number that is drawn against the tables, and T1 in titles and captions; return the figures' names."""
+    names = set()
+    for plan_id in study.plan_ids():
+        serial = best_serial(study, plan_id)
+        for name in figures.available_figures(study, plan_id):
+            names.add(name)
+            if name == "forest":
+                continue  # its points are those of a table (test_plots)
+            figure = figures.draw(study, name, plan_id)
+            for text in (figure._suptitle.get_text(), figures.caption(study, name, plan_id)):
+                for t1 in re.findall(r"T_?1\$? = (\d+(?:\.\d+)? \S?s)", text):
+                    # Of several values of an option the overlay names each one's.
+                    serials = [numbers["step time", best_serial(study, p)] for p in study.plan_ids()]
+                    known = serials if name == "overlay" else [numbers["step time", serial]]
+                    assert t1 in map(format_time, known), f"figure {name}: T1 = {t1}"
+            if name == "layers":
+                if serial is None:
+                    continue
+                widths: dict[float, float] = {}
+                for bar in figure.axes[0].patches:
+                    widths[round(bar.get_y(), 2)] = widths.get(round(bar.get_y(), 2), 0.0) + bar.get_width()
+                total = numbers["step time", (plan_id, "serial", 1)] * 1e3
+                assert widths[min(widths)] == pytest.approx(total), "the serial bar of figure layers"
+            elif name == "roofline":
+                # A bar for each kernel, and its floor before it.
+                bars = {}
+                for bar in figure.axes[1].patches:
+                    bars.setdefault(round(bar.get_y(), 2), bar.get_width())
+                total = numbers["step time", (plan_id, "serial", 1)] * 1e3
+                assert sum(bars.values()) == pytest.approx(total), "the bars of figure roofline"
+            elif name == "overhead":
+                for line in (line for line in figure.axes[1].lines if line.get_marker() not in ("None", "")):
+                    n, y = line.get_xdata(), line.get_ydata()
+                    steady = (n[-1] * y[-1] - n[0] * y[0]) / (n[-1] - n[0])
+                    ratios = [*numbers.values("time / fork-join"), 1.0]
+                    assert any(steady == pytest.approx(r, rel=1e-6) for r in ratios), f"{line.get_label()}: {steady}"
+            elif name not in OWN_NUMBERS:
+                for axis in figure.axes:
+                    if axis.get_ylabel().endswith("common $T_1$"):
+                        continue  # another quantity, under another name
+                    known = allowed(study, tables, numbers, name, axis)
+                    for value in drawn(axis):
+                        assert any(value == pytest.approx(k, rel=1e-9) for k in known), f"{name}: {value}"
+    return names
+
+
+def check_sentences(study, tables, numbers):
+    """Check the numbers in sentences: T1, speedups and bounds."""
+    text = render_text(build(study))
+    known = {
+        format_time(numbers["step time", best_serial(study, p)]) for p in study.plan_ids() if best_serial(study, p)
+    }
+    assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", text)) <= known
+    speedups = {f"{value:.2f}" for value in numbers.values("speedup")}
+    bounds = {f"{value:.2f}" for row in tables.get("bounds", ()) for key, value in row.items() if "_speedup" in key}
+    for speedup, bound in re.findall(r"\(speedup (\d+(?:\.\d+)?), bound (\d+(?:\.\d+)?)\)", text):
+        assert speedup in speedups and bound in bounds
+    for shown in re.findall(r"Shares of the serial run of this plan, (\d+(?:\.\d+)? \S?s)", text):
+        assert shown in {format_time(t) for (q, (_, model, _)), (t, _) in times(numbers) if model == "serial"}
+    whole = report_text(study)
+    for row in tables.get("bounds", ()):
+        spinning = re.search(rf"\b{row['threads']} spinning threads do the work of (\d+(?:\.\d+)?)", whole)
+        assert spinning is None or spinning[1] == f"{row['capacity']:.2f}"
+
+
+def times(numbers):
+    return [item for item in numbers.found.items() if item[0][0] == "step time"]
+
+
+def report_text(study):
+    """All sentences of the page, also those that the terminal does not show."""
+    return " ".join(text for section in build(study).sections for text in (*section.sentences, *section.answers))
+
+
+LADDER = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING), "forkjoin", "forkjoin:region=persistent")
+SWEEPS = {
+    "models": ({"threads": (1, 2, 4)}, {"speedup", "phases", "layers", "overhead"}),
+    "plans": (
+        {"models": ("serial", "forkjoin", "taskiter"), "batches": (16, 64), "granularities": (4, 16)},
+        {"batch", "granularity", "overlay"},
+    ),
+    "options": (
+        {
+            "models": ("serial", "forkjoin", "taskiter"),
+            "options": ({"weight_gradients": "partial"}, {"weight_gradients": "chain"}),
+            "slowdowns": (1.0, 1.25),
+        },
+        {"options", "overlay"},
+    ),
+    "ladder": ({"models": LADDER}, {"factorial"}),
+}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("noise", [0.01, 0.2])
+def test_equal_names_have_equal_values(sweep, noise):
+    """Check all tables, sentences and figures of synthetic results, also of ones as noisy as a shared machine."""
+    settings, wanted = SWEEPS[sweep]
+    study = study_of(synthetic_rows(**settings, repeats=7, noise=noise, seed=3))
+    tables, numbers = collect(study)
+    assert len(times(numbers)) == len(study.turns)
+    check_sentences(study, tables, numbers)
+    assert wanted <= check_figures(study, tables, numbers)
+
+
+def test_beside_other_processes():
+    """Check slowdown and loss against step times, in table and figure."""
+    rows = synthetic_rows(models=("forkjoin", "taskiter"), repeats=7)
+    beside = [
+        {**row, "interference": 1, "config_id": row["config_id"] + "-1", "step_time_s": 1.6 * row["step_time_s"]}
+        for row in rows
+        if row["kind"] == "sample"
+    ]
+    for row in rows:
+        if row["kind"] == "machine":
+            row["capacity_beside"] = {"1": {"1": 0.5}, "2": {"1": 0.75}}
+    study = study_of([*rows, *beside])
+    tables, numbers = collect(study)
+    assert {row["hogs"] for row in tables["interference"]} == {1}
+    for row in tables["interference"]:
+        alone = (row["plan_id"], row["model"], row["threads"])
+        slowdown = numbers["step time", (f"{row['plan_id']}-1", *alone[1:])] / numbers["step time", alone]
+        assert row["slowdown"] == pytest.approx(slowdown, rel=1e-9)
+        assert row["loss"] == pytest.approx(slowdown * row["capacity"] - 1, rel=1e-9)
+    assert "interference" in check_figures(study, tables, numbers)
+
+
+def test_a_measured_capacity_above_the_threads_is_the_threads():
+    """Check that sentence and table of a machine on which two threads did more than twice the work say the same."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
+    next(row for row in rows if row["kind"] == "machine")["capacity"]["2"] = 2.06
+    study = study_of(rows)
+    tables, numbers = collect(study)
+    assert [row["capacity"] for row in tables["bounds"]] == [1.0, 2.0]
+    check_sentences(study, tables, numbers)
+    assert "2 spinning threads do the work of 2.00" in report_text(study)
+
+
+def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
+    """Check the same on what this machine measures, and that the page on disk says what the tables say."""
+    out = str(tmp_path / "out")
+    arguments = "compare --network lenet5 --batch 32 --models serial,forkjoin,tasks,taskiter --threads 1 --quick --out"
+    assert main([*arguments.split(), out]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+    study = load(out)
+    tables, numbers = collect(study)
+    check_sentences(study, tables, numbers)
+    assert {"speedup", "phases", "layers", "overhead"} <= check_figures(study, tables, numbers)
+    (plan_id,) = study.plan_ids()
+    t1 = format_time(numbers["step time", (plan_id, "serial", 1)])
+    page = (tmp_path / "out" / files.REPORT).read_text(encoding="utf-8")
+    assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", page)) == {t1}
+
+
+def test_a_second_value_is_found(tmp_path):
+    """Check that this file's check fails where two places disagree, and names both."""
+    numbers = Numbers()
+    numbers.add("step time", "serial", 8.24, "layers")
+    numbers.add("step time", "serial", 8.24, "title")
+    with pytest.raises(AssertionError, match=r"step time of serial is 8.24 in layers and 10.8 in costs"):
+        numbers.add("step time", "serial", 10.8, "costs")
+    folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
+    study = load(folder)
+    tables, numbers = collect(study)
+    tables["speed"][0]["median_s"] *= 1.001
+    numbers.found["step time", (tables["speed"][0]["plan_id"], "serial", 1)] = (tables["speed"][0]["median_s"], "test")
+    with pytest.raises(AssertionError):
+        check_figures(study, tables, numbers)

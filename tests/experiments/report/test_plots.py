@@ -1,0 +1,245 @@
+"""Figures: they are drawn, hold what the rows hold, and come out the same every time."""
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import pytest
+from experiments.synthetic_results import study_of, synthetic_rows
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.speeds import main_plan, speed_table
+from forktask.experiments.report import figures
+from forktask.experiments.report.exports import latex_tables, sample_frame
+from forktask.experiments.report.figures.bound_lines import bound_lines
+from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, save
+from forktask.experiments.tables.numbers import format_time
+
+
+@pytest.fixture(scope="module")
+def two():
+    return study_of(synthetic_rows(threads=(1, 2)))
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    models = ("serial", "forkjoin", "taskiter")
+    return study_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
+
+
+@pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
+@pytest.mark.parametrize(
+    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("sweep", "granularity")]
+)
+def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
+    """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
+    figure = figures.draw(request.getfixturevalue(case), name, column=column)
+    assert figure.get_figwidth() == width and (column == "double" or figure.get_figheight() <= TALLEST_IN)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    frame = figure.bbox.padded(2)
+    figure.draw(renderer)
+    for axis in figure.axes:
+        box = axis.get_tightbbox(renderer)
+        assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+        for one, along in ((axis.xaxis, 0), (axis.yaxis, 1)):
+            low, high = sorted(one.get_view_interval())
+            boxes = [
+                t.label1.get_window_extent(renderer)
+                for t in one.get_major_ticks()
+                if low <= t.get_loc() <= high and t.label1.get_text() and t.label1.get_visible()
+            ]
+            ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
+            shared = one is axis.xaxis and not one.get_tick_params().get("labelbottom", True)  # with the panel below
+            assert len(ends) >= 2 or shared
+            assert all(a[1] <= b[0] + 0.5 for a, b in itertools.pairwise(ends))
+    legend, title = figure.legends[0].get_window_extent(renderer), figure._suptitle.get_window_extent(renderer)
+    for box in (legend, title):
+        assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+    for axis in figure.axes:
+        assert not axis.get_tightbbox(renderer).overlaps(legend)
+
+
+def test_available_figures_can_all_be_drawn(two, sweep):
+    """Check that what is offered works and what is not offered is refused with a reason."""
+    assert figures.available_figures(two, two.plan_ids()[0]) == [
+        *("forest", "speedup", "run_time", "phases", "layers", "roofline", "overhead")
+    ]
+    assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
+        f
+        for f in figures.FIGURES
+        if f
+        not in (
+            "factorial",
+            "gpu_batch",
+            "interference",
+            "ladder",
+            "layer_times",
+            "losses",
+            "nodes",
+            "options",
+            "simulated",
+        )
+    ]
+    for name in ("batch", "granularity"):
+        with pytest.raises(UsageError, match="at least"):
+            figures.draw(two, name)
+    with pytest.raises(UsageError, match="one of forest, speedup"):
+        figures.draw(two, "pie")
+    with pytest.raises(UsageError, match="one of double, single"):
+        figures.draw(two, column="triple")
+
+
+def test_same_rows_give_the_same_bytes(two, tmp_path):
+    """Check that two drawings are equal byte for byte in each format, and hold no date."""
+    first, second = figures.draw(two), figures.draw(two)
+    for kind in FORMATS:
+        a = save(first, tmp_path / f"a.{kind}").read_bytes()
+        assert a == save(second, tmp_path / f"b.{kind}").read_bytes()
+        assert not re.search(rb"20\d\d-\d\d-\d\d|CreationDate|Creation Time", a)
+
+
+@pytest.fixture(scope="module")
+def overlaid():
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
+    return study_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
+
+
+def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
+    """Check that a file with the functions of a figure is found, listed, drawn and captioned."""
+    (tmp_path / "novelty.py").write_text(
+        "from matplotlib.figure import Figure\n"
+        "RANK, ONE_FOR = 9, 'plan'\n"
+        "def missing(study, plan_id): return ''\n"
+        "def draw(study, plan_id, column):\n"
+        "    figure = Figure(layout='constrained')\n"
+        "    figure.subplots()\n"
+        "    return figure\n"
+        "def caption(study, plan_id): return ['News.']\n"
+    )
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+    monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
+    study = study_of(synthetic_rows(repeats=5))
+    assert figures.available_figures(study, study.plan_ids()[0])[-1] == "novelty"
+    assert figures.draw(study, "novelty") and figures.caption(study, "novelty").startswith("News.")
+
+
+def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
+    """Check that importing and drawing do not load pyplot's state machine or change global settings."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import matplotlib; before = dict(matplotlib.rcParams)\n"
+        "from experiments.synthetic_results import study_of, synthetic_rows\n"
+        "from forktask.experiments.report import figures\n"
+        "figures.draw(study_of(synthetic_rows(repeats=5)))\n"
+        "assert dict(matplotlib.rcParams) == before\n"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[2])], check=True, timeout=120)
+
+
+def test_a_column_holds_every_figure_and_a_caption_has_sixty_words(two, sweep, overlaid):
+    """Check size and caption of every figure that these results allow, in a single column, with and without title."""
+    seen = set()
+    for study in (two, sweep, overlaid):
+        for name in {*figures.available_figures(study, main_plan(study))} - seen:
+            seen.add(name)
+            figure = figures.draw(study, name, column="single", title=name == "layers")
+            assert figure.get_figwidth() == 3.3 and figure.get_figheight() <= TALLEST_IN, name
+            assert (figure._suptitle is not None) == (name == "layers"), name
+            caption, method = figures.caption_file(study, name).split("\n\n")
+            assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
+    assert len(seen) >= 10
+
+
+def test_models_are_chosen_ordered_and_named(two):
+    """Check the legend, that ratios keep their reference, and that a model that was not measured is refused."""
+    whole = speed_table(two).set_index(["model", "threads"])
+    chosen = {"taskiter": "replayed, overlapping", "forkjoin": "one barrier a loop"}
+    figure = figures.draw(two, models=chosen)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:2] == [*chosen.values()] and not any("tasks" in label for label in labels)
+    ratio = [line for line in figure.axes[2].lines if line.get_label() == chosen["taskiter"]]
+    assert ratio[0].get_ydata()[-1] == pytest.approx(whole.loc[("taskiter", 2), "ratio"])
+    assert "taskiter" in [text.get_text() for text in figures.draw(two).legends[0].get_texts()]
+    with pytest.raises(UsageError, match="a model of the figure must be one of"):
+        figures.draw(two, models={"pthreads": "threads"})
+
+
+def test_an_impossible_point_is_crossed_out():
+    """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2)
+    for row in rows:
+        if row["kind"] == "sample" and (row["model"], row["threads"]) == ("taskiter", 2):
+            factor = 0.3 + 0.5 * row["repetition"]  # as wide an interval as disturbed samples have
+            for name in ("short_times_s", "long_times_s"):
+                row[name] = [time * factor for time in row[name]]
+            row["step_time_s"] *= factor
+    study = study_of(rows)
+    table = speed_table(study)
+    assert table.loc[~table["usable"], ["model", "threads"]].to_numpy().tolist() == [["taskiter", 2]]
+    figure = figures.draw(study)
+    crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
+    assert len(crosses) == 3 and {x for line in crosses for x in line.get_xdata()} == {2.0}
+    assert CROSSED in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "Crossed out" in figures.caption(study, "speedup")
+    rows = sample_frame(study)
+    assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(study)
+
+
+def test_fonts_follow_the_style_of_the_user(two):
+    """Check the family of a label under a style with serifs."""
+    for family in ("serif", "sans-serif"):
+        with matplotlib.rc_context({"font.family": family}):
+            assert figures.draw(two).axes[0].xaxis.label.get_fontfamily() == [family]
+
+
+def test_a_forest_has_the_ratios_of_all_contestants(two):
+    """Check each drawn ratio and interval against the table of speeds, far ones being written."""
+    table = speed_table(two)
+    table = table[(table["threads"] == 2) & (table["reference"] != "")]
+    axis = figures.draw(two, "forest").axes[0]
+    drawn = {float(line.get_xdata()[0]) for line in axis.lines if len(line.get_xdata()) == 1}
+    bars = {tuple(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2 and line.get_linewidth() > 1}
+    written = {text.get_text() for text in axis.texts}
+    assert len(table) == 5
+    for row in table.to_dict("records"):
+        assert row["ratio"] in drawn or f"{row['ratio']:.2f}" in written
+        assert (row["ratio_low"], row["ratio_high"]) in bars or f"{row['ratio']:.2f}" in written
+
+
+def test_bounds_that_coincide_are_one_line_and_have_intervals():
+    """Check names and values: the bound of fork-join lies apart, those of tasks are that of the area."""
+    ends = {"": 1.0, "_low": 0.9, "_high": 1.2}
+    factors = {"area": 1.0, "forkjoin": 0.8, "taskgraph": 1.001, "taskiter": 1.0, "brent": 0.7}
+    rows = [
+        {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
+        for n in (2, 1)
+    ]
+    lines = bound_lines(pd.DataFrame(rows), ["forkjoin", "tasks", "taskiter", "gpu_forkjoin"])
+    assert [line.names for line in lines] == [("area", "taskgraph", "taskiter"), ("forkjoin",), ("brent",)]
+    assert lines[1].x.tolist() == [1, 2] and lines[1].low == pytest.approx([0.72, 1.44])
+    assert [line.names for line in bound_lines(pd.DataFrame(rows), ["tasks:taskwait=loop"])] == [
+        ("area",),
+        ("forkjoin",),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.0, "1.00 s"),
+        (0.00641, "6.41 ms"),
+        (41.5e-6, "41.5 µs"),
+        (123e-9, "123 ns"),
+        (0.0, "0 ns"),
+        (float("nan"), "n/a"),
+        (-0.0021, "-2.10 ms"),
+    ],
+)
+def test_times_have_three_digits(seconds, text):
+    """Check units and digits."""
+    assert format_time(seconds) == text

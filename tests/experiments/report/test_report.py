@@ -1,0 +1,262 @@
+"""The report: one self-contained page whose numbers come from the rows, and its commands."""
+
+import csv
+import html.parser
+import json
+import math
+
+import pytest
+from experiments.synthetic_results import report_rows, report_text, study_of, synthetic_rows, write_rows
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.names import model_label
+from forktask.experiments.analysis.phases import summary_table
+from forktask.experiments.report import figures, files, sections
+from forktask.experiments.report.answers import answers
+from forktask.experiments.report.render_text import render_answers
+from forktask.experiments.tables.numbers import format_time
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tables, links, ids and figures; complains about tags that are not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.ids, self.references, self.tags, self.open = [], [], [], [], []
+        self.cell = None
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.tags.append(tag)
+        self.ids += [values["id"]] if "id" in values else []
+        self.references += [v for k, v in attributes if k in ("src", "href", "xlink:href", "srcset", "data")]
+        if tag not in ("meta", "br", "path", "use", "rect"):
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.cell = ""
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag in ("path", "use", "rect"):
+            return
+        assert self.open.pop() == tag
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append(self.cell)
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell is not None:
+            self.cell += data
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = write_rows(tmp_path_factory.mktemp("results"), synthetic_rows(failures=True), partial='{"kind":')
+    files.write_report(path, ["pdf", "png"])
+    return path
+
+
+@pytest.fixture
+def few_figures(monkeypatch):
+    """Leave out all figures but two, for tests of their names."""
+    available = figures.available_figures
+    few = {"speedup", "batch"}
+    monkeypatch.setattr(figures, "available_figures", lambda *of: [name for name in available(*of) if name in few])
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return (folder / files.REPORT).read_text(encoding="utf-8")
+
+
+def test_report_leaves_all_files(folder):
+    """Check the page, the table, and each figure in the formats that were asked for, with its caption."""
+    assert (folder / "report.html").stat().st_size < 2_000_000
+    for name in ("speedup", "phases", "layers", "overhead"):
+        for ending in ("pdf", "svg", "png", "txt"):
+            assert (folder / "figures" / f"{name}.{ending}").stat().st_size > 100
+        text = (folder / "figures" / f"{name}.txt").read_text(encoding="utf-8")
+        assert text == figures.caption_file(load(folder), name)
+
+
+def test_page_is_self_contained(page):
+    """Check that nothing is loaded from anywhere, that every reference is met within the page, and ids are unique."""
+    parsed = Page(page)
+    assert page.count("<script") == page.count("<script>") == 1  # the one that sorts, in the page itself
+    assert not {"link", "iframe", "img", "object", "embed"} & set(parsed.tags)
+    assert all(r.startswith("#") for r in parsed.references)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert {r[1:] for r in parsed.references} <= set(parsed.ids)
+    assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == 7
+    assert "@import" not in page and "url(http" not in page and "<metadata" not in page
+
+
+def test_every_number_of_the_table_comes_from_the_rows(folder, page):
+    """Check each cell of the main table against medians and ratios computed here from samples.jsonl."""
+    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()[:-1]]
+    samples = [r for r in rows if r["kind"] == "sample"]
+    table = next(t for t in Page(page).tables if t[0][0] == "model" and "verdict" in t[0])
+    assert len(table) == 1 + 13
+
+    def mean(model, threads):
+        times = [r["step_time_s"] for r in samples if (model_label(r["model"]), r["threads"]) == (model, threads)]
+        return math.exp(math.fsum(map(math.log, times)) / len(times)), len(times)
+
+    for cells in table[1:]:
+        row = dict(zip(table[0], cells, strict=True))
+        time, count = mean(row["model"], int(row["threads"]))
+        speedup = mean("serial", 1)[0] / time
+        assert row["rounds"] == f"{2 * count} in {count}"
+        assert float(row["time"].split()[0]) == pytest.approx(float(format_time(time).split()[0]), rel=2e-3)
+        assert float(row["speedup"]) == pytest.approx(speedup, abs=0.011)
+        assert float(row["efficiency"][:-1]) == pytest.approx(100 * speedup / int(row["threads"]), abs=0.5)
+
+
+def test_summary_csv_holds_the_table(folder):
+    """Check columns and values of summary.csv against the analysis."""
+    with open(folder / "summary.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = summary_table(load(folder))
+    assert list(rows[0]) == list(table.columns) and len(rows) == len(table)
+    assert float(rows[3]["median_s"]) == pytest.approx(table["median_s"].iloc[3])
+
+
+def test_report_again_gives_the_same_files(tmp_path):
+    """Check that drawing again from the samples changes no byte."""
+    folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
+    files.write_report(folder)
+    paths = sorted(p for p in folder.rglob("*") if p.is_file())
+    before = {p: p.read_bytes() for p in paths}
+    files.write_report(folder)
+    assert {p: p.read_bytes() for p in paths} == before
+
+
+def test_summary_json_is_json(folder):
+    """Check that the answer has no NaN and holds the same points."""
+    answer = report_rows(folder)
+    again = json.loads(json.dumps(answer, allow_nan=False))
+    assert len(again["speed"]) == 13 and again["smoke_test"] and len(again["failures"]) == 1
+    assert set(again) >= {"layers", "costs", "bounds", "accounting", "floors", "own_best"}
+
+
+def test_hostile_text_stays_text(tmp_path):
+    """Check that names and messages from the rows cannot become markup."""
+    rows = synthetic_rows(failures=True, models=("serial", "forkjoin"), repeats=5)
+    rows[-1]["message"] = "<script>alert(1)</script>"
+    rows[0]["environment"]["note"] = "<img src=x>"
+    files.write_report(write_rows(tmp_path, rows))
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page and "<img" not in page and "&lt;script&gt;" in page
+
+
+def test_report_of_failures_only(tmp_path):
+    """Check that a run in which everything failed still gets a page that says so."""
+    rows = [r for r in synthetic_rows(failures=True) if r["kind"] in ("run", "plan", "machine", "failure")]
+    page = files.write_report(write_rows(tmp_path, rows)).read_text(encoding="utf-8")
+    assert "No sample was measured" in page and "no answer within 60 s" in page
+    assert "No sample was measured" in report_text(tmp_path)
+    assert report_rows(tmp_path)["failures"]
+
+
+@pytest.mark.parametrize("unknown", ["tasks", "forkjoin", "serial"])
+def test_a_report_without_the_step_of_one_model(tmp_path, unknown):
+    """Check that a model whose step noise hid in each turn, but which was profiled, gets no time and no verdict."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "tasks"), threads=(1,), repeats=1, profiles=1)
+    for row in rows:
+        if row["kind"] == "sample" and row["model"] == unknown:
+            row["step_time_s"] = -1e-6
+    folder = write_rows(tmp_path, rows)
+    files.write_report(folder)
+    assert unknown not in {row["model"] for row in answers(load(folder))}
+
+
+def test_several_plans_get_figures_of_their_own(tmp_path, few_figures):
+    """Check the sweep's figures and sections, and that file names differ."""
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=5)
+    files.write_report(write_rows(tmp_path, rows))
+    names = sorted(p.name for p in (tmp_path / "figures").glob("speedup*.svg"))
+    assert names == ["speedup-cifar10_cnn-batch64-train-images=16.svg", "speedup.svg"]
+    assert (tmp_path / "figures" / "batch.svg").exists()
+    parsed = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert len(parsed.ids) == len(set(parsed.ids))
+
+
+def test_refused_results_leave_the_old_report_alone(tmp_path):
+    """Check that rows that must not be compared raise before any file changes."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
+    rows[-1]["weights_hash"] = "other"
+    (tmp_path / "report.html").write_text("old")
+    with pytest.raises(UsageError, match="same weights"):
+        files.write_report(write_rows(tmp_path, rows))
+    assert (tmp_path / "report.html").read_text() == "old" and not (tmp_path / "figures").exists()
+
+
+def test_a_swept_option_is_named_everywhere(tmp_path, few_figures):
+    """Check title, headings, captions, file names, columns and figure of a sweep over an option, in all three forms."""
+    rows = synthetic_rows(
+        models=("serial", "forkjoin", "taskiter"),
+        options=({"weight_gradients": "partial"}, {"weight_gradients": "chain"}),
+        slowdowns=(1.0, 1.25),
+        repeats=6,
+    )
+    files.write_report(write_rows(tmp_path, rows))
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = report_text(tmp_path)
+    for written in (page, text):
+        assert "train, weight gradients partial;" in written and "train, weight gradients chain;" in written
+        assert "Along weight gradients: time with one value over that with another" in written
+    names = {p.name for p in (tmp_path / "figures").glob("speedup*.svg")}
+    assert names == {"speedup.svg", "speedup-cifar10_cnn-batch64-train-images=16-weight_gradients=chain.svg"}
+    with open(tmp_path / "summary.csv", newline="") as file:
+        assert {row["weight_gradients"] for row in csv.DictReader(file)} == {"partial", "chain"}
+    answer = report_rows(tmp_path)
+    assert answer["swept"] == ["weight_gradients"]
+    assert {row["value"] for row in answer["axes"]} == {"chain"}
+    assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])
+
+
+def test_answers_are_those_of_the_tables():
+    """Check contestants, switches, ratios and verdicts, that few generations answer nothing, and one thread neither."""
+    models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskgraph", "taskiter")
+    study = study_of(synthetic_rows(models=models, repeats=9))
+    (plan_id,) = study.plan_ids()
+    found = answers(study)
+    expected = [("forkjoin:again=1", "forkjoin"), *((m, "forkjoin") for m in models[3:])]
+    expected += [("taskgraph", "tasks"), ("taskiter", "taskgraph"), ("forkjoin", "serial")]
+    assert [(row["model"], row["reference"]) for row in found] == expected
+    assert [row["contestant"] for row in found] == [True] * 4 + [False] * 3
+    for row in found:
+        theirs = 1 if row["reference"] == "serial" else 2
+        times = [
+            study.typical_time((plan_id, row["model"], 2)),
+            study.typical_time((plan_id, row["reference"], theirs)),
+        ]
+        assert row["threads"] == 2 and row["ratio"] == pytest.approx(times[0].value / times[1].value)
+        assert row["ratio_low"] < row["ratio"] < row["ratio_high"] and (row["generations"], row["rounds"]) == (9, 18)
+    few = study_of(synthetic_rows(repeats=3))
+    assert {row["verdict"] for row in answers(few)} == {"undecided"}
+    assert {row["amount"] for row in answers(few)} == {"3 of 6 generations"}
+    one = study_of(synthetic_rows(models=("serial",), threads=(1,), repeats=3))
+    assert answers(one) == []
+
+
+def test_the_text_of_a_comparison_fits_a_terminal():
+    """Check that it has at most 40 lines, however much there is to say, and the first answers."""
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
+    rows = synthetic_rows(models=models, batches=(8, 16, 32, 64), failures=True)
+    report = sections.build(study_of(rows, '{"kind":'))
+    text = render_answers(report)
+    assert len(text.splitlines()) <= 40 and max(map(len, text.splitlines()[2:25])) < 120
+    for row in report.answers.rows[:20]:
+        assert row["question"] in text and row["amount"] in text

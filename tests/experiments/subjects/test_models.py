@@ -1,0 +1,107 @@
+"""Model specs."""
+
+import os
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.subjects.models import (
+    MODELS,
+    built_models,
+    check_threads,
+    make_executor,
+    parse_model,
+    parse_models,
+    process_environment,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("serial", "serial"),
+        ("forkjoin:region=loop", "forkjoin"),
+        ("forkjoin:chunk_size=1:schedule=dynamic", "forkjoin:schedule=dynamic:chunk_size=1"),
+        ("forkjoin:region=persistent:schedule=static:chunk_size=0", "forkjoin:region=persistent"),
+        ("forkjoin:again=1:region=persistent", "forkjoin:region=persistent:again=1"),
+    ],
+)
+def test_equal_models_have_one_canonical_spec(text, canonical):
+    """Check that the order of options and defaults that are spelt out make no other model."""
+    assert str(parse_model(text)) == canonical
+    assert parse_model(canonical) == parse_model(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("openmp", ["openmp", "serial", "forkjoin"]),
+        ("forkjoin:regoin=loop", ["regoin", "region", "chunk_size"]),
+        ("forkjoin:region=static", ["static", "loop, persistent"]),
+        ("forkjoin:chunk_size=-1", ["-1", "whole number"]),
+        ("forkjoin:persistent", ["persistent", "option=value"]),
+        ("forkjoin:region=loop:region=persistent", ["twice"]),
+        ("forkjoin:again=two", ["again=two"]),
+        ("serial:region=loop", ["none", "region=loop"]),
+        ("", ["''", "serial"]),
+    ],
+)
+def test_what_is_wrong_and_what_is_known_is_said(text, names):
+    """Check that each error names the value received and what would do."""
+    with pytest.raises(UsageError) as error:
+        parse_model(text)
+    assert all(name in str(error.value) for name in names)
+
+
+def test_a_model_given_twice_counts_once():
+    """Check that duplicates vanish, also in another spelling, and that none is refused."""
+    assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == ["forkjoin", "serial"]
+    with pytest.raises(UsageError, match="at least one model"):
+        parse_models([])
+
+
+@pytest.mark.parametrize("name", built_models() + built_models("gpu"))
+def test_executors_and_the_table_have_one_description(name):
+    """Check that each description leads to the class that has it."""
+    assert MODELS[name].executor_class().about is MODELS[name]
+
+
+def test_more_threads_than_cores_must_be_wanted():
+    """Check the limits on the number of threads."""
+    assert check_threads(2, available=2) == 2
+    assert check_threads(3, available=2, oversubscribe=True) == 3
+    with pytest.raises(UsageError, match="--oversubscribe"):
+        check_threads(3, available=2)
+    with pytest.raises(UsageError, match="at least 1"):
+        check_threads(0, available=2, oversubscribe=True)
+    with pytest.raises(UsageError, match="must run on one thread"):
+        make_executor("serial", 2)
+
+
+def test_executors_get_their_options():
+    """Check that a spec reaches the executor."""
+    with make_executor("forkjoin:schedule=dynamic:region=persistent", 2) as executor:
+        assert (executor.model, executor.num_threads) == ("forkjoin", 2)
+        assert (executor.options.schedule, executor.options.region) == ("dynamic", "persistent")
+
+
+@pytest.mark.parametrize("name", built_models())
+def test_every_value_of_the_table_is_taken(name):
+    """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
+    for option, field in MODELS[name].fields.items():
+        if option in ("runtime", "profile"):  # chosen before the process starts; a folder
+            continue
+        for value in field.choices or (str(max(field.least, 2)),):
+            unroll = ":unroll=2" if option == "slots" else ""  # of what there are no more than
+            cpus = [min(os.sched_getaffinity(0))] if value == "swap" else None  # only pinned threads swap
+            make_executor(f"{name}:{option}={value}{unroll}", 1, cpus=cpus).close()
+
+
+def test_another_openmp_runtime_is_preloaded(monkeypatch):
+    """Check what a process of openmp_tasks on libomp must start with, and the message where there is none."""
+    assert process_environment(parse_model("openmp_tasks")) == {}
+    monkeypatch.setattr("forktask.experiments.subjects.models.glob.glob", lambda pattern: ["libomp.so.5"])
+    assert process_environment(parse_model("openmp_tasks:runtime=libomp")) == {"LD_PRELOAD": "libomp.so.5"}
+    monkeypatch.setattr("forktask.experiments.subjects.models.glob.glob", lambda pattern: [])
+    with pytest.raises(UsageError, match="libomp5"):
+        process_environment(parse_model("openmp_tasks:runtime=libomp"))

@@ -1,0 +1,50 @@
+"""The progress bar."""
+
+import io
+
+import pytest
+
+from forktask.experiments.tables import progress
+from forktask.experiments.tables.progress import ProgressBar, format_seconds
+
+
+def test_no_bar_without_a_terminal():
+    """Check that a file gets nothing, so that logs stay readable."""
+    stream = io.StringIO()
+    with ProgressBar(4, "training", stream) as bar:
+        bar.show(2)
+    assert stream.getvalue() == ""
+
+
+def test_a_program_without_standard_error(monkeypatch):
+    """Check that the bar is shown to nobody."""
+    monkeypatch.setattr(progress.sys, "stderr", None)
+    with ProgressBar(4, "training") as bar:
+        bar.show(2)
+    assert not bar.visible
+
+
+def test_lines_without_a_terminal(monkeypatch):
+    """Check that a long command says now and then how far it is, and one that says so by itself does not."""
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    stream, silent = io.StringIO(), io.StringIO()
+    bars = [ProgressBar(8, "tuning", stream), ProgressBar(8, "measuring", silent, lines=False)]
+    for done in range(8):
+        for bar in bars:
+            bar.show(done, f"candidate {done}")
+            bar.clear()
+        clock[0] += 0.4 * ProgressBar.LINE_S
+    assert stream.getvalue().splitlines() == [
+        "forktask: tuning: 38 %, 40 s left, candidate 3",
+        "forktask: tuning: 75 %, 16 s left, candidate 6",
+    ]
+    assert silent.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.3, "12 s"), (185, "3:05 min"), (4800, "1:20:00 h")]
+)
+def test_durations_are_readable(seconds, text):
+    """Check the forms of a duration."""
+    assert format_seconds(seconds) == text
