@@ -25,7 +25,7 @@ from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
+from ..results.turns import judge_rounds, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.plan_check import check_together
@@ -303,8 +303,8 @@ def _measure(
         seed = f"{job['seed']}/{repetition}"
         groups = measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed))
         for number, group in enumerate(groups):
-            kept = SimpleNamespace(**group["rounds"])
-            seen = {"group": number, "disturbed": sorted(disturbed_rounds(kept)), "loud": sorted(loud_rounds(kept))}
+            disturbed, loud = map(sorted, judge_rounds(SimpleNamespace(**group["rounds"])))
+            seen = {"group": number, "disturbed": disturbed, "loud": loud}
             for name, answer in group["answers"].items():
                 yield alive[name], repetition, {**answer, **seen}
 

@@ -100,22 +100,21 @@ class Bench:
 
 
 def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
-    cpus = available_cpus()
-    if side.threads > len(cpus):
+    available = len(available_cpus())
+    if side.threads > available:
         raise UsageError(
-            f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
+            f"{side.threads} threads need as many CPUs to be timed, this process may use {available}; ask for fewer"
         )
-    job = {
-        "model": side.model,
-        "threads": side.threads,
-        "cpus": cpu_order(side.threads, cpus),
-        "plan": dict(side.plan),
-        "seed": 1,
-        "check_iterations": CHECK_ITERATIONS,
-        "warmup_s": effort.warmup_s,
-    }
-    variables = {"PYTHONPATH": side.installation} if side.installation else {}
-    return contestant_of(name, job, 0, effort.limit_s, variables=variables)
+    return contestant_of(
+        name,
+        side.model,
+        side.threads,
+        side.plan,
+        check_iterations=CHECK_ITERATIONS,
+        warmup_s=effort.warmup_s,
+        limit_s=effort.limit_s,
+        variables={"PYTHONPATH": side.installation} if side.installation else {},
+    )
 
 
 def check_turns(installation: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, Turn, exceeds, generations_to_go
-from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
+from ..results.turns import judge_rounds, quiet_turns
 from ..tables.numbers import plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -358,11 +358,11 @@ def _take(
     """Return the generation of two samples: the step times in the rounds of both that count."""
     rows = {name: row for group in groups for name, row in group["answers"].items()}
     _check(rows, sides)
-    kept = SimpleNamespace(**groups[0]["rounds"])
+    judged = judge_rounds(SimpleNamespace(**groups[0]["rounds"]))
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
     turns: dict[str, dict[int, float]] = {}
     for name in (name for name in "AB" if name not in unfinished):
-        times = quiet_turns(SimpleNamespace(**rows[name]), disturbed_rounds(kept))
+        times = quiet_turns(SimpleNamespace(**rows[name]), judged.disturbed)
         turns[name] = {number: seconds for number, seconds in times.items() if seconds > 0}
     if len(turns) == 1:  # at least as far from the claim's limit as if the other side had just been finished
         ((finished, times),) = turns.items()
@@ -371,4 +371,4 @@ def _take(
         turns[unfinished] = dict.fromkeys(times, longest[unfinished == "B"])
     rounds = sorted(set.intersection(*map(set, turns.values()))) if turns else []
     times_s = {name: [times[n] for n in rounds] for name, times in turns.items()}
-    return Take(order, times_s, [*capacity], rounds, sorted(loud_rounds(kept)), unfinished)
+    return Take(order, times_s, [*capacity], rounds, sorted(judged.loud), unfinished)

@@ -195,26 +195,23 @@ class Site:
     def _contestant(self, kind: str, point: Point) -> Contestant:
         """Return the process that measures a point."""
         measure = self.configuration.measure
-        job = {
-            "kind": kind,
-            "model": point.model,
-            "threads": point.threads,
-            "cpus": self._order_cpus(point.threads) if measure.pin else None,
-            "plan": point.plan,
-            "seed": measure.seed,
-            "check_iterations": measure.check_iterations,
-            "target_s": measure.target_s,
-            "warmup_s": measure.warmup_s,
-            "memory_limit": measure.memory_limit,
-        }
         return contestant_of(
             point.config_id,
-            job,
-            sum(self.plans[point.plan_id].memory_bytes.values()),
-            measure.time_limit_s,
+            point.model,
+            point.threads,
+            point.plan,
+            planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()),
+            limit_s=measure.time_limit_s,
             hogs=point.interference,
             wait_policy=measure.wait_policy,
             command=self._command,
+            kind=kind,
+            cpus=self._order_cpus(point.threads) if measure.pin else None,
+            seed=measure.seed,
+            check_iterations=measure.check_iterations,
+            target_s=measure.target_s,
+            warmup_s=measure.warmup_s,
+            memory_limit=measure.memory_limit,
         )
 
     def _conditions(self, block: Block, position: int, contestant: Contestant) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
-from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.plan_check import check_plans
@@ -153,7 +152,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     if budget < 2:
         raise UsageError(f"budget must be at least 2, got {budget}")
     configuration.check_machine()
-    settings, cpus = configuration.measure, available_cpus()
+    settings = configuration.measure
     contestants = [(point.model, point.threads) for point in configuration.points()]
     ((network, options),) = configuration.plans()
     check_writable(out)  # this and the next raise before anything is measured
@@ -165,17 +164,17 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     checks = dict(zip(found, passed, strict=True))
 
     def as_contestant(model: str, count: int, granularity: str) -> Contestant:
-        job = {
-            "model": model,
-            "threads": count,
-            "cpus": cpu_order(count, cpus),
-            "plan": plans[granularity],
-            "seed": settings.seed,
-            "check_iterations": settings.check_iterations,
-            "warmup_s": settings.warmup_s,
-        }
-        size = sum(lower(**plans[granularity]).memory_bytes().values())
-        return contestant_of(granularity, job, size, settings.time_limit_s)
+        return contestant_of(
+            granularity,
+            model,
+            count,
+            plans[granularity],
+            planned_bytes=sum(lower(**plans[granularity]).memory_bytes().values()),
+            limit_s=settings.time_limit_s,
+            seed=settings.seed,
+            check_iterations=settings.check_iterations,
+            warmup_s=settings.warmup_s,
+        )
 
     def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[Found]:
         processes = [as_contestant(*contestant, granularity) for granularity in granularities]
