@@ -1,8 +1,8 @@
 """Clock tier: ratios of times taken side by side in one job, judged by the estimator of all comparisons.
 
-Each generation starts fresh processes of both sides in a tossed order, which take turns of some ten milliseconds,
-and measures the capacity of the machine before and after. Generations go on until the interval of the ratio lies
-within the limit or beyond, or the budget is spent. Nothing absolute is stored or compared.
+Each generation starts fresh processes of both sides in a tossed order, which take turns of some ten milliseconds;
+for an efficiency the capacity of the machine is measured before and after. Generations go on until the interval of the
+ratio lies within the limit or beyond, or the budget is spent. Nothing absolute is stored or compared.
 
 A verdict needs some generations, whatever the ratio. So one trial of each side says first how long they may be, for the
 budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished by then
@@ -45,7 +45,7 @@ class Take:
     times_s : {"A": [...], "B": [...]}
         Step times in the rounds that both took part in; of a side that was stopped, the least that they can be.
     capacity : list of float
-        The machine's capacity, before and after.
+        The machine's capacity, before and after; empty where no efficiency is claimed.
     rounds, disturbed : list of int
         Numbers of the rounds, and of those on which no verdict may rest.
     unfinished : str
@@ -154,8 +154,8 @@ def run_clock_test(
     result = ClockResult(claim, limit)
     start = bench.now()
     longest, above = 0.0, None
-    before = bench.capacity(threads)
-    scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
+    before = [bench.capacity(threads)] if per_capacity else []
+    scale = limit / before[0] if per_capacity else limit  # of step times at which the claim just holds
     allowed = plan_generations(claim, sides, scale, budget_s, bench)
     while above is None:
         begun = bench.now()
@@ -164,8 +164,8 @@ def run_clock_test(
             break
         order = "AB" if bench.toss() else "BA"
         groups = bench.measure({name: (sides[name == "B"], allowed.efforts[name == "B"]) for name in order})
-        after = bench.capacity(threads)
-        result.takes.append(_take(order, groups, sides, allowed, (before, after)))
+        after = [bench.capacity(threads)] if per_capacity else []
+        result.takes.append(_take(order, groups, sides, allowed, [*before, *after]))
         before = after
         longest = max(longest, bench.now() - begun)
         result.ratio = ratio_of(result.takes, per_capacity)
@@ -353,7 +353,7 @@ def _take(
     groups: Sequence[Mapping[str, Any]],
     sides: tuple[Side, Side],
     allowed: Allowed,
-    capacity: tuple[float, float],
+    capacity: list[float],
 ) -> Take:
     """Return the generation of two samples: the step times in the rounds of both that count."""
     rows = {name: row for group in groups for name, row in group["answers"].items()}
@@ -371,4 +371,4 @@ def _take(
         turns[unfinished] = dict.fromkeys(times, longest[unfinished == "B"])
     rounds = sorted(set.intersection(*map(set, turns.values()))) if turns else []
     times_s = {name: [times[n] for n in rounds] for name, times in turns.items()}
-    return Take(order, times_s, [*capacity], rounds, sorted(judged.loud), unfinished)
+    return Take(order, times_s, capacity, rounds, sorted(judged.loud), unfinished)
