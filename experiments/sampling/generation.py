@@ -73,10 +73,9 @@ def contestant_of(
     name: str,
     model: str,
     threads: int,
-    plan: Mapping[str, Any],
     *,
-    planned_bytes: int = 0,
     limit_s: float,
+    planned_bytes: int = 0,
     hogs: int = 0,
     wait_policy: str = "auto",
     variables: Mapping[str, str] | None = None,
@@ -87,18 +86,16 @@ def contestant_of(
 
     Parameters
     ----------
-    plan : mapping
-        Result of `subject.describe`.
     hogs : int
         Processes that spin meanwhile.
     wait_policy : {"auto", "active", "passive"}
     variables : mapping, optional
         Further environment variables, which come first.
     **job
-        The rest of the process's job: check_iterations, warmup_s, and what differs from a sample with the seed 1 on the
+        The rest of the process's job: what it needs besides, and what differs from a sample with the seed 1 on the
         first CPUs in their order.
     """
-    own = {"kind": "sample", "model": model, "threads": threads, "plan": dict(plan), "seed": 1}
+    own = {"kind": "sample", "model": model, "threads": threads, "seed": 1}
     if "cpus" not in job:
         own["cpus"] = cpu_order(threads, available_cpus())
     settings = sample_environment(threads, hogs, len(available_cpus()), wait_policy)

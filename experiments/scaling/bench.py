@@ -109,7 +109,7 @@ def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
         name,
         side.model,
         side.threads,
-        side.plan,
+        plan=dict(side.plan),
         check_iterations=CHECK_ITERATIONS,
         warmup_s=effort.warmup_s,
         limit_s=effort.limit_s,

@@ -349,11 +349,7 @@ def _stride(row: Mapping[str, Any]) -> int:
 
 
 def _take(
-    order: str,
-    groups: Sequence[Mapping[str, Any]],
-    sides: tuple[Side, Side],
-    allowed: Allowed,
-    capacity: list[float],
+    order: str, groups: Sequence[Mapping[str, Any]], sides: tuple[Side, Side], allowed: Allowed, capacity: list[float]
 ) -> Take:
     """Return the generation of two samples: the step times in the rounds of both that count."""
     rows = {name: row for group in groups for name, row in group["answers"].items()}

@@ -199,7 +199,7 @@ class Site:
             point.config_id,
             point.model,
             point.threads,
-            point.plan,
+            plan=point.plan,
             planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()),
             limit_s=measure.time_limit_s,
             hogs=point.interference,

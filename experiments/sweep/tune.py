@@ -168,7 +168,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             granularity,
             model,
             count,
-            plans[granularity],
+            plan=plans[granularity],
             planned_bytes=sum(lower(**plans[granularity]).memory_bytes().values()),
             limit_s=settings.time_limit_s,
             seed=settings.seed,
