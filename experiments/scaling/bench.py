@@ -59,12 +59,12 @@ class Effort:
     limit_s: float = TIME_LIMIT_S
 
     def passes(self) -> int:
-        """Passes through the plan in a process, at least: checked, warming up, in turns (two short runs and a long)."""
-        return CHECK_ITERATIONS + 3 + 4 * self.rounds
+        """Passes through the plan in a process, at least: checked, warming up, in turns (two of one and one of three)."""
+        return CHECK_ITERATIONS + 3 + 5 * self.rounds
 
     def seconds(self, fixed_s: float, pass_s: float) -> float:
         """Time of a process whose start takes `fixed_s` and whose passes take `pass_s`."""
-        warm, timed = max(self.warmup_s, 3 * pass_s), max(1.2 * self.target_s, 4 * self.rounds * pass_s)
+        warm, timed = max(self.warmup_s, 3 * pass_s), max(1.2 * self.target_s, 5 * self.rounds * pass_s)
         return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
 
 
