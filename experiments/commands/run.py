@@ -63,8 +63,8 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     from ..cluster.client import Names, measure_on, next_blocks
     from ..cluster.engines import engine_on
     from ..results.folder import ResultsWriter, read_results
-    from ..scaling.questions import undecided
     from ..sweep.comparison import judge
+    from ..sweep.questions import undecided
     from ..sweep.status import describe_status
 
     if arguments.trace or configuration.measure.inject:

@@ -25,10 +25,10 @@ from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
+from ..plan_check.checking import check_together
 from ..results.turns import judge_rounds, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
-from ..sampling.plan_check import check_together
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
 from ..tables.numbers import plural

@@ -17,6 +17,7 @@ import msgspec
 from ..machine.environment import collect, environment_id
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
+from ..plan_check.checking import check_plans
 from ..results.folder import Results, new_run
 from ..results.nodes import Node
 from ..results.rows import (
@@ -36,7 +37,6 @@ from ..results.rows import (
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
-from ..sampling.plan_check import check_plans
 from ..subjects.models import parse_model
 from ..tables.numbers import plural
 from .configuration import Block, Configuration, Point

@@ -18,9 +18,9 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
+from ..plan_check.checking import check_plans
 from ..results.files import check_writable
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
-from ..sampling.plan_check import check_plans
 from ..sampling.schedule import Job, Schedule
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
