@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median, median_low
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -174,6 +175,27 @@ def _chosen(
         session = row.repetition, _session(row)
         if session not in moved:
             yield row, quiet_turns(row, judged.get(session, NOT_JUDGED).disturbed)
+
+
+def turns_in(
+    group: Mapping[str, Any], generation: int, session: int = 0
+) -> tuple[dict[str, dict[tuple[int, int, int], float]], Judged]:
+    """Return the positive step times of each contestant that finished, by (generation, session, round), as
+    `quiet_turns` chooses, and what is judged of the rounds.
+
+    Parameters
+    ----------
+    group : mapping
+        That was measured in turns: {"rounds": fields of a `RoundsRow`, "answers": fields of samples}.
+    generation, session : int
+    """
+    judged = judge_rounds(SimpleNamespace(**group["rounds"]))
+    found = {}
+    for name, answer in group["answers"].items():
+        if "failure" not in answer:
+            quiet = quiet_turns(SimpleNamespace(**answer), judged.disturbed)
+            found[name] = {(generation, session, number): time for number, time in quiet.items() if time > 0}
+    return found, judged
 
 
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:

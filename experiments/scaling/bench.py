@@ -59,7 +59,7 @@ class Effort:
     limit_s: float = TIME_LIMIT_S
 
     def passes(self) -> int:
-        """Passes through the plan in a process, at least: checked, warming up, in turns (runs of one, one and three)."""
+        """Passes through the plan in a process, at least: checked, warming up, in turns (runs of 1, 1 and 3)."""
         return CHECK_ITERATIONS + 3 + 5 * self.rounds
 
     def seconds(self, fixed_s: float, pass_s: float) -> float:

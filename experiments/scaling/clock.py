@@ -15,12 +15,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, Turn, exceeds, generations_to_go
-from ..results.turns import judge_rounds, quiet_turns
+from ..results.turns import turns_in
 from ..tables.numbers import plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -354,12 +353,9 @@ def _take(
     """Return the generation of two samples: the step times in the rounds of both that count."""
     rows = {name: row for group in groups for name, row in group["answers"].items()}
     _check(rows, sides)
-    judged = judge_rounds(SimpleNamespace(**groups[0]["rounds"]))
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
-    turns: dict[str, dict[int, float]] = {}
-    for name in (name for name in "AB" if name not in unfinished):
-        times = quiet_turns(SimpleNamespace(**rows[name]), judged.disturbed)
-        turns[name] = {number: seconds for number, seconds in times.items() if seconds > 0}
+    found, judged = turns_in(groups[0], 0)
+    turns = {name: {number: seconds for (*_, number), seconds in times.items()} for name, times in found.items()}
     if len(turns) == 1:  # at least as far from the claim's limit as if the other side had just been finished
         ((finished, times),) = turns.items()
         longest = allowed.longest_step_s
