@@ -327,11 +327,12 @@ def _measure_group(
     with ExitStack() as stack:
         # Starting is not timed, so it goes on on all CPUs at once; what comes after it is timed, and so done alone.
         at_once = len(available_cpus())
-        for first in range(0, len(contestants), at_once):
-            for c in contestants[first : first + at_once]:
-                members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
-            for member in members[first:]:
-                member.attempt(member.process.answer)
+        for c in contestants:
+            if len(members) >= at_once:
+                members[-at_once].attempt(members[-at_once].process.answer)
+            members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
+        for member in members[-at_once:]:
+            member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
         rounds = _take_rounds(members, random.Random(seed), bench)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 WARMUP_WINDOW = 8  # runs that the stationarity test looks at
-WARMUP_CHUNK_S = 0.01  # shortest run that is timed during warm-up: 500 times the clock's and the call's cost
+WARMUP_CHUNK_S = 0.005  # shortest run that is timed during warm-up: 250 times the clock's and the call's cost
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 

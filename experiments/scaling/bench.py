@@ -54,7 +54,7 @@ class Effort:
     """
 
     rounds: int = 6
-    target_s: float = 0.18
+    target_s: float = 0.12
     warmup_s: float = 0.1
     limit_s: float = TIME_LIMIT_S
 
@@ -68,7 +68,7 @@ class Effort:
         return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
 
 
-EFFORTS = tuple(Effort(rounds, 0.03 * rounds) for rounds in (6, 4, 2))
+EFFORTS = tuple(Effort(rounds, 0.02 * rounds) for rounds in (6, 4, 2))
 TRIAL = Effort(rounds=1, target_s=0.01, warmup_s=0.01)
 
 
