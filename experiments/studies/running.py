@@ -77,7 +77,7 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     out : Path
         New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
     report : callable
-        Takes what a small form leaves out, and a line for each run.
+        Takes a line for each run.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     for text in obstacles(study):
         raise UsageError(text)
     if study.left_out:
-        report(study.left_out)
+        print(f"forktask: {study.left_out}", file=sys.stderr)
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     command = shlex.join(["forktask", *sys.argv[1:]])
     with ResultsWriter(out) as writer:
