@@ -499,6 +499,11 @@ def launches_of(
         raise UsageError(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
+    if kernel.startswith("conv_") and attributes.get("algorithm"):
+        raise UsageError(
+            f"algorithm {algorithms.LANES_FORMS[attributes['algorithm']]!r} of kernel {kernel!r} has no CUDA form; lower "
+            f"the plan with conv 'direct'"
+        )
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     if kernel == "conv_forward" and convolution != "tiled":
