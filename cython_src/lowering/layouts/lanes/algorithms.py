@@ -10,7 +10,7 @@ from ....kernels.convolution.lanes_convolution import POINTS
 from ....kernels.convolution.lanes_convolution import TILE as WINOGRAD_TILE
 from ....kernels.maps.lanes import KERNEL
 from ....kernels.simd.instruction_sets import LANES
-from ...granularity import Granularity
+from ...options import Granularity
 from ...state import Lowering
 
 TAPS = KERNEL * KERNEL
