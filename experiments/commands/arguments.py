@@ -207,8 +207,7 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
 
 def plan_options(arguments: Namespace, **changes: Any):
     """Return the `PlanOptions` that were asked for, with changes."""
-    from ...cython_src.lowering.granularity import check_images
-    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.lowering.options import PlanOptions, check_images
 
     options = PlanOptions(**{**given_options(arguments), **changes})
     check_images(options.granularity, options.batch)
@@ -217,7 +216,7 @@ def plan_options(arguments: Namespace, **changes: Any):
 
 def plan_axes(arguments: Namespace) -> dict[str, tuple]:
     """Return the axes of a grid that were asked for, by name of the option, each value once."""
-    from ...cython_src.lowering.granularity import check_images
+    from ...cython_src.lowering.options import check_images
 
     axes = {"network": arguments.network, **given_options(arguments)}
     for granularity in axes.get("granularity", ()):

@@ -34,7 +34,7 @@ def call(arguments: Namespace) -> int:
     import msgspec
 
     from ...cython_src.errors import UsageError
-    from ...cython_src.lowering.granularity import check_images
+    from ...cython_src.lowering.options import check_images
     from ..results.files import NoRoom
     from ..results.folder import SAMPLES
     from ..subjects.models import describe_gpu_convolutions, parse_model

@@ -35,9 +35,8 @@ import msgspec
 
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
-from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
