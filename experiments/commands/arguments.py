@@ -300,11 +300,6 @@ def add_device(parser: ArgumentParser) -> None:
     )
 
 
-def add_device_of_file(parser: ArgumentParser) -> None:
-    """Add `--device` of commands whose file names the models."""
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")
-
-
 def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     """Add `--models`; `models` reads them."""
     parser.add_argument(

@@ -17,7 +17,8 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="then log what every thread does, once for each plan and model on most threads: Gantt pictures and losses",
+        help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
+        "pictures and losses",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
 

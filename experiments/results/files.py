@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
-_CONFIGS = Path(__file__).parent.parent / "configs"
-SHIPPED = {"run": _CONFIGS, "study": _CONFIGS / "studies"}  # command -> folder of the TOML files shipped for it
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -171,38 +169,6 @@ def check_writable_folder(folder: Path | str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
-
-
-def given_or_shipped(name: str, command: str) -> Path | str:
-    """Return the path of the TOML file that a command ships under a name, with or without `.toml`, or the name itself.
-
-    A file of the user's comes first; a folder may have the name, such as that of the results.
-
-    Parameters
-    ----------
-    name : str
-    command : {"run", "study"}
-
-    Raises
-    ------
-    UsageError
-        Nothing has this name: says which one may be meant, and which command has it.
-    """
-    path, file = Path(name), name if name.endswith(".toml") else f"{name}.toml"
-    if path.is_file() or os.sep in name:
-        return name
-    shipped = SHIPPED[command] / file
-    if shipped.is_file():
-        return shipped
-    if path.exists():
-        return name
-    names = sorted(p.stem for p in SHIPPED[command].glob("*.toml"))
-    other = next((other for other in SHIPPED if (SHIPPED[other] / file).is_file()), None)
-    meant = f"; did you mean `forktask {other} {name}`?" if other else did_you_mean(file.removesuffix(".toml"), names)
-    raise UsageError(
-        f"FILE must be a TOML file, or the name of a shipped one, got {name!r}, which is neither{meant}; shipped: "
-        f"{', '.join(names)}"
-    )
 
 
 def holds_others(folder: Path | str, marker: str) -> bool:

@@ -40,7 +40,6 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import check_keys
 from ...cython_src.records import Record, about, fields
-from ..results.files import given_or_shipped
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, values_of
 from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
@@ -209,11 +208,6 @@ def _config(given: Mapping[str, Any]) -> TrainingConfig:
     return config
 
 
-def find_study(name: str) -> Study:
-    """Read a study, or the shipped one with this name, with or without `.toml`."""
-    return read_study(given_or_shipped(name, "study"))
-
-
 def read_study(path: Path | str) -> Study:
     """Read a study from a TOML file.
 
@@ -222,7 +216,7 @@ def read_study(path: Path | str) -> Study:
     UsageError
         A file that cannot be read, an unknown key, or a value that a field refuses.
     """
-    values, comment = read_grid(path, "train", ("study", "stages", "quick"), 'network = "lenet5"')
+    values, comment = read_grid(path, "study")
     stages = values.get("stages", [])
     if not isinstance(stages, list):
         raise UsageError(f"stages in {path} must be a list of tables, got {stages!r:.60}; write [[stages]] above each")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +66,28 @@ def obstacles(study: Study) -> list[str]:
     return refusals(checks)
 
 
-def run_study(study: Study, out: Path, report: Callable[[str], None] = print) -> StudyResults:
+def expected(study: Study) -> dict[str, Any]:
+    """Return the runs of a study, and what this machine lacks for it, without training anything."""
+    return {
+        "title": study.title,
+        "how_to_read": study.how_to_read,
+        "obstacles": obstacles(study),
+        "runs": [
+            {"label": run.label, "seed": run.seed, "epochs": [stage.epochs for stage in run.stages]}
+            for run in study.runs()
+        ],
+    }
+
+
+def expected_text(found: Mapping[str, Any]) -> str:
+    """Format the result of `expected` for a terminal."""
+    lines = [found["title"], "", *([found["how_to_read"], ""] if found["how_to_read"] else [])]
+    for run in found["runs"]:
+        lines.append(f"{run['label']}, seed {run['seed']}, {' + '.join(map(str, run['epochs']))} epochs")
+    return "\n".join([*lines, *(f"\ncannot run: {text}" for text in found["obstacles"])])
+
+
+def run_study(study: Study, out: Path, command: str, report: Callable[[str], None] = print) -> StudyResults:
     """Train what is missing in a folder, each run in a fresh process; a run that was interrupted goes on.
 
     Parameters
@@ -76,6 +95,8 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     study : Study
     out : Path
         New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
+    command : str
+        The user's, which goes on.
     report : callable
         Takes a line for each run.
 
@@ -87,7 +108,6 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     for text in obstacles(study):
         raise UsageError(text)
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
-    command = shlex.join(["forktask", *sys.argv[1:]])
     with ResultsWriter(out) as writer:
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
         found = list(_trainings(study, out, writer, report))

@@ -28,7 +28,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -42,9 +41,8 @@ from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
-from ..results.files import SHIPPED, given_or_shipped
 from ..results.folder import short_id
-from ..results.grids import check_table, read_grid, values_of
+from ..results.grids import TABLES, check_table, read_grid, values_of
 from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
@@ -497,8 +495,8 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
         `Configuration` refuses.
     """
-    check_keys(values, ("title", "grid", "measure", "slurm"), where)
-    for table in ("grid", "measure", "slurm"):
+    check_keys(values, ("title", *TABLES["sweep"]), where)
+    for table in TABLES["sweep"]:
         check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
@@ -526,15 +524,5 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    values, comment = read_grid(path, "grid", ("measure", "slurm"), "batch = 16")
+    values, comment = read_grid(path, "sweep")
     return replace(parse_configuration(values, str(path)), how_to_read=comment)
-
-
-def config_folder() -> Path:
-    """Return the folder of the shipped configurations."""
-    return SHIPPED["run"]
-
-
-def find_configuration(name: str) -> Configuration:
-    """Read a configuration, or the shipped one with this name, with or without `.toml`."""
-    return read_configuration(given_or_shipped(name, "run"))

@@ -23,6 +23,7 @@ from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.node import this_node
 from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
@@ -33,8 +34,6 @@ from forktask.experiments.sweep.configuration import (
     Configuration,
     Grid,
     Measure,
-    config_folder,
-    find_configuration,
     parse_configuration,
     read_configuration,
 )
@@ -430,15 +429,15 @@ def test_a_missing_file_names_the_shipped_ones(tmp_path, monkeypatch):
     """Check the message, and that shipped configurations are found by name, also beside a folder of their results."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"got 'none\.toml', which is neither; shipped: .*strong_scaling"):
-        find_configuration("none.toml")
+        given_or_shipped("none.toml")
     with pytest.raises(UsageError, match="No such file"):
-        find_configuration(str(tmp_path / "none.toml"))
-    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+        read_configuration(given_or_shipped(str(tmp_path / "none.toml")))
+    assert given_or_shipped("strong_scaling") == given_or_shipped("strong_scaling.toml") != "strong_scaling.toml"
     Path("strong_scaling").mkdir()
-    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+    assert given_or_shipped("strong_scaling") == given_or_shipped("strong_scaling.toml") != "strong_scaling.toml"
 
 
-SHIPPED = sorted(config_folder().glob("*.toml"))
+SHIPPED = shipped("sweep")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
