@@ -297,10 +297,7 @@ class SlurmEngine:
             command=self._command,
             tasks=tasks,
         )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be made ({error.strerror}); choose another folder with --out") from None
+        folder.mkdir(parents=True, exist_ok=True)
         node = self._run.node.scheduler if one and self._run else ""
         asked = [
             f"--job-name=forktask-{self._folder.name}",

@@ -171,13 +171,30 @@ def check_writable_folder(folder: Path | str) -> None:
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
 
 
-def holds_others(folder: Path | str, marker: str) -> bool:
-    """Return whether a folder without an entry `marker` holds anything but folders with one.
+def output_folder(path: Path | str, marker: str) -> Path:
+    """Make the folder for what a command leaves, where `marker` is what it writes first; return it.
 
-    What a command leaves lies in a folder with a marker; several of them may lie side by side in the folder above.
+    It must be new or empty, have that file, or hold nothing but folders that have it, which may lie side by side.
+
+    Raises
+    ------
+    UsageError
+        It cannot be made, or holds other files.
     """
-    place = Path(folder)
-    return not (place / marker).exists() and any(not (path / marker).exists() for path in place.iterdir())
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = not (folder / marker).exists() and any(not (one / marker).exists() for one in folder.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"the output folder must be writable, got {str(path)!r}: {error.strerror}; choose another with --out"
+        ) from None
+    if foreign:
+        raise UsageError(
+            f"the output folder must be empty or hold results of forktask, got {str(path)!r} with other files; choose "
+            f"another with --out"
+        )
+    return folder
 
 
 def list_folder(folder: Path | str) -> list[Path]:

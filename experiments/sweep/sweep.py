@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, TextIO
+from typing import TextIO
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
 from ..results.folder import Results, ResultsWriter
 from ..results.nodes import check_nodes
 from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RunRow
-from ..sampling.child import SAMPLE_COMMAND
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
-from .blocks import Answers, Site, missing_blocks
+from .blocks import Answers, Means, Site, missing_blocks
 from .configuration import Block, Configuration
-from .expected import plan_row
 
 
 @dataclass
@@ -40,13 +38,8 @@ class Sweep:
         The user's command: kept in the results and repeated when the run is interrupted.
     stream : text file
         Progress and messages.
-    sample_command : sequence of str
-        The measuring process.
-    plan_row : callable (plan_id, plan) -> PlanRow
-    environment : mapping, optional
-        {"environment", "environment_id"}; by default collected here.
-    machine_row : callable () -> MachineRow, optional
-        By default the machine's limits are measured, and its capacity again at the beginning of each repetition.
+    means : Means
+        With what this machine measures.
     undecided : callable (results) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
         is no question, so that all are.
@@ -58,10 +51,7 @@ class Sweep:
     out_dir: str
     command_line: str
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    sample_command: Sequence[str] = SAMPLE_COMMAND
-    plan_row: Any = plan_row
-    environment: Mapping[str, Any] | None = None
-    machine_row: Any = None
+    means: Means = field(default_factory=Means)
     undecided: Callable[[Results], set[str] | None] | None = None
     blocks: Iterable[Block] | None = None
 
@@ -77,13 +67,7 @@ class Sweep:
         KeyboardInterrupt
             After a message on how to continue; finished samples are kept.
         """
-        site = Site(
-            self.configuration,
-            sample_command=self.sample_command,
-            plan_row=self.plan_row,
-            environment=self.environment,
-            machine_row=self.machine_row,
-        )
+        site = Site(self.configuration, self.means)
         with ResultsWriter(self.out_dir) as writer:
             check_same_networks(writer.results, site.plans)
             run, before = site.run_row(self.command_line), writer.results.of(RunRow)

@@ -34,6 +34,7 @@ from forktask.experiments.results.rows import FailureRow, GpuProfileRow, Profile
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
+from forktask.experiments.sweep.blocks import Means
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
@@ -179,9 +180,11 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
         str(tmp_path),
         "forktask run",
         stream=sys.stdout,
-        environment=environment,
-        sample_command=measuring_command("forktask.experiments.sampling.measure"),
-        machine_row=lambda: typed([{"kind": "machine"}])[0],
+        means=Means(
+            environment=environment,
+            sample_command=measuring_command("forktask.experiments.sampling.measure"),
+            machine_row=lambda: typed([{"kind": "machine"}])[0],
+        ),
     )
     results = sweep.run()
     assert not results.of(FailureRow)
