@@ -16,7 +16,7 @@ from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RoundsRow, R
 from ..sweep.blocks import missing_blocks
 from ..sweep.configuration import Block, Configuration
 from ..sweep.expected import plan_row
-from ..tables.progress import ProgressBar, format_seconds
+from ..tables.progress import ProgressBar, format_seconds, say
 from .merge import Joined
 
 ROUND = 4  # repetitions: fewer pay the queue more often, more measure what is decided
@@ -189,11 +189,11 @@ def next_blocks(
     measured, spent_s = results.measured, results.spent_s
     if wanted is not None and not wanted:
         said = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
-        print(f"forktask: {said}", file=stream, flush=True)
+        say(said, stream)
         return []
     if spent_s >= budget_s:
         said = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
-        print(f"forktask: {said}: give a larger budget and the same folder to go on", file=stream, flush=True)
+        say(f"{said}: give a larger budget and the same folder to go on", stream)
         return []
     return missing(measured + ROUND, wanted)
 

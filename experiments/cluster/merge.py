@@ -224,7 +224,6 @@ def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str
 
 
 def _merge(sources: Sequence[Path], out: Path, nodes: str) -> Merged:
-    """Join results folders, the output folder's own rows first, as `merge_folders` says."""
     output_folder(out, SAMPLES)
     halves: dict[Path, list[str]] = {source: [] for source in sources}
     with ExitStack() as stack:

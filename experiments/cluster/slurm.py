@@ -162,7 +162,6 @@ def states_of(job_ids: Sequence[str]) -> dict[tuple[str, int], str]:
 
 
 def _call(command: Sequence[str]) -> str:
-    """Return what a command of Slurm prints."""
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"--on slurm must find Slurm's {command[0]} on PATH, got none; log in where Slurm is, or write the batch "

@@ -6,8 +6,10 @@ import argparse
 import itertools
 import json
 import re
+import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...cython_src.typed_text import parse_real, parse_whole
@@ -114,14 +116,8 @@ def add_fields(
         about = f"{field.text}; default: {default_text}".replace("%", "%%")
         if field.kind is bool and not axes:
             action, prefix = ("store_false", "no-") if field.default else ("store_true", "")
-            text = field.text.replace("%", "%%")
-            parser.add_argument(
-                f"--{prefix}{flag}",
-                dest=field.name,
-                action=action,
-                default=default,
-                help="switch off: " * bool(prefix) + text,
-            )
+            text = ("switch off: " if prefix else "") + field.text.replace("%", "%%")
+            parser.add_argument(f"--{prefix}{flag}", dest=field.name, action=action, default=default, help=text)
             continue
         unit = "SECONDS" if field.name.endswith("_s") else "DIR" if flag == "out" else flag.upper().replace("-", "_")
         value = "{" + ",".join(map(str, field.choices)) + "}" if field.choices else unit
@@ -267,7 +263,7 @@ def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[
         try:
             value = parse_whole(text) if kind is int else parse_real(text)
         except ValueError:
-            raise ArgumentTypeError(f"must be a {'whole ' * (kind is int)}number, got {text!r}") from None
+            raise ArgumentTypeError(f"must be a {'whole number' if kind is int else 'number'}, got {text!r}") from None
         if not least <= value <= most:  # NaN is in no range
             low = f"must be at least {least:g}" if value < least else f"must be in [{least:g}, {most:g}]"
             raise ArgumentTypeError(f"{low}, got {text}")
@@ -358,6 +354,11 @@ def add_check(parser: ArgumentParser) -> None:
 def add_json(parser: ArgumentParser, what: str = "") -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what + ' as ' if what else ''}JSON")
+
+
+def progress_printer(arguments: Namespace) -> Callable[[str], Any]:
+    """Return what prints lines on the way: to standard error where the result is JSON."""
+    return partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
 def show(arguments: Namespace, result: Any, as_text: Callable[[Any], str]) -> None:

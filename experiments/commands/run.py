@@ -7,7 +7,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
-from .arguments import show
+from ..tables.progress import say
+from .arguments import progress_printer, show
 from .sweeping import add_output, command_line, folder_of, measure_and_report, print_expected, report_on
 
 HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
@@ -80,15 +81,12 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     out = folder_of(arguments)
     again = command_line(out)
 
-    def report(line: str) -> None:
-        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
-
     if study.left_out:
-        _say(study.left_out)
+        say(study.left_out)
     try:
-        results = run_study(study, Path(out), again, report)
+        results = run_study(study, Path(out), again, progress_printer(arguments))
     except KeyboardInterrupt:
-        _say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
+        say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
         raise
     text = write_study_report(results, Path(out), again)
     show(arguments, as_json(results) if arguments.json else text, str)
@@ -114,7 +112,6 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
 
 
 def _measure_on(configuration, arguments: Namespace) -> int:
-    """Measure on a cluster."""
     from ..cluster.client import Names, measure_on, next_blocks
     from ..cluster.engines import engine_on
     from ..results.folder import ResultsWriter, read_results
@@ -130,7 +127,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         configuration = configuration.quick()
     out_dir = folder_of(arguments)
     again = command_line(out_dir)
-    with engine_on(arguments.on, configuration, out_dir, again, wait=not arguments.detach, say=_say) as engine:
+    with engine_on(arguments.on, configuration, out_dir, again, wait=not arguments.detach, say=say) as engine:
         if arguments.script:
 
             def still_open() -> set[str] | None:
@@ -144,18 +141,18 @@ def _measure_on(configuration, arguments: Namespace) -> int:
             results = measure_on(engine, configuration, out_dir, undecided=undecided)
         except KeyboardInterrupt:
             jobs = ", and jobs go on" if arguments.on == "slurm" else ""
-            _say(f"interrupted; what was measured is kept{jobs}. To go on: {again}")
+            say(f"interrupted; what was measured is kept{jobs}. To go on: {again}")
             raise
     if results is None:
-        _say(f"submitted; `forktask status {out_dir}` says how far it is, and this fetches it: {again}")
+        say(f"submitted; `forktask status {out_dir}` says how far it is, and this fetches it: {again}")
         return 0
     compared = judge(results)
     if compared.usable and configuration.measure.simulate:
         _keep_machine(engine.machine(), out_dir)
     for line in compared.failures:
-        _say(line)
+        say(line)
     if describe_status(results)["resume"]:
-        _say(f"some blocks were lost. To give them out again: {again}")
+        say(f"some blocks were lost. To give them out again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)
 
@@ -171,8 +168,4 @@ def _keep_machine(measured: str, out_dir: str) -> None:
     try:
         keep_machine(out_dir)
     except OtherMachine as error:
-        _say(f"not simulated: {error}")
-
-
-def _say(message: str) -> None:
-    print(f"forktask: {message}", file=sys.stderr, flush=True)
+        say(f"not simulated: {error}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 
+from ..tables.progress import say
 from .arguments import add_json, show
 
 
@@ -46,7 +46,9 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 def folder_of(arguments: Namespace) -> str:
     """Return the results folder that was asked for."""
-    return arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    from ..results.folder import dated_folder
+
+    return arguments.out or dated_folder("results")
 
 
 def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:
@@ -57,7 +59,7 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
     if not compared.usable:
         return 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
-        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
+        say(describe_gpu_convolutions(conv))
     print(report_folder(out_dir, arguments.json, answers_only=True))
     return 0 if compared.complete else 1
 

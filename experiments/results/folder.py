@@ -38,6 +38,11 @@ LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
 T = TypeVar("T")
 
 
+def dated_folder(above: str) -> str:
+    """Return the name of a new folder below another one, by date and time."""
+    return f"{above}/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+
+
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

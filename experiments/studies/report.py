@@ -105,7 +105,6 @@ def build(results: StudyResults, command: str) -> Report:
 
 
 def _section(title: str, sentences: list[str], table: Table) -> Section:
-    """A section of a table, with its sentences where the table has rows."""
     return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
 
 

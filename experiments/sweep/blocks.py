@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..machine.environment import collect, environment_id
+from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
 from ..results.folder import Results, new_run
@@ -152,8 +152,7 @@ class Site:
         environment = means.environment
         if environment is None:
             variables = clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
-            here = collect(variables=variables)
-            environment = {"environment": here, "environment_id": environment_id(here)}
+            environment = described_environment(variables)
         self.environment = environment
         self.node = msgspec.convert(environment["environment"]["node"], Node)
 

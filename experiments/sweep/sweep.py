@@ -21,7 +21,7 @@ from ..results.nodes import check_nodes
 from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RunRow
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
-from ..tables.progress import format_seconds
+from ..tables.progress import format_seconds, say
 from .blocks import Answers, Means, Site, missing_blocks
 from .configuration import Block, Configuration
 
@@ -74,16 +74,17 @@ class Sweep:
             continued = writer.start(run, same_environment=self.configuration.measure.nodes == "one")
             check_nodes([(row.node, row.environment) for row in (*before, run)], self.configuration.measure.nodes)
             if writer.results.partial:
-                self._say(
-                    "the last line of samples.jsonl was half-written and has been moved aside; "
-                    "its sample is measured again"
+                say(
+                    "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured "
+                    "again",
+                    self.stream,
                 )
             if continued and self.blocks is None:
                 missing = self._missing(writer.results)
                 number = sum(len(block.samples) + len(block.profiles) for block in missing)
-                self._say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing")
+                say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing", self.stream)
             if not any(row.node.is_same(site.node) for row in writer.results.of(MachineRow)):
-                self._say("measuring the machine's limits")
+                say("measuring the machine's limits", self.stream)
                 writer.append(site.machine_row())
             known = {row.plan_id for row in writer.results.of(PlanRow)}
             for plan_id, row in site.plans.items():
@@ -96,7 +97,8 @@ class Sweep:
                 schedule.run(self._jobs(schedule, writer.results, measure))
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
-                self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
+                kept = f"{done} measurements are kept in {self.out_dir}"
+                say(f"interrupted; {kept}. To go on: {self.command_line}", self.stream)
                 raise
             return writer.results
 
@@ -164,9 +166,6 @@ class Sweep:
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"
                 schedule.say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
             yield row
-
-    def _say(self, message: str) -> None:
-        print(f"forktask: {message}", file=self.stream, flush=True)
 
 
 def _job(stage: str, block: Block, measure: Callable[[Block], Iterable[AnyRow]]) -> Job:

@@ -21,6 +21,11 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
+def say(message: str, stream: TextIO | None = None) -> None:
+    """Print a line for people; to standard error, so that tables and JSON on standard output stay clean."""
+    print(f"forktask: {message}", file=stream or sys.stderr, flush=True)
+
+
 class ProgressBar:
     """A line that is drawn again and again; where the stream is no terminal, a new line at most every `LINE_S` seconds.
 
@@ -58,7 +63,7 @@ class ProgressBar:
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
             parts = [f"{100 * fraction:.0f} %", left, note]
-            print(f"forktask: {self.label}: {', '.join(part for part in parts if part)}", file=self.stream, flush=True)
+            say(f"{self.label}: {', '.join(part for part in parts if part)}", self.stream)
             self._said = now
             return
         filled = round(fraction * self.WIDTH)
