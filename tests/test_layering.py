@@ -55,7 +55,7 @@ ARROWS = {
     "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},
     "tasking": {"programs": {"recorded_graph.h", "scheduler.h"}, "headers": {"programs"}},
     "experiments": {
-        "machine": {"bounds", "tables"},
+        "machine": {"tables"},
         "bounds": set(),
         "tables": set(),
         "results": {"bounds"},

@@ -26,7 +26,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..scaling.gate import GateSettings
 
     parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")

@@ -12,7 +12,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..results.nodes import NODES
 
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="a results folder")

@@ -22,7 +22,6 @@ OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace")  # options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..cluster.slurm import SlurmOptions
     from ..results.grids import shipped
     from ..sweep.configuration import AXES, Measure

@@ -16,7 +16,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ...cython_src.lowering.options import format_value
     from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 

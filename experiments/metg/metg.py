@@ -14,6 +14,7 @@ Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shlex
@@ -99,14 +100,10 @@ def measure_metg(
         settings = settings.with_changes(repeats=1)
     asked = []
     for repetition in range(settings.repeats):
-        block = [
-            (repetition, model, count, graph)
-            for graph in graphs
-            for model in specs
-            for count in counts_for(parse_model(model), threads)
-        ]
-        random.Random(f"{settings.seed} {repetition}").shuffle(block)
-        asked += block
+        points = itertools.product(graphs, specs)
+        points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(parse_model(m), threads)]
+        random.Random(f"{settings.seed} {repetition}").shuffle(points)
+        asked += points
     folder, interrupted = None if out is None else Path(out), False
     rows: list[AnyMetg] = []
     with nullcontext() if folder is None else ResultsWriter(folder) as writer:

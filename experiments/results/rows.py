@@ -435,7 +435,7 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
 
-class Points(Part, frozen=True, kw_only=True):
+class GraphAtWork(Part, frozen=True, kw_only=True):
     """A Task Bench graph at one amount of work."""
 
     work: Count
@@ -464,8 +464,8 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
 
     parallel: Annotated[Number, says("threads, or tasks that a GPU runs at once")]
     unit_s: Annotated[Positive, says("a unit of work without a runtime")]
-    empty: Annotated[Points, says("the graph whose tasks do nothing")]
-    points: Annotated[list[Points], Meta(min_length=1), says("with more and more work")]
+    empty: Annotated[GraphAtWork, says("the graph whose tasks do nothing")]
+    points: Annotated[list[GraphAtWork], Meta(min_length=1), says("with more and more work")]
     record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
     disturbance: Annotated[dict[str, Amount | None], says("as in a sample")]

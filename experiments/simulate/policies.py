@@ -29,7 +29,7 @@ RUN_LENGTHS = {"none": (2, 6), "loop": (1, 2), "phase": (1, 2), "iteration": (1,
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """Result of a simulation.
 
     Attributes
@@ -123,7 +123,7 @@ def simulate(
     seed: int = 0,
     run_lengths: tuple[int, int] | None = None,
     keep_schedule: bool = False,
-) -> Simulated:
+) -> SimulatedRun:
     """Simulate a model on a number of threads.
 
     Parameters
@@ -179,7 +179,7 @@ def simulate(
     found = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
     total = float(found["iteration_end"].max())
     useful, inflation, runtime = (found[name] / long for name in ("useful_s", "inflation_s", "runtime_s"))
-    return Simulated(
+    return SimulatedRun(
         step_s=(total - float(first["iteration_end"].max())) / (long - short),
         useful_s=useful,
         inflation_s=inflation,

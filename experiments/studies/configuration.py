@@ -70,7 +70,7 @@ class StudyOptions(Record, frozen=True):
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """One training of a study: a combination of [train], a seed.
 
     Attributes
@@ -167,7 +167,7 @@ class Study:
         """Fields with several values -> these."""
         return {name: values for name, values in self.train.items() if len(values) > 1}
 
-    def runs(self) -> list[Run]:
+    def trainings(self) -> list[Training]:
         """Return the runs in their order: all combinations of a seed before the next seed.
 
         Raises
@@ -190,7 +190,7 @@ class Study:
             for values in itertools.product(*grid.values()):
                 chosen = dict(zip(grid, values, strict=True))
                 stages = tuple(_config({**chosen, **stage, "seed": seed}) for stage in self.stages or ({},))
-                found.append(Run(stages, {name: chosen[name] for name in self.axes}))
+                found.append(Training(stages, {name: chosen[name] for name in self.axes}))
         return found
 
 
@@ -242,7 +242,7 @@ def read_study(path: Path | str) -> Study:
         how_to_read=" ".join(comment.split()),
     )
     for form in (study, study.quick()):
-        loads = {stage.load for run in form.runs() for stage in run.stages}
+        loads = {stage.load for run in form.trainings() for stage in run.stages}
         if study.options.loaders and loads == {"memory"}:
             raise UsageError(
                 f"loaders in [study] of {path} needs a load of cache or files in [train], got memory; add one"

@@ -32,7 +32,7 @@ CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cac
 
 def jobs(study: Study) -> list[dict[str, Any]]:
     """Return what is measured: a loop, joblib's threads and PyTorch's loader for each way in which runs load."""
-    configs = [run.stages[0] for run in study.runs() if run.stages[0].load != "memory"]
+    configs = [run.stages[0] for run in study.trainings() if run.stages[0].load != "memory"]
     conditions = {tuple(getattr(config, name) for name in CONDITIONS): config.threads for config in configs}
     return [
         {"way": way, "count": count, "config": dict(zip(CONDITIONS, values, strict=True))}

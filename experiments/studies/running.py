@@ -20,7 +20,7 @@ from ..sampling.child import clean_environment, measure_in_process, sample_envir
 from ..subjects.models import check_threads, parse_model
 from ..tables.progress import ProgressBar
 from ..training.dataset import check_there
-from .configuration import Run, Study
+from .configuration import Study, Training
 from .loaders import COMMAND as LOADERS_COMMAND
 from .loaders import jobs as loading_jobs
 from .one_run import COMMAND
@@ -35,29 +35,29 @@ class StudyResults:
     Attributes
     ----------
     study : Study
-    found : list of (Run, TrainingRow or TrainingFailureRow)
+    found : list of (Training, TrainingRow or TrainingFailureRow)
     environment_id : str
     loading : list of LoadingRow or LoadingFailureRow
         Where the study asks for them.
     """
 
     study: Study
-    found: Sequence[tuple[Run, TrainingRow | TrainingFailureRow]]
+    found: Sequence[tuple[Training, TrainingRow | TrainingFailureRow]]
     environment_id: str
     loading: Sequence[LoadingRow | LoadingFailureRow] = ()
 
-    def done(self) -> list[tuple[Run, TrainingRow]]:
+    def done(self) -> list[tuple[Training, TrainingRow]]:
         """Runs that were trained to their end."""
         return [(run, row) for run, row in self.found if isinstance(row, TrainingRow)]
 
-    def failed(self) -> list[tuple[Run, TrainingFailureRow]]:
+    def failed(self) -> list[tuple[Training, TrainingFailureRow]]:
         """Runs that were not."""
         return [(run, row) for run, row in self.found if isinstance(row, TrainingFailureRow)]
 
 
 def obstacles(study: Study) -> list[str]:
     """Return what keeps this machine from running a study: cores, GPUs, data, a sentence each."""
-    configs = [stage for run in study.runs() for stage in run.stages]
+    configs = [stage for run in study.trainings() for stage in run.stages]
     counts = sorted({config.threads for config in configs})
     checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
     if any(parse_model(config.model).model.device == "gpu" for config in configs):
@@ -74,7 +74,7 @@ def expected(study: Study) -> dict[str, Any]:
         "obstacles": obstacles(study),
         "runs": [
             {"label": run.label, "seed": run.seed, "epochs": [stage.epochs for stage in run.stages]}
-            for run in study.runs()
+            for run in study.trainings()
         ],
     }
 
@@ -117,9 +117,9 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
 
 def _trainings(
     study: Study, out: Path, writer: ResultsWriter, report: Callable[[str], None]
-) -> Iterator[tuple[Run, TrainingRow | TrainingFailureRow]]:
+) -> Iterator[tuple[Training, TrainingRow | TrainingFailureRow]]:
     done = {row.run_id: row for row in writer.results.of(TrainingRow)}
-    runs = study.runs()
+    runs = study.trainings()
     with ProgressBar(len(runs), "study", lines=False) as bar:
         for number, run in enumerate(runs):
             row: TrainingRow | TrainingFailureRow | None = done.get(run.run_id)
@@ -132,7 +132,7 @@ def _trainings(
             yield run, row
 
 
-def _train(run: Run, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
+def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
     folder.mkdir(parents=True, exist_ok=True)
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
     answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)

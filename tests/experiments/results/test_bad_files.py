@@ -149,7 +149,7 @@ FILES = {
         {"format_version": 1, "histories": [HISTORY]},
         lambda path: PerformanceModels.load(path).table(),
     ),
-    "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().runs()),
+    "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
 }
 

@@ -141,7 +141,7 @@ def result(digest):
 def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
     study = read_study(file)
-    runs = [run for run in study.runs() if run.axes["batch"] == 32]
+    runs = [run for run in study.trainings() if run.axes["batch"] == 32]
     results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
@@ -253,7 +253,7 @@ def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     names its runs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     study = read_study(given_or_shipped(name))
-    assert len(study.how_to_read) > 100 and len(study.quick().runs()) < len(study.runs())
+    assert len(study.how_to_read) > 100 and len(study.quick().trainings()) < len(study.trainings())
     if any(model.startswith("gpu_") for model in study.axes.get("model", ())):
         assert main(["run", name, "--quick", "--dry-run"]) == 0
         assert "model gpu_taskiter" in capsys.readouterr().out
