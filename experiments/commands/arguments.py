@@ -24,7 +24,6 @@ def add_plan_options(
     *,
     network: str | None = "cifar10_cnn",
     network_group: Any = None,
-    phase: str = "train",
     leave_out: tuple[str, ...] = (),
     axes: bool = False,
     networks: bool = False,
@@ -38,8 +37,6 @@ def add_plan_options(
         Default; None: the command needs no network.
     network_group : group of arguments, optional
         Mutually exclusive group that `--network` joins.
-    phase : {"train", "forward"}
-        "forward" leaves out options that have an effect in training only.
     leave_out : tuple of str
         Fields that the command sets itself.
     axes : bool
@@ -52,7 +49,6 @@ def add_plan_options(
     """
     from ...cython_src.lowering.lower import BATCH_OF_TOKENS
     from ...cython_src.lowering.options import PlanOptions, format_value
-    from ...cython_src.records import fields
 
     group = network_group or parser
     if axes:
@@ -71,11 +67,10 @@ def add_plan_options(
             else "a network instead; the options of plans are for it"
         )
         group.add_argument("--network", default=network, metavar="N", help=said)
-    unused = [field.name for field in fields(PlanOptions) if field.only_in not in ("", phase)]
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.
     batch = defaults.pop("batch", PlanOptions().batch)
     said = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
-    add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, said=said, **defaults)
+    add_fields(parser, PlanOptions, leave_out=leave_out, axes=axes, said=said, **defaults)
     parser.set_defaults(batch_of_images=batch)
 
 

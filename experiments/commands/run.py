@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -133,7 +132,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
                 return undecided(read_results(out_dir))
 
             with ResultsWriter(out_dir, Names) as writer:
-                blocks = next_blocks(configuration, writer.results, still_open, set(), sys.stderr)
+                blocks = next_blocks(configuration, writer.results, still_open, set())
             print(f"sbatch {engine.write_script(blocks)}/batch.sh" if blocks else "nothing is missing")
             return 0
         try:

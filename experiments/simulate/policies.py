@@ -135,7 +135,7 @@ def simulate(
     seed : int
         Of the choice among idle workers and victims; the same seed gives the same result.
     run_lengths : (int, int), optional
-        Iterations of the short and of the long run.
+        Iterations of the short and of the long run, from 1 on.
     keep_schedule : bool
         Return where and when each block ran.
 
@@ -151,8 +151,6 @@ def simulate(
     if not 1 <= threads <= MAX_CORES:
         raise UsageError(f"threads must be in [1, {MAX_CORES}], got {threads}")
     short, long = run_lengths or RUN_LENGTHS[spec.barrier]
-    if not 1 <= short < long:
-        raise UsageError(f"run_lengths must be two numbers from 1 on, the short one first, got {short}, {long}")
     if spec.model.max_threads == 1:
         threads = 1
     seconds, share = subject.on(machine)

@@ -111,11 +111,9 @@ def _load_with_torch(data: Dataset, order: np.ndarray, count: int) -> float:
     # Workers are forked before any thread of ours runs: the usual way, and the quickest to start.
     loader = DataLoader(_Images(data, order), batch_size=order.shape[1], num_workers=count)
     start = time.perf_counter()
-    found = sum(len(labels) for _, labels in loader)
-    seconds = time.perf_counter() - start
-    if found != order.size:
-        raise AssertionError(f"PyTorch's loader gave {found} of {order.size} images")
-    return seconds
+    for _ in loader:
+        pass
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Training studies: their files, runs, resumption, tables and figures."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
-from forktask.experiments.results.grids import given_or_shipped, shipped
+from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
 from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
 from forktask.experiments.studies import figures, loaders, running, tables
 from forktask.experiments.studies.configuration import read_study
@@ -61,6 +62,7 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
         return train(run, folder, *arguments)
 
     monkeypatch.setattr(running, "_train", interrupted)
+    monkeypatch.setattr(sys, "argv", ["forktask", "run", str(file)])
     assert main(["run", str(file), "--out", str(out)]) == 130
     assert f"forktask run {file} --out {out}" in capsys.readouterr().err
     before = (out / SAMPLES).read_text()
@@ -225,6 +227,25 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     assert not again["loaders"] and {"loop, 1: no loop", "joblib, 1: no joblib"} <= {
         row["message"] for row in again["failures"]
     }
+
+
+def test_a_file_says_what_it_is(tmp_path, capsys):
+    """Check that `run` knows sweeps and studies by their grids, refuses files with none or both, and options of the
+    other kind."""
+    path = tmp_path / "own.toml"
+    for text, kind in (("[grid]\nbatch = 8\n", "sweep"), ("[train]\nbatch = 8\nthreads = 1\n", "study")):
+        path.write_text(text)
+        assert kind_of(path) == kind and main(["run", str(path), "--dry-run", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert ("configurations" in found) == (kind == "sweep") and ("runs" in found) == (kind == "study")
+    assert main(["run", str(path), "--oversubscribe"]) == 2 and "is for sweeps" in capsys.readouterr().err
+    for text, said in (
+        ("[measure]\nrepeats = 1\n", "[grid], of a sweep, or [train], of a study, got none"),
+        ("[grid]\nbatch = 8\n[train]\nbatch = 8\n", "'train'"),
+        ("[tran]\nbatch = 8\n", "did you mean 'train'"),
+    ):
+        path.write_text(text)
+        assert main(["run", str(path)]) == 2 and said in capsys.readouterr().err
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
