@@ -79,8 +79,6 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     out = folder_of(arguments)
     again = command_line(out)
 
-    if study.left_out:
-        say(study.left_out)
     try:
         results = run_study(study, Path(out), again, progress_printer(arguments))
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from ..results.rows import make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
-from ..tables.progress import ProgressBar
+from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
 from .configuration import Study, Training
 from .loaders import COMMAND as LOADERS_COMMAND
@@ -107,6 +107,8 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
     """
     for text in obstacles(study):
         raise UsageError(text)
+    if study.left_out:
+        say(study.left_out)
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     with ResultsWriter(out) as writer:
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
