@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def read_grid(path: Path | str, *kinds: str) -> tuple[dict[str, Any], str]:
         wanted = " or ".join(f"[{grid}], of a {kind}," for grid, kind in grids.items())
         raise UsageError(f"{path} must have a table {wanted} got none; write it, and keys below, such as batch = 16")
     return values, comment
+
+
+def small_form(title: str, how_to_read: str, changed: Mapping[str, tuple[Sequence, Sequence]], *more: str) -> dict:
+    """Return the fields by which a small form says what it has in place of what: title, how_to_read and left_out.
+
+    `changed`: key of the grid -> its values before and now; `more`: what else is small.
+    """
+    said = [
+        f"{name} {', '.join(map(str, now))} in place of {', '.join(map(str, before))}"
+        for name, (before, now) in changed.items()
+        if before != now
+    ]
+    left_out = f"Small form (--quick), a check that it works: {'; '.join([*said, *more]) or 'the same values'}."
+    return {"title": f"{title}, small form", "how_to_read": f"{left_out} {how_to_read}".strip(), "left_out": left_out}
 
 
 def check_table(table: Any, where: str) -> None:

@@ -41,7 +41,7 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import check_keys
 from ...cython_src.records import Record, about, fields
 from ..results.folder import short_id
-from ..results.grids import check_table, read_grid, values_of
+from ..results.grids import check_table, read_grid, small_form, values_of
 from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
@@ -135,22 +135,14 @@ class Study:
         Its title says that it is small, and the head of `how_to_read` what was put in place of what.
         """
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
-        changed = [
-            f"{name} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
-            for name, after in self.quick_values.items()
-            if (before := self.train.get(name, ("the default",))) != after
-        ]
-        if stages != self.stages:
-            epochs = ", ".join(str(stage["epochs"]) for stage in self.stages if "epochs" in stage)
-            changed.append(f"1 epoch of each stage in place of {epochs}")
-        left_out = f"Small form (--quick), a check that it works: {'; '.join(changed) or 'the same values'}."
+        changed = {name: (self.train.get(name, ("the default",)), now) for name, now in self.quick_values.items()}
+        epochs = ", ".join(str(stage["epochs"]) for stage in self.stages if "epochs" in stage)
+        more = [f"1 epoch of each stage in place of {epochs}"] if stages != self.stages else []
         return replace(
             self,
-            title=f"{self.title}, small form",
+            **small_form(self.title, self.how_to_read, changed, *more),
             train={**self.train, **self.quick_values},
             stages=stages,
-            how_to_read=f"{left_out} {self.how_to_read}".strip(),
-            left_out=left_out,
         )
 
     def on(self, device: str | None) -> Study:

@@ -18,6 +18,7 @@ from ..results.rows import make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
+from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
 from .configuration import Study, Training
@@ -83,7 +84,9 @@ def expected_text(found: Mapping[str, Any]) -> str:
     """Format the result of `expected` for a terminal."""
     lines = [found["title"], "", *([found["how_to_read"], ""] if found["how_to_read"] else [])]
     for run in found["runs"]:
-        lines.append(f"{run['label']}, seed {run['seed']}, {' + '.join(map(str, run['epochs']))} epochs")
+        first, *later = run["epochs"]
+        epochs = f"{' + '.join(map(str, run['epochs']))} epochs" if later else plural(first, "epoch")
+        lines.append(f"{run['label']}, seed {run['seed']}, {epochs}")
     return "\n".join([*lines, *(f"\ncannot run: {text}" for text in found["obstacles"])])
 
 

@@ -42,7 +42,7 @@ from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
 from ..results.folder import short_id
-from ..results.grids import TABLES, check_table, read_grid, values_of
+from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
 from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
@@ -411,17 +411,10 @@ class Configuration:
         kept = grid.batch if swept == ["batch"] else grid.batch[:QUICK_BATCHES]
         batches = tuple(dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(kept)))
         small = replace(grid, batch=batches, threads=(max(grid.threads),))
-        changed = [
-            f"{axis} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
-            for axis in ("batch", "threads")
-            if (before := getattr(grid, axis)) != (after := getattr(small, axis))
-        ]
-        left_out = f"Small form (--quick), a check that it works: {'; '.join([*changed, 'one short repetition'])}."
+        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "threads")}
         return replace(
             self,
-            title=f"{self.title}, small form",
-            how_to_read=f"{left_out} {self.how_to_read}".strip(),
-            left_out=left_out,
+            **small_form(self.title, self.how_to_read, changed, "one short repetition"),
             grid=small,
             measure=self.measure.with_changes(
                 repeats=1,
