@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
@@ -109,7 +110,6 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
 
 def _measure_on(configuration, arguments: Namespace) -> int:
     from ..cluster.client import Names, measure_on, next_blocks
-    from ..cluster.engines import engine_on
     from ..results.folder import ResultsWriter, read_results
     from ..scaling.questions import undecided
     from ..sweep.comparison import judge
@@ -123,7 +123,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         configuration = configuration.quick()
     out_dir = folder_of(arguments)
     again = command_line(out_dir)
-    with engine_on(arguments.on, configuration, out_dir, again, wait=not arguments.detach, say=say) as engine:
+    with _engine(configuration, out_dir, again, arguments) as engine:
         if arguments.script:
 
             def still_open() -> set[str] | None:
@@ -151,6 +151,20 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         say(f"some blocks were lost. To give them out again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)
+
+
+def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> AbstractContextManager:
+    """Return the engine that `--on` names, as a context manager."""
+    kind, _, address = arguments.on.partition(":")
+    if arguments.on == "slurm":
+        from ..cluster.slurm import SlurmEngine
+
+        return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach, say=say))
+    if kind == "dask" and address:
+        from ..cluster.dask_engine import DaskEngine
+
+        return DaskEngine(address, configuration, again)
+    raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
 
 
 def _keep_machine(measured: str, out_dir: str) -> None:
