@@ -21,7 +21,7 @@ from ..sweep.blocks import missing_blocks
 from ..sweep.configuration import Block, from_dict
 from ..sweep.sweep import Sweep
 from ..tables.progress import say
-from .slurm import BEGUN, JOB_ID, Task, job_id_of, name_of, read_job
+from .slurm import BEGUN, JOB_ID, ArrayTask, job_id_of, name_of, read_job
 
 
 def run_task(folder: Path, index: int, start: int) -> None:
@@ -40,7 +40,7 @@ def run_task(folder: Path, index: int, start: int) -> None:
         What this node cannot do; a folder that cannot be written.
     """
     job, own = read_job(folder), folder / f"{index}.{start}"
-    task = Task(folder, index, job.tasks[index])
+    task = ArrayTask(folder, index, job.tasks[index])
     earlier = [read_results(path, "samples") for path in task.folders() if path != own]
     ending = []
     signal.signal(signal.SIGUSR1, lambda *_: ending.append(True))

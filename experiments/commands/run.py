@@ -159,7 +159,7 @@ def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> Ab
     if arguments.on == "slurm":
         from ..cluster.slurm import SlurmEngine
 
-        return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach, say=say))
+        return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach))
     if kind == "dask" and address:
         from ..cluster.dask_engine import DaskEngine
 
