@@ -32,7 +32,7 @@ class ProgressBar:
     Parameters
     ----------
     total : float
-        Amount of work, in any unit.
+        Amount of work, in any unit; 0: not known, and no bar is drawn.
     label : str
     stream : text file, optional
         Default: standard error, so that tables and JSON on standard output stay clean.
@@ -58,7 +58,7 @@ class ProgressBar:
         now = time.monotonic()
         if not self.visible and not (self._lines and now - self._said >= self.LINE_S):
             return
-        fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 1.0
+        fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 0.0
         elapsed = now - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
@@ -67,13 +67,8 @@ class ProgressBar:
             self._said = now
             return
         filled = round(fraction * self.WIDTH)
-        parts = [
-            self.label,
-            "[" + "#" * filled + "." * (self.WIDTH - filled) + "]",
-            f"{100 * fraction:3.0f} %",
-            left,
-            note,
-        ]
+        drawn = f"[{'#' * filled}{'.' * (self.WIDTH - filled)}] {100 * fraction:3.0f} %" if self.total else ""
+        parts = [self.label, drawn, left, note]
         line = " ".join(part for part in parts if part)
         self.stream.write("\r" + line.ljust(self._length))
         self.stream.flush()
