@@ -19,7 +19,7 @@ FOLDERS = (
 KERNEL_MODULES: tuple[str, ...] = (
     *(f"{folder}.{module}" for folder in FOLDERS for module in (folder, "regions")),
     "bench.bench",
-    *("convolution.channels_convolution", "convolution.channels_weight_gradient", "convolution.regions"),
+    *("convolution.channels_convolution", "convolution.regions"),
     *("convolution.lanes_convolution", "convolution.lanes_regions"),
 )
 
