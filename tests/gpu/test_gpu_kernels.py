@@ -95,6 +95,8 @@ def test_what_has_no_cuda_form_is_refused():
         gpu_launches.launches_of("test_hash", {}, bounds)
     with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
         gpu_launches.launches_of("conv_forward", {}, bounds, convolution="winograd")
+    with pytest.raises(UsageError, match="algorithm 'pad' of kernel 'conv_forward' has no CUDA form"):
+        gpu_launches.launches_of("conv_forward", {"algorithm": 3}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
         gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
     with pytest.raises(UsageError, match="'memory' of Task Bench"):
