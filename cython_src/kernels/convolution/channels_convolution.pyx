@@ -6,8 +6,8 @@ Forward pass and data gradient are one loop: an output pixel is a sum over taps 
 rows of packed weights. With a stride the outputs of the data gradient fall into stride x stride phases that meet taps
 of their own; in each, one output to the next moves by one pixel of the gradient.
 
-All passes and algorithms (direct, Winograd) stand in one file: they share maps, tasks and the division of scratch memory
-in channels_sizes.pxd. convolve() chooses between the algorithms, and both work on the same task.
+All passes and algorithms (direct, Winograd) stand in one file: they share maps, tasks and the division of scratch
+memory in channels_sizes.pxd. convolve() chooses between the algorithms, and both work on the same task.
 """
 
 from libc.string cimport memcpy, memmove, memset
