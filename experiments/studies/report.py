@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError
 from ..report.columns import USABLE
@@ -179,17 +180,15 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
         folder.mkdir(exist_ok=True)
         write_table(out / "epochs.csv", epoch_table(results))
         write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
-        for name, draw in FIGURES.items():
+        for name in FIGURES:
             for column, stem in (("single", f"{name}-single"), ("double", name)):
-                with matplotlib.rc_context(style_parameters()):
-                    found = draw(results, column)
-                    if found is None:
-                        break
-                    figure, caption = finish(found[0]), found[1]
+                if (found := drawn_figure(results, name, column)) is None:
+                    break
                 for kind in FORMATS:
-                    save(figure, folder / f"{stem}.{kind}")
+                    save(found[0], folder / f"{stem}.{kind}")
             if found is None:
                 continue
+            caption = found[1]
             method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
             write_atomically(folder / f"{name}.txt", "\n\n".join([caption, "\n".join(method)]) + "\n")
             drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
@@ -198,6 +197,13 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
     write_atomically(out / "report.html", render_html(report, drawn))
     write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+
+
+def drawn_figure(results: StudyResults, name: str, column: str) -> tuple[Figure, str] | None:
+    """Return one of `FIGURES` and its caption; None where the study has nothing for it."""
+    with matplotlib.rc_context(style_parameters()):
+        found = FIGURES[name](results, column)
+        return None if found is None else (finish(found[0]), found[1])
 
 
 def as_json(results: StudyResults) -> dict[str, Any]:
