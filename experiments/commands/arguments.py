@@ -8,6 +8,7 @@ import json
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from ...cython_src.typed_text import parse_real, parse_whole
@@ -358,6 +359,17 @@ def add_check(parser: ArgumentParser) -> None:
 
     others = tuple(field.name for field in fields(Measure) if field.name != "check")
     add_fields(parser, Measure, leave_out=others, check=True)
+
+
+def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> None:
+    """Add `--out`; `folder_of` reads it."""
+    parser.add_argument("--out", metavar="DIR", help=f"{text}; default: {kind}/<date and time>")
+    parser.set_defaults(kind_of_folder=kind)
+
+
+def folder_of(arguments: Namespace) -> str:
+    """Return the results folder that was asked for."""
+    return arguments.out or f"{arguments.kind_of_folder}/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
 
 
 def add_json(parser: ArgumentParser, what: str = "") -> None:

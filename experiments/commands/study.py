@@ -6,10 +6,9 @@ import json
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 from pathlib import Path
 
-from .arguments import add_device_of_file, add_json
+from .arguments import add_device_of_file, add_json, add_out, folder_of
 
 HELP = "run a training study described in a TOML file"
 DESCRIPTION = (
@@ -27,9 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
     add_device_of_file(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the runs")
-    parser.add_argument(
-        "--out", metavar="DIR", help="results folder, new or of the same study; default: studies/<date and time>"
-    )
+    add_out(parser, "studies", "results folder, new or of the same study")
     parser.add_argument("--quick", action="store_true", help="small sizes and few epochs: a check that it works")
     add_json(parser, "the tables")
 
@@ -52,7 +49,7 @@ def call(arguments: Namespace) -> int:
         for text in obstacles(study):
             print(f"\ncannot run: {text}")
         return 0
-    out = Path(arguments.out or f"studies/{datetime.now().strftime('%Y%m%d-%H%M%S')}")
+    out = Path(folder_of(arguments))
 
     def report(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)

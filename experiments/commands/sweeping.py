@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 
-from .arguments import add_json, show
+from .arguments import add_json, add_out, folder_of, show
 
 
 def add_output(parser: ArgumentParser) -> None:
     """Add `--out`, `--json` and `--quick`."""
-    parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
+    add_out(parser, "results")
     add_json(parser, "the summary")
     parser.add_argument(
         "--trace",
@@ -41,11 +40,6 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     command = command_line(out_dir)
     compared = measure_comparison(configuration, out_dir, command, quick=arguments.quick, trace=arguments.trace)
     return report_on(compared, configuration, out_dir, arguments)
-
-
-def folder_of(arguments: Namespace) -> str:
-    """Return the results folder that was asked for."""
-    return arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
 
 
 def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:

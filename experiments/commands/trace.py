@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 
 from .arguments import (
     add_check,
     add_device,
     add_json,
     add_models,
+    add_out,
     add_plan_options,
+    folder_of,
     models,
     number_from,
     plan_options,
@@ -56,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
-    parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
+    add_out(parser, "traces")
     add_json(parser, "folder and losses")
 
 
@@ -82,7 +83,7 @@ def call(arguments: Namespace) -> int:
         oversubscribe=arguments.oversubscribe,
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
-    folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    folder = folder_of(arguments)
     length = {"iterations": arguments.iterations, "shown": arguments.show}
     compared = measure_comparison(configuration, folder, command_line(folder), trace=True, **length)
     if not compared.usable:
