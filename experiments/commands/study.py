@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -61,6 +60,6 @@ def call(arguments: Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nstopped; go on with: forktask study {arguments.file} --out {out}", file=sys.stderr)
         raise
-    text = write_study_report(results, out, shlex.join(["forktask", *sys.argv[1:]]))
+    text = write_study_report(results, out)
     print(json.dumps(as_json(results), indent=1) if arguments.json else text)
     return 1 if results.failed() or agreement(results)[1] else 0

@@ -131,9 +131,7 @@ def measure_metg(
     return table
 
 
-def _start(
-    writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int, command: str
-) -> None:
+def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int, command: str) -> None:
     """Write the run row; continue the folder's run if it was measured in the same way."""
     environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, cores)))
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}

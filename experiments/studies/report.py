@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ..report.columns import USABLE
-from ..report.figures.style import FORMATS, finish, save, style_parameters
+from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
@@ -67,7 +66,7 @@ LOADING_SAID = (
 )
 
 
-def build(results: StudyResults, command: str) -> Report:
+def build(results: StudyResults) -> Report:
     """Return the report of a study."""
     sentences, wrong = agreement(results)
     study = results.study
@@ -94,10 +93,10 @@ def build(results: StudyResults, command: str) -> Report:
     ]
     facts = {
         "title": study.title,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
+        "created": results.run.created,
+        "command": results.run.command,
         "data": "",
-        "environment_id": results.environment_id,
+        "environment_id": results.run.environment_id,
     }
     count = f"{len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(runs)
@@ -165,7 +164,7 @@ def _reached_sentences(results: StudyResults, runs: list[dict[str, Any]]) -> lis
     return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 
 
-def write_study_report(results: StudyResults, out: Path, command: str) -> str:
+def write_study_report(results: StudyResults, out: Path) -> str:
     """Write epochs.csv, runs.csv, the figures and report.html; return the report's text.
 
     Raises
@@ -173,7 +172,7 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
     UsageError
         The folder cannot be written.
     """
-    report = build(results, command)
+    report = build(results)
     drawn = []
     try:
         folder = out / "figures"
@@ -188,22 +187,48 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
                     save(found[0], folder / f"{stem}.{kind}")
             if found is None:
                 continue
-            caption = found[1]
-            method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
-            write_atomically(folder / f"{name}.txt", "\n\n".join([caption, "\n".join(method)]) + "\n")
-            drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
+            write_atomically(folder / f"{name}.txt", _caption_file(results, report, found[1]))
+            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+            drawn.append(DrawnFigure("study", name, svg, found[1]))
+        write_atomically(out / "report.html", render_html(report, drawn))
+        write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
-    write_atomically(out / "report.html", render_html(report, drawn))
-    write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 
-def drawn_figure(results: StudyResults, name: str, column: str) -> tuple[Figure, str] | None:
+def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
+    """Return the text beside a figure: its caption, and how its numbers came about."""
+    method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
+    return "\n\n".join([caption, "\n".join(method)]) + "\n"
+
+
+def drawn_figure(results: StudyResults, name: str, column: str, title: bool = True) -> tuple[Figure, str] | None:
     """Return one of `FIGURES` and its caption; None where the study has nothing for it."""
     with matplotlib.rc_context(style_parameters()):
         found = FIGURES[name](results, column)
-        return None if found is None else (finish(found[0]), found[1])
+        return None if found is None else (finish(found[0], title), found[1])
+
+
+def draw_study(
+    results: StudyResults, folder: Path, figure: str, *, column: str, kind: str, out: str | None, title: bool
+) -> Path:
+    """Draw one figure, with its caption beside it, and return its path; arguments as for `report.files.draw_folder`.
+
+    Raises
+    ------
+    UsageError
+        An unknown figure or format, a study that has nothing for it, or a file that cannot be written.
+    """
+    check_choice("the figure", figure, FIGURES)
+    check_choice("the column", column, COLUMN_WIDTH_IN)
+    check_choice("--format", kind, FORMATS)
+    found = drawn_figure(results, figure, column, title)
+    if found is None:
+        raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask study --help`")
+    path = Path(out) if out else folder / "figures" / f"{figure}{'-single' * (column == 'single')}.{kind}"
+    save_asked(found[0], path, _caption_file(results, build(results), found[1]))
+    return path
 
 
 def as_json(results: StudyResults) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ...cython_src.gpu import device as gpu_device
 from ..machine.environment import described_environment
 from ..machine.topology import available_cpus
 from ..results.folder import Results, ResultsWriter, new_run, read_results
-from ..results.rows import make_row
+from ..results.rows import RunRow, make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
@@ -38,14 +38,15 @@ class StudyResults:
     ----------
     study : Study
     found : list of (Run, TrainingRow or TrainingFailureRow)
-    environment_id : str
+    run : RunRow
+        The latest of the folder.
     loading : list of LoadingRow or LoadingFailureRow
         Where the study asks for them.
     """
 
     study: Study
     found: Sequence[tuple[Run, TrainingRow | TrainingFailureRow]]
-    environment_id: str
+    run: RunRow
     loading: Sequence[LoadingRow | LoadingFailureRow] = ()
 
     def done(self) -> list[tuple[Run, TrainingRow]]:
@@ -114,7 +115,7 @@ def found_results(study: Study, results: Results) -> StudyResults:
     found = [(run, trained[run.run_id]) for run in study.runs() if run.run_id in trained]
     loaded = [row for row in results.rows if isinstance(row, LoadingRow | LoadingFailureRow)]
     of_jobs = [[row for row in loaded if _is_of(row, job)] for job in loading_jobs(study) if study.options.loaders]
-    return StudyResults(study, found, results.run.environment_id, [rows[-1] for rows in of_jobs if rows])
+    return StudyResults(study, found, results.run, [rows[-1] for rows in of_jobs if rows])
 
 
 def _is_of(row: LoadingRow | LoadingFailureRow, job: Mapping[str, Any]) -> bool:
