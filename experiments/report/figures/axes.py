@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
 from ...analysis.study import Study
-from .style import CROSS, CROSSED, GREY, ModelStyle, marker_look
+from .style import CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
@@ -140,6 +141,11 @@ def equivalence_band(axis) -> None:
     axis.axhline(1, color=GREY, linewidth=0.7, zorder=1)
 
 
+def band_handle() -> Patch:
+    """Return the entry of a legend."""
+    return Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")
+
+
 def ratio_axis(axis, values: np.ndarray) -> None:
     values = values[np.isfinite(values)]
     low = min([0.97, *values]) / 1.015
@@ -193,24 +199,23 @@ def ratio_panel(
     draw_across(axis, lines, "ratio", styles)
     part = pd.concat([part, lines])
     if not len(part):
-        axis.text(
-            0.5,
-            0.5,
-            "no task model and fork-join form\nwere measured together",
-            ha="center",
-            va="center",
-            transform=axis.transAxes,
-            fontsize=7,
-            color=GREY,
-        )
+        say_why_empty(axis, "no task model and fork-join form\nwere measured together")
     ratio_axis(axis, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    axis.set_ylabel("time / better fork-join")
+    panel_title(axis, "below 1: faster")
     return len(part) > 0
+
+
+def say_why_empty(axis, reason: str) -> None:
+    """Write why a panel shows nothing."""
+    axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, fontsize=7, color=GREY)
 
 
 def speedup_limits(points, highest: float) -> tuple[float, float]:
     """Return limits of a speedup axis: 1, all medians, and intervals as far as a factor of two beyond them; never below
     `SLOWEST_SPEEDUP`."""
-    low, high = min([1.0, *points["speedup"]]), max([highest, *points["speedup"]])
+    known = points["speedup"].dropna()
+    low, high = min([1.0, *known]), max([highest, *known])
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
     return max(low / 1.15, SLOWEST_SPEEDUP), high * 1.12

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import BARRIERS, effect_table, factorial_table
 from ...analysis.study import Study
 from ..words import blocks_text
-from .axes import equivalence_band, ratio_axis, series
+from .axes import band_handle, equivalence_band, ratio_axis, series
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
@@ -62,7 +61,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
     parts.set_ylabel("time after / before")
     panel_title(parts, "attribution")
-    handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    handles.append(band_handle())
     add_legend(figure, column, handles)
     header(
         figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column

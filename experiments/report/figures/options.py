@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import GRANULARITY, axis_label, model_rank
@@ -12,7 +11,7 @@ from ...analysis.speeds import PER, axis_table
 from ...analysis.study import Study
 from ...tables.numbers import plural
 from ..words import blocks_text
-from .axes import equivalence_band, ratio_axis, series
+from .axes import band_handle, equivalence_band, ratio_axis, series
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -64,7 +63,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         panel.set_xlim(-0.5, len(groups) - 0.5)
         panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))
-    handles = [*model_handles(styles, models, line=False), Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")]
+    handles = [*model_handles(styles, models, line=False), band_handle()]
     add_legend(figure, column, handles)
     swept = f"along {' and '.join(map(axis_label, axes))}"
     header(figure, study, [study.problem_name(plan_id), swept, blocks_text(study.plans[plan_id])], column)
