@@ -141,6 +141,27 @@ def equivalence_band(axis) -> None:
     axis.axhline(1, color=GREY, linewidth=0.7, zorder=1)
 
 
+def rows_of_ratios(axis, label: str, **look) -> None:
+    """Make an axis of ratios along x, for rows one below the other: with the band of equivalence, without a frame."""
+    axis.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+    axis.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(label, **look)
+
+
+def mark_ratio(axis, place: float, ratio: Sequence[float], color, marker: str = "o", usable: bool = True) -> None:
+    """Draw a ratio with the ends of its interval in a row, hollow without one, crossed out where it is not usable."""
+    value, low, high = ratio
+    known = math.isfinite(low)
+    if known:
+        axis.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
+    look = {"color": color, "markerfacecolor": color if known else "white", "markersize": 3.5}
+    axis.plot([value], [place], marker, zorder=4, **look)
+    if not usable:
+        cross_out(axis, [value], [place])
+
+
 def band_handle() -> Patch:
     """Return the entry of a legend."""
     return Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")
