@@ -28,7 +28,7 @@ from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.nodes import leaves, node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, is_usable, leading_plans, main_plan, own_best_table, speed_table
+from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
 from ..analysis.study import Study
 from ..events.events import overhead_text
 from ..tables import Column, Table
@@ -116,9 +116,7 @@ def with_usable(study: Study, table: Table) -> Table:
     """Return a table of points with a column, and an entry of each row, that says which may be used."""
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return table
-    points = [(row["plan_id"], row["model"], row["threads"]) for row in table.rows]
-    usable = [point not in study.turns or is_usable(study, point) for point in points]
-    rows = [{"usable": known, **row} for row, known in zip(table.rows, usable, strict=True)]
+    rows = [{"usable": row_is_usable(study, row), **row} for row in table.rows]
     return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
 
 

@@ -7,11 +7,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from ...analysis.roofline import floors_by_phase, memory_share
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from ..words import axes_text
 from .heading import header
 from .roofline import BOUND_COLORS
-from .style import add_legend, new_figure, panel_title
+from .style import UNUSABLE, add_legend, new_figure, panel_title
 
 NAMED = 3  # in the caption
 RANK, ONE_FOR = 3.5, "study"
@@ -61,7 +62,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             if both:
                 own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
                 phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [_label(study, each) for each in plans]
+    labels = [_label(study, each) + UNUSABLE * (not is_usable(study, (each, "serial", 1))) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)

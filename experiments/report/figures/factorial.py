@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import BARRIERS, effect_table, factorial_table
+from ...analysis.speeds import row_is_usable
 from ...analysis.study import Study
 from ..words import blocks_text
 from .axes import band_handle, equivalence_band, ratio_axis, series
@@ -38,7 +39,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         own = cells[(cells["creation"] == creation) & (cells["placement"] == placement)]
         style = ModelStyle(COLORS[number], "os^"[number], LINES[number])
         x = np.arange(len(own)) + 0.08 * (number - 1)
-        series(times, x, own["median_s"] * 1e3, own["low_s"] * 1e3, own["high_s"] * 1e3, style, "", band=False)
+        columns = (1e3 * own[name] for name in ("median_s", "low_s", "high_s"))
+        usable = [row_is_usable(study, row) for row in own.to_dict("records")]
+        series(times, x, *columns, style, "", band=False, usable=usable)
         handles.append(
             Line2D(
                 [], [], color=style.color, marker=style.marker, linestyle=style.line, label=f"{creation}, {placement}"

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import GRANULARITY, axis_label, model_rank
-from ...analysis.speeds import PER, axis_table
+from ...analysis.speeds import PER, axis_table, row_is_usable
 from ...analysis.study import Study
 from ...tables.numbers import plural
 from ..words import blocks_text
@@ -55,7 +55,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             for x, group in enumerate(groups):
                 if group in points:
                     columns = [[points[group][f"ratio{end}"]] for end in ("", "_low", "_high")]
-                    series(panel, [x + aside], *columns, styles[model], "", band=False)
+                    look = {"band": False, "usable": [row_is_usable(study, points[group])]}
+                    series(panel, [x + aside], *columns, styles[model], "", **look)
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
         ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())

@@ -188,7 +188,7 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
 
 
 def test_the_graph_of_a_network_is_run_with_its_durations(capsys, tmp_path, monkeypatch):
-    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work; its folder has a date."""
+    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work; a folder by date."""
     monkeypatch.chdir(tmp_path)
     assert (
         main(
