@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from ..report.figures.axes import cross_out, with_gaps
 from ..report.figures.style import COLORS, LINES, UNUSABLE, add_legend, new_figure, panel_title
 from ..subjects.memory import parse_bytes
+from ..tables.numbers import plural
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
@@ -149,8 +150,8 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     return figure, said + note
 
 
-def _bar_name(row: Mapping[str, Any], said: Mapping[str, str]) -> str:
-    return said[row["label"]] + " *" * (row["phases_timed"] == BUSY) + UNUSABLE * (not row["usable"])
+def _bar_name(row: Mapping[str, Any], name: str) -> str:
+    return name + UNUSABLE * (not row["usable"])
 
 
 def phases(results: Any, column: str) -> tuple[Figure, str] | None:
@@ -169,7 +170,9 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
     said = _legend_labels(results)
-    axis.set_yticks(range(len(table)), [_bar_name(row, said) for row in table])
+    axis.set_yticks(
+        range(len(table)), [_bar_name(row, said[row["label"]] + " *" * (row["phases_timed"] == BUSY)) for row in table]
+    )
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
     add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
@@ -187,11 +190,12 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
         return None
     said = _legend_labels(results)
     bars = [
-        (said[row["label"]], row["samples_per_s"], row["peak_bytes"], 0.0, stages[row["label"]].load) for row in runs
+        (_bar_name(row, said[row["label"]]), row["samples_per_s"], row["peak_bytes"], 0.0, stages[row["label"]].load)
+        for row in runs
     ]
     for row in alone:
         name = f"alone, {row['load']}: {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
-        bars.append((name, row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
+        bars.append((_bar_name(row, name), row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
     kinds = list(dict.fromkeys(kind for *_, kind in bars))
     colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
     figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))
@@ -222,6 +226,18 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
         f"{results.study.title}: images a second of training, or of loading alone, and the most memory that was "
         f"resident in the process.{note}"
     )
+
+
+def title(results: Any) -> str:
+    """Return the line above the panels: what all runs of a study have in common."""
+    stage, axes = results.study.runs()[0].stages[0], results.study.axes
+    facts = {
+        "network": stage.network,
+        "data": stage.data,
+        "batch": f"batch {stage.batch}",
+        "threads": plural(stage.threads, "thread"),
+    }
+    return ", ".join(fact for name, fact in facts.items() if name not in axes)
 
 
 FIGURES: dict[str, Callable[[Any, str], tuple[Figure, str] | None]] = {

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ..report.columns import USABLE
+from ..report.figures.heading import write_lines
 from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
@@ -25,6 +26,7 @@ from ..tables.columns import count_column, number_column, percent_column, size_c
 from ..tables.numbers import known, percent, plural, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
+from .figures import title as title_of
 from .running import StudyResults
 from .tables import (
     PLANNED,
@@ -206,8 +208,10 @@ def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
 def drawn_figure(results: StudyResults, name: str, column: str, title: bool = True) -> tuple[Figure, str] | None:
     """Return one of `FIGURES` and its caption; None where the study has nothing for it."""
     with matplotlib.rc_context(style_parameters()):
-        found = FIGURES[name](results, column)
-        return None if found is None else (finish(found[0], title), found[1])
+        if (found := FIGURES[name](results, column)) is None:
+            return None
+        write_lines(found[0], [title_of(results)], column)
+        return finish(found[0], title), found[1]
 
 
 def draw_study(
