@@ -12,12 +12,13 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from matplotlib.figure import Figure
 
+from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.speeds import leading_plans, main_plan
 from forktask.experiments.report import figures
@@ -31,7 +32,7 @@ RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT /
 # The figures of each study: those of a network are drawn for each network, others for the plan with most samples.
 FIGURES = {
     "gpt2_ladder": ("ladder", "run_time"),
-    "gpt2_batch_subsize": ("overlay",),
+    "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),
     "checkerboard": ("options",),
     "conv_forms": ("overlay", "options"),
@@ -48,6 +49,9 @@ FIGURES = {
     "big_images": ("loading",),
 }
 LARGEST = 1_500_000  # bytes of published samples
+# What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
+# profiles; and all loops of a plan, but one.
+PARTS = ("blocks of models", "profiles of models", "profiles of serial", "loops")
 
 
 def published(results: Path = RESULTS) -> dict[str, Path]:
@@ -74,7 +78,7 @@ def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
 
 def made_smaller(name: str, folder: Path, samples: str) -> str:
     """Return samples of at most `LARGEST` bytes: as they are, else without what the figures do not need, else also with
-    numbers of five digits.
+    numbers of five or four digits.
 
     Raises
     ------
@@ -84,30 +88,34 @@ def made_smaller(name: str, folder: Path, samples: str) -> str:
     if len(samples) <= LARGEST:
         return samples
     whole = drawn_bytes(name, folder, samples)
-    tried = [without(samples, *parts) for parts in ((True, False, False), (True, True, False), (True, True, True))]
-    tried = [text for text in tried if drawn_bytes(name, folder, text) == whole]
-    for text in (*tried, *map(short_numbers, [samples, *tried])):
+    tried = [without(samples, PARTS[:count]) for count in range(1, len(PARTS) + 1)]
+    same = [samples, *(text for text in tried if drawn_bytes(name, folder, text) == whole)]
+    for text in (*same, *(short_numbers(text, digits) for digits in (5, 4) for text in same)):
         if len(text) <= LARGEST:
             return text
     raise ValueError(f"samples of {name} must fit into {LARGEST} bytes, got {len(samples)}; measure fewer plans")
 
 
-def without(samples: str, of_models: bool, of_serial: bool, loops: bool) -> str:
-    """Return samples without profiles of models, without those of the serial run, and with one loop for each plan."""
+def without(samples: str, parts: Sequence[str]) -> str:
+    """Return samples without some of `PARTS`."""
     kept = []
     for line in samples.splitlines():
         row = json.loads(line)
-        if row["kind"] == "profile" and (of_serial if row["model"] == "serial" else of_models):
+        own = "serial" if row.get("model") == "serial" else "models"
+        if row["kind"] == "profile" and f"profiles of {own}" in parts:
             continue
-        if row["kind"] == "plan" and loops:
+        if row["kind"] == "profile" and f"blocks of {own}" in parts:
+            rough = {name: [float(f"{time:.1g}") for time in times] for name, times in row["block_time_s"].items()}
+            line = json.dumps({**row, "block_time_s": rough}, separators=(",", ":"))
+        if row["kind"] == "plan" and "loops" in parts:
             line = json.dumps({**row, "loops": row["loops"][:1]}, separators=(",", ":"))
         kept.append(line + "\n")
     return "".join(kept)
 
 
-def short_numbers(samples: str) -> str:
-    """Return samples whose numbers have five digits."""
-    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
+def short_numbers(samples: str, digits: int) -> str:
+    """Return samples whose numbers have so many digits."""
+    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.{digits}g}", samples)
 
 
 def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
@@ -116,7 +124,10 @@ def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
         (Path(place) / SAMPLES).write_text(samples)
         if (folder / "machine.toml").exists():
             shutil.copy(folder / "machine.toml", place)
-        return {path.name: path.read_bytes() for path in draw(name, Path(place), Path(place))}
+        try:
+            return {path.name: path.read_bytes() for path in draw(name, Path(place), Path(place))}
+        except UsageError:
+            return {}  # a figure lacks something
 
 
 def draw(name: str, folder: Path, images: Path) -> list[Path]:
