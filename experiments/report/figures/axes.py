@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
 from ...analysis.study import Study
-from .style import CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
+from .style import COLUMN_WIDTH_IN, CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
@@ -245,20 +245,19 @@ def speedup_limits(points, highest: float) -> tuple[float, float]:
 def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
     """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others.
 
-    Of many, the fastest are named: more names would lie over what is drawn.
+    Of many, the fastest are named, and none in a single column: more names would lie over what is drawn.
     """
+    most = MOST_BELOW if axis.figure.get_figwidth() > COLUMN_WIDTH_IN["single"] else 0
     below = points[points["speedup"] < low].sort_values("speedup")
     for threads, group in below.groupby("threads"):
         named = [
             (f"{model_label(p['model'])} {p['speedup']:.2g} \u2193", styles[p["model"]].color)
             for p in group.to_dict("records")
         ]
-        if len(named) > MOST_BELOW:
-            others = len(named) - MOST_BELOW + 1
-            named = [
-                (f"{others} others, at most {group['speedup'].iloc[others - 1]:.2g} \u2193", GREY),
-                *named[others:],
-            ]
+        if len(named) > most:
+            others = len(named) - max(most - 1, 0)
+            word = "others, at most" if most else "below:"
+            named = [(f"{others} {word} {group['speedup'].iloc[others - 1]:.2g} \u2193", GREY), *named[others:]]
         for row, (text, color) in enumerate(named):
             axis.annotate(
                 text,

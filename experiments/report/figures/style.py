@@ -160,10 +160,10 @@ def new_figure(
     return figure, axes
 
 
-def panel_title(axis, text: str) -> None:
+def panel_title(axis, text: str, **look: object) -> None:
     """Write a panel's title: its letter in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
-    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal")
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", **look)
 
 
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
