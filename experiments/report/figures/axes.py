@@ -42,7 +42,7 @@ def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float)
     one = getattr(axis, f"{which}axis")
     one.set_major_locator(FixedLocator(list(ticks)))
     one.set_minor_locator(NullLocator())
-    one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}" if v >= 1 else f"{v:.3g}"))
     getattr(axis, f"set_{which}lim")(low, high)
 
 
@@ -232,14 +232,14 @@ def say_why_empty(axis, reason: str) -> None:
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, fontsize=7, color=GREY)
 
 
-def speedup_limits(points, highest: float) -> tuple[float, float]:
+def speedup_limits(points, highest: float, slowest: float) -> tuple[float, float]:
     """Return limits of a speedup axis: 1, all medians, and intervals as far as a factor of two beyond them; never below
-    `SLOWEST_SPEEDUP`."""
+    the slowest."""
     known = points["speedup"].dropna()
     low, high = min([1.0, *known]), max([highest, *known])
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
-    return max(low / 1.15, SLOWEST_SPEEDUP), high * 1.12
+    return max(low / 1.15, slowest), high * 1.12
 
 
 def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:

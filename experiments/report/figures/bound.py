@@ -80,6 +80,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles += [
         phases.plot([], [], "oD^"[offset], color="0.2", markersize=3.5, label=phase)[0]
         for offset, phase in enumerate(PHASES)
+        if any(phase in floors_by_phase(study, each, 1) for each in plans)
     ]
     add_legend(figure, column, handles)
     header(figure, study, [f"{len(plans)} plans, one thread"], column)

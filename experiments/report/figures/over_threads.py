@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from .axes import dodged, log2_axis, nested_size, power_ticks, series, speedup_limits, x_axis
+from .axes import SLOWEST_SPEEDUP, dodged, log2_axis, nested_size, power_ticks, series, speedup_limits, x_axis
 from .bound_lines import BoundLine, draw_bound
 from .style import ModelStyle
 
@@ -50,9 +50,11 @@ def draw_pair(
     return beside
 
 
-def limit_pairs(pairs: Iterable[Sequence], points: pd.DataFrame, counts: Sequence[int]) -> float:
-    """Give all pairs the limits that the points need, and return the lowest speedup."""
-    low, high = speedup_limits(points, max(counts))
+def limit_pairs(
+    pairs: Iterable[Sequence], points: pd.DataFrame, counts: Sequence[int], slowest: float = SLOWEST_SPEEDUP
+) -> float:
+    """Give all pairs the limits that the points need, not below `slowest`, and return the lowest speedup."""
+    low, high = speedup_limits(points, max(counts), slowest)
     top = max([1.0, *points["efficiency"].dropna()])
     top = min(max([top, *points["efficiency_high"].dropna()]), 2 * top)
     for speedup, efficiency in pairs:

@@ -125,7 +125,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     common = "" if all(bases[plan] == best_serial(study, plan) for plan in bases) else ", common $T_1$"
     figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
     pairs = list(zip(panels[: len(models)], panels[len(models) :], strict=True))
-    limit_pairs(pairs, every, counts)
+    limit_pairs(pairs, every, counts, slowest=0.0)
     lines: dict[str, BoundLine] = {}
     for (speedup, efficiency), (model, curves) in zip(pairs, found.items(), strict=True):
         bounds = [
