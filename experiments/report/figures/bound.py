@@ -14,7 +14,7 @@ from .heading import header
 from .roofline import BOUND_COLORS
 from .style import UNUSABLE, add_legend, new_figure, panel_title
 
-NAMED = 3  # in the caption
+NAMED = 2  # in the caption
 RANK, ONE_FOR = 3.5, "study"
 PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24

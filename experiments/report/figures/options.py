@@ -74,8 +74,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
         ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
-        names = [(", " if upright else "\n").join((v, plural(t, "thread"))) for v, t in groups]
-        panel.set_xticks(range(len(groups)), names, rotation=90 if upright else 0)
+        if _is_upright(groups, len(axes), column):
+            panel.set_xticks(range(len(groups)), [f"{v}, {t} thr." for v, t in groups], rotation=90, fontsize=6)
+        else:
+            panel.set_xticks(range(len(groups)), [f"{v}\n{plural(t, 'thread')}" for v, t in groups])
         panel.set_xlim(-0.5, len(groups) - 0.5)
         panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))

@@ -226,6 +226,8 @@ def _fit(axis) -> bool:
     if label.get_window_extent(renderer).height > 1.05 * box.height and "\n" not in text:
         label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
         label.set_fontsize(0.85 * label.get_fontsize())
+    if (tall := label.get_window_extent(renderer).height) > 1.05 * box.height:
+        label.set_fontsize(max(0.6, box.height / tall) * label.get_fontsize())
     ticks = [t.label1 for t in axis.yaxis.get_major_ticks() if t.label1.get_text()]
     middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent(renderer) for t in ticks) if b.y1 > box.y0)
     gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi
