@@ -2,7 +2,7 @@
 
     python -P docs/update_studies.py [NAME FOLDER]
 
-`NAME FOLDER` takes the samples of a results folder of `forktask run NAME` or `forktask study NAME` into
+`NAME FOLDER` takes the samples of a results folder of `forktask run NAME` into
 results/MACHINE/NAME, with the host's name left out; see results/README.md, whose list is written here. Then, as without
 arguments, the figures in `FIGURES` of all published studies are drawn as `forktask report --figure` draws them. A test
 fails where a figure is not what the samples give; who changes the form of rows converts them.

@@ -6,6 +6,7 @@ import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 
+from ..tables.progress import say
 from .arguments import add_json, add_out, folder_of, show
 
 
@@ -16,7 +17,8 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="then log what every thread does, once for each plan and model on most threads: Gantt pictures and losses",
+        help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
+        "pictures and losses",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
 
@@ -50,7 +52,7 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
     if not compared.usable:
         return 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
-        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
+        say(describe_gpu_convolutions(conv))
     print(report_folder(out_dir, arguments.json, answers_only=True))
     return 0 if compared.complete else 1
 

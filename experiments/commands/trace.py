@@ -32,7 +32,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..machine.topology import core_counts
     from ..sampling.injections import INJECTIONS
     from ..traces.sweep import TRACED

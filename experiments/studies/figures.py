@@ -233,7 +233,7 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
 
 def title(results: Any) -> str:
     """Return the line above the panels: what all runs of a study have in common."""
-    stage, axes = results.study.runs()[0].stages[0], results.study.axes
+    stage, axes = results.study.trainings()[0].stages[0], results.study.axes
     facts = {
         "network": stage.network,
         "data": stage.data,

@@ -31,7 +31,6 @@ from .running import StudyResults
 from .tables import (
     PLANNED,
     agreement,
-    axes_of,
     data_notes,
     data_sentences,
     disturbance_warnings,
@@ -107,7 +106,6 @@ def build(results: StudyResults) -> Report:
 
 
 def _section(title: str, sentences: list[str], table: Table) -> Section:
-    """A section of a table, with its sentences where the table has rows."""
     return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
 
 
@@ -115,7 +113,7 @@ def _opening(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
     """Return the first paragraphs, for readers who know none of the words below: question, method, answer."""
     if not runs:
         return []
-    axes = " and ".join(name.replace("_", " ") for name in axes_of(results))
+    axes = " and ".join(name.replace("_", " ") for name in results.study.axes)
     seeds, epochs = max(row["seeds"] for row in runs), max(row["epochs"] for row in runs)
     from_start = f", from {seeds} random starts each" if seeds > 1 else ""
     ways = f"{plural(len(runs), 'way')} to train" + (f", which differ in {axes}," if axes else "")
@@ -229,7 +227,7 @@ def draw_study(
     check_choice("--format", kind, FORMATS)
     found = drawn_figure(results, figure, column, title)
     if found is None:
-        raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask study --help`")
+        raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
     path = Path(out) if out else folder / "figures" / f"{figure}{'-single' * (column == 'single')}.{kind}"
     save_asked(found[0], path, _caption_file(results, build(results), found[1]))
     return path
@@ -255,7 +253,7 @@ def as_json(results: StudyResults) -> dict[str, Any]:
 
 def _names(results: StudyResults) -> list[Column]:
     """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
-    return [*map(text_column, axes_of(results))] or [text_column("label", "run")]
+    return [*map(text_column, results.study.axes)] or [text_column("label", "run")]
 
 
 def _rate(name: str, heading: str) -> Column:
