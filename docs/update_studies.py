@@ -77,8 +77,8 @@ def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
 
 
 def made_smaller(name: str, folder: Path, samples: str) -> str:
-    """Return samples of at most `LARGEST` bytes: as they are, else without what the figures do not need, else also with
-    numbers of five or four digits.
+    """Return samples of at most `LARGEST` bytes: as they are, else without what the figures do not need, else with
+    numbers of five digits, else with one profile of each model.
 
     Raises
     ------
@@ -90,7 +90,8 @@ def made_smaller(name: str, folder: Path, samples: str) -> str:
     whole = drawn_bytes(name, folder, samples)
     tried = [without(samples, PARTS[:count]) for count in range(1, len(PARTS) + 1)]
     same = [samples, *(text for text in tried if drawn_bytes(name, folder, text) == whole)]
-    for text in (*same, *(short_numbers(text, digits) for digits in (5, 4) for text in same)):
+    once = without(samples, (PARTS[0], "repeated profiles"))
+    for text in (*same, *(short_numbers(text) for text in (*same, once))):
         if len(text) <= LARGEST:
             return text
     raise ValueError(f"samples of {name} must fit into {LARGEST} bytes, got {len(samples)}; measure fewer plans")
@@ -102,7 +103,8 @@ def without(samples: str, parts: Sequence[str]) -> str:
     for line in samples.splitlines():
         row = json.loads(line)
         own = "serial" if row.get("model") == "serial" else "models"
-        if row["kind"] == "profile" and f"profiles of {own}" in parts:
+        again = own == "models" and row.get("repetition") and "repeated profiles" in parts
+        if row["kind"] == "profile" and (again or f"profiles of {own}" in parts):
             continue
         if row["kind"] == "profile" and f"blocks of {own}" in parts:
             rough = {name: [float(f"{time:.1g}") for time in times] for name, times in row["block_time_s"].items()}
@@ -113,9 +115,9 @@ def without(samples: str, parts: Sequence[str]) -> str:
     return "".join(kept)
 
 
-def short_numbers(samples: str, digits: int) -> str:
-    """Return samples whose numbers have so many digits."""
-    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.{digits}g}", samples)
+def short_numbers(samples: str) -> str:
+    """Return samples whose numbers have at most five digits."""
+    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
 
 
 def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
