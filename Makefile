@@ -59,11 +59,13 @@ compare: install
 # One process more than there are CPUs, since many tests wait for processes that they start; four at most.
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 
-# Two runs of pytest. REQUIRE=1 fails where a kind of tests that needs no further package cannot run (tests/kinds.py).
+ANY_FURTHER = $(subst $(space), or ,$(strip $(FURTHER)))
+
+# Two runs of pytest, without the kinds in FURTHER. REQUIRE=1 fails where another kind cannot run (tests/kinds.py).
 test: install-tests
-	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) \
+	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) -m 'not ($(ANY_FURTHER))' \
 		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)tsan$(comma)nvrtc$(comma)malloc_count)
-	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require two_cpus$(comma)quiet)
+	$(PYTEST) $(ALONE) -m 'not ($(ANY_FURTHER))' $(if $(REQUIRE),--require two_cpus$(comma)quiet)
 
 # Every kind of tests but those that need a GPU; fails where one of them ran nowhere.
 test-all: check-packages
@@ -72,7 +74,7 @@ test-all: check-packages
 
 # The tests of the kinds in FURTHER, all of which must run.
 test-further: install-further
-	$(PYTEST) tests -m '$(subst $(space), or ,$(strip $(FURTHER)))' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
+	$(PYTEST) tests -m '$(ANY_FURTHER)' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
 
 # A package that was built before a C++ compiler or StarPU was there is built again.
 install-further: check-packages install-tests $(if $(filter torch,$(FURTHER)),check-torch)

@@ -15,7 +15,7 @@ from forktask.cython_src.records import fields
 from forktask.cython_src.typed_text import rounded
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
 from forktask.experiments.subjects.memory import format_bytes
-from forktask.experiments.sweep import sweep
+from forktask.experiments.sweep import expected
 from forktask.experiments.sweep.configuration import config_folder, parse_configuration, read_configuration
 
 FIELDS = {field.name: field for field in fields(PlanOptions)}
@@ -103,7 +103,7 @@ def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(gpu_device, "shows_gpu", lambda: False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    monkeypatch.setattr(sweep, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
+    monkeypatch.setattr(expected, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
     command = "study" if path.parent.name == "studies" else "run"
     assert main([command, path.stem, "--dry-run", "--quick"]) == 0
     said = capsys.readouterr().out
