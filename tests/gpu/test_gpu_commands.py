@@ -67,7 +67,7 @@ def no_gpu(monkeypatch):
         "metg --device gpu",
         "kernels --device gpu",
         "run gpu_batch",
-        "study cpu_gpu_batch",
+        "study cpu_gpu_batch --quick",
         PEERS,
     ],
 )
