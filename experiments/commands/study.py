@@ -57,8 +57,6 @@ def call(arguments: Namespace) -> int:
     def report(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    if study.left_out:
-        print(f"forktask: {study.left_out}", file=sys.stderr)
     try:
         results = run_study(study, out, report)
     except KeyboardInterrupt:

@@ -86,6 +86,8 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     """
     for text in obstacles(study):
         raise UsageError(text)
+    if study.left_out:
+        print(f"forktask: {study.left_out}", file=sys.stderr)
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     command = shlex.join(["forktask", *sys.argv[1:]])
     with ResultsWriter(out) as writer:
