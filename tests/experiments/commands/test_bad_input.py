@@ -343,8 +343,8 @@ def test_an_interrupt_is_no_traceback(place, processes):
     assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
 
 
-# Makes one call of the command line after the other in little address space, each in a fork of a process that has loaded
-# all modules.
+# Makes one call of the command line after the other in little address space, each in a fork of a process that has
+# loaded all modules.
 LIMITED = """
 import json, os, resource, sys
 from forktask.experiments.commands.main import main
@@ -371,9 +371,9 @@ for words in json.loads(sys.argv[1]):
 def test_threads_that_cannot_start(tmp_path, processes):
     """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
     models = [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
-    calls = [
-        [*TRAIN, model, "--threads", threads, "--out", str(tmp_path / model)] for model in models for threads in "2000 2".split()
-    ]
+    calls = []
+    for model in models:
+        calls += [[*TRAIN, model, "--threads", n, "--out", str(tmp_path / model)] for n in ("2000", "2")]
     program = [sys.executable, "-P", "-c", LIMITED, json.dumps(calls)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=250, check=True)
     found = iter(map(json.loads, done.stdout.splitlines()))

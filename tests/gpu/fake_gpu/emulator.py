@@ -88,7 +88,7 @@ def multiply(product, addresses) -> None:
     out[...] = out + result if p.accumulate else result
 
 
-def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=("", ""), products: str = "own") -> KernelSpec:
+def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), products: str = "own") -> KernelSpec:
     """The kernel `name` with its CUDA form, emulated, in the place of its NumPy form; a launch for each block."""
     spec = kernel_table.get(name)
 
