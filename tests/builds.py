@@ -8,10 +8,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_FOLDER = "FORKTASK_TEST_BUILDS"  # environment variable: the folder of them all, for processes of pytest-xdist
-if _FOLDER not in os.environ:
-    os.environ[_FOLDER] = tempfile.mkdtemp(prefix="forktask-builds-")
-    atexit.register(shutil.rmtree, os.environ[_FOLDER], ignore_errors=True)
+_FOLDER = "FORKTASK_TEST_BUILDS"  # environment variable: the folder of them all
+
+
+def share() -> Path:
+    """Return the folder of this process and of all that it starts, such as those of pytest-xdist."""
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = tempfile.mkdtemp(prefix="forktask-builds-")
+        atexit.register(shutil.rmtree, os.environ[_FOLDER], ignore_errors=True)
+    return Path(os.environ[_FOLDER])
 
 
 def built(name: str, command: list, source: str | None = None) -> Path:
@@ -26,7 +31,7 @@ def built(name: str, command: list, source: str | None = None) -> Path:
     source : str, optional
         Text that the compiler reads.
     """
-    path = Path(os.environ[_FOLDER]) / name
+    path = share() / name
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
