@@ -32,8 +32,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_FURTHER = $(BIN)/pip install --quiet $(if $(filter torch,$(FURTHER)),--retries 1 --extra-index-url $(TORCH_INDEX))
 DEBIAN_PACKAGES = $(sort $(foreach kind,$(FURTHER),$(DEBIAN_$(kind))))
 # Modules of this package that are built where a Debian package is there.
-MODULE_tbb := forktask.forkjoin.tbb_flow_run
-MODULE_starpu := forktask.forkjoin.starpu_task_run
+MODULE_tbb := forktask.forkjoin.tbb_flow
+MODULE_starpu := forktask.forkjoin.starpu_tasks
 MODULES = $(foreach kind,$(FURTHER),$(MODULE_$(kind)))
 PYPI_PACKAGES = $(foreach kind,$(FURTHER),$(PYPI_$(kind)))
 comma := ,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,12 +222,13 @@ def compare(
     >>> comparison.table[["model", "threads", "median_s", "speedup", "verdict"]]
     >>> comparison.figure("speedup").savefig("speedup.pdf")
     """
+    from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
     given = {"network": network, "models": models, "threads": threads, **settings}
     if batch is not None:
         given["batch"] = batch
-    folder = f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
+    folder = dated_folder("results") if out is None else os.fspath(out)
     configuration = configuration_from(title, given, Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,10 +253,11 @@ def trace(
     """
     from .experiments.machine.topology import core_counts
     from .experiments.report.files import write_report
+    from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
     given = {"network": network, "models": models, "threads": threads or core_counts()[-1], **settings}
-    folder = f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}" if out is None else os.fspath(out)
+    folder = dated_folder("traces") if out is None else os.fspath(out)
     measured = {**given, **once(seconds)}
     configuration = configuration_from("Traces of execution models", measured, Path(folder).parent)
     call = f"forktask.trace({', '.join(f'{n}={v!r}' for n, v in given.items())}, out={folder!r})"

@@ -20,6 +20,7 @@ from .cython_src.shown import Shown
 from .experiments.sampling.plan_check import check_together
 from .experiments.subjects.models import built_models, make_executor, parse_model
 from .experiments.subjects.subject import build, result_hashes
+from .experiments.tables.numbers import plural
 
 __all__ = ["Executor", "Run", "executor", "model_names", "run", "weights_hash"]
 
@@ -49,10 +50,10 @@ class Run(Shown):
     bound: Any = field(compare=False)
 
     def __repr__(self) -> str:
-        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
         each = f" ({1e3 * self.seconds / self.iterations:.3g} ms each)" if self.iterations else ""
         loss = "" if self.mean_loss is None else f", mean loss {self.mean_loss:.4g}"
-        return f"<{self.model} on {threads}: {self.iterations} iterations in {self.seconds:.3g} s{each}{loss}>"
+        run = f"{self.iterations} iterations in {self.seconds:.3g} s{each}{loss}"
+        return f"<{self.model} on {plural(self.num_threads, 'thread')}: {run}>"
 
     def _rows(self) -> list[dict[str, Any]]:
         return [
@@ -87,7 +88,7 @@ class Executor(Shown):
     def __repr__(self) -> str:
         bound = self._runner.bound
         plan = f", prepared for {bound.plan.name!r}" if bound is not None else ""
-        return f"<{self.model} on {self.num_threads} thread{'s' * (self.num_threads > 1)}{plan}>"
+        return f"<{self.model} on {plural(self.num_threads, 'thread')}{plan}>"
 
     def _rows(self) -> list[dict[str, Any]]:
         bound = self._runner.bound

@@ -42,7 +42,7 @@ class ForkGuard:
         """Raise `MachineError` in a process that was forked from one in which the library has started threads."""
         if self._process not in (None, os.getpid()):
             raise MachineError(
-                f"{self.library} threads do not survive a fork, and this process was forked from one that ran them; "
+                f"threads of {self.library} do not survive a fork, and this process was forked from one that ran them; "
                 f"start processes with the method 'spawn'"
             )
         self._process = os.getpid()

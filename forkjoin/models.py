@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..cython_src.binding.execution_model import ExecutionModel
 from ..cython_src.gpu.options import CopiedGpuOptions, GpuOptions
@@ -79,7 +79,12 @@ class OffloadOptions(Record):
     ] = "conv"
 
 
-_reference = partial(ExecutionModel, runs_tasks=True, is_reference=True)
+def _reference(name: str, executor: str, library: str, *options: type[Record], **described: Any) -> ExecutionModel:
+    """Describe a model that leaves plans to another library."""
+    executor, library = f".forkjoin.outside_executors:{executor}", f".forkjoin.{library}"
+    return ExecutionModel(name, executor, *options, library=library, runs_tasks=True, is_reference=True, **described)
+
+
 _gpu = partial(ExecutionModel, device="gpu", binding=GpuOptions, max_threads=1, first_creates=True)
 
 SERIAL = ExecutionModel(
@@ -110,15 +115,11 @@ JOBLIB = ExecutionModel(
     markers="XP",
 )
 OPENMP_TASKS = _reference(
-    "openmp_tasks", ".forkjoin.openmp_executor:OpenMPTasksExecutor", OpenMPTasksOptions, colors=("brown",), markers="*"
+    "openmp_tasks", "OpenMPTasksExecutor", "openmp_tasks", OpenMPTasksOptions, colors=("brown",), markers="*"
 )
-TBB = _reference(
-    "tbb", ".forkjoin.tbb_executor:TBBExecutor", barrier="iteration", records=True, colors=("purple",), markers="P"
-)
-TASKFLOW = _reference(
-    "taskflow", ".forkjoin.taskflow_executor:TaskflowExecutor", barrier="iteration", records=True, markers="p"
-)
-STARPU = _reference("starpu", ".forkjoin.starpu_executor:StarPUExecutor", StarPUOptions, colors=("pink",), markers="X")
+TBB = _reference("tbb", "TBBExecutor", "tbb_flow", barrier="iteration", records=True, colors=("purple",), markers="P")
+TASKFLOW = _reference("taskflow", "TaskflowExecutor", "taskflow_flow", barrier="iteration", records=True, markers="p")
+STARPU = _reference("starpu", "StarPUExecutor", "starpu_tasks", StarPUOptions, colors=("pink",), markers="X")
 # A model of a GPU looks like its twin on the CPU, if it has one.
 GPU_FORKJOIN = _gpu(
     "gpu_forkjoin",

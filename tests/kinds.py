@@ -109,13 +109,13 @@ KINDS = {
         lambda: shutil.which("g++") is not None and bool(relacy_folders()),
     ),
     "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
-    "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow_run")),
+    "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow")),
     "taskflow": Kind(
         "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)",
-        _has_module("forktask.forkjoin.taskflow_flow_run"),
+        _has_module("forktask.forkjoin.taskflow_flow"),
     ),
     "starpu": Kind(
-        "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_task_run")
+        "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_tasks")
     ),
     "stranger": Kind(
         "needs an installation from a fresh clone (make stranger)", lambda: bool(os.environ.get("FORKTASK_FRESH_CLONE"))

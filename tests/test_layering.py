@@ -55,12 +55,12 @@ ARROWS = {
     "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},
     "tasking": {"programs": {"recorded_graph.h", "scheduler.h"}, "headers": {"programs"}},
     "experiments": {
-        "machine": {"bounds", "tables"},
+        "machine": {"tables"},
         "bounds": set(),
         "tables": set(),
         "results": {"bounds"},
         "subjects": {"machine"},
-        "events": {"results"},
+        "events": {"results", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},
         "analysis": {"results", "machine", "subjects", "events", "bounds", "tables"},
         "simulate": {"results", "analysis", "sampling", "subjects", "bounds", "machine"},
@@ -75,7 +75,7 @@ ARROWS = {
         "metg": {"results", "report", "sampling", "subjects", "machine", "tables"},
         "scaling": {"results", "analysis", "sampling", "subjects", "bounds", "machine", "tables"},
         "task_graph": {"report", "bounds", "tables"},
-        "traces": {"results", "analysis", "sampling", "subjects", "events", "machine"},
+        "traces": {"results", "analysis", "sampling", "subjects", "events", "machine", "tables"},
         "commands": {
             "cluster",
             "machine",

@@ -32,6 +32,9 @@ class ExecutionModel:
     executor : str
         Module, relative to the package, and class: ".forkjoin.executor:SerialExecutor". It is imported when an executor
         is made.
+    library : str
+        Module, relative to the package, that is built where another library was found, which the executor calls; "":
+        none.
     options, binding : type of Record
         Options of the executor, and those that binding a plan for it takes.
     says : str
@@ -70,6 +73,7 @@ class ExecutionModel:
     executor: str
     options: type[Record] = NoOptions
     binding: type[Record] = NoOptions
+    library: str = ""
     says: str = ""
     runs_tasks: bool = False
     barrier: str = "none"
@@ -100,12 +104,16 @@ class ExecutionModel:
     @property
     def is_built(self) -> bool:
         """Whether its executor is part of this installation."""
-        return find_spec(self.executor.partition(":")[0], PACKAGE) is not None
+        return not self.library or find_spec(self.library, PACKAGE) is not None
 
     @cached_property
     def fields(self) -> dict[str, Field]:
         """All options by name, those of binding last."""
         return {field.name: field for field in (*fields(self.options), *fields(self.binding))}
+
+    def library_address(self) -> int:
+        """Import the library's module and return the address of its functions."""
+        return import_module(self.library, PACKAGE).LIBRARY
 
     def executor_class(self) -> Any:
         """Import and return the class of its executors."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,28 @@ class Launch:
     symbol: str
     tiles: int
     shared_bytes: int = 0
+
+
+# Says how a CUDA function of this name is launched, by a loop's attributes and bounds.
+Grid = Callable[[str, Mapping, np.ndarray], Launch]
+Count = Callable[[Mapping, np.ndarray], Any]  # of each block
+
+
+def per_item(count: Count) -> Grid:
+    """A thread for each of so many items."""
+    return lambda symbol, attributes, bounds: Launch(symbol, strided(count(attributes, bounds)))
+
+
+def per_block(count: Count, shared_bytes: int = 4 * THREADS) -> Grid:
+    """A CUDA block for each of so many results."""
+    return lambda symbol, attributes, bounds: Launch(symbol, int(np.max(count(attributes, bounds))), shared_bytes)
+
+
+def per_strip(channels: Count, times: Callable[[Mapping], int] = lambda attributes: 1) -> Grid:
+    """A CUDA block for each STRIP_CHANNELS of so many channels, `times` over."""
+    return lambda symbol, attributes, bounds: Launch(
+        symbol, math.ceil(int(np.max(channels(attributes, bounds))) / STRIP_CHANNELS) * times(attributes), 4 * THREADS
+    )
 
 
 def strided(items) -> int:

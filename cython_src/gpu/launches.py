@@ -25,11 +25,14 @@ from .grids import (
     MAX_TILES,
     PRODUCT_STEP,
     PRODUCT_TILES,
-    STRIP_CHANNELS,
     THREADS,
     THREADS_WANTED,
+    Grid,
     Launch,
     extents,
+    per_block,
+    per_item,
+    per_strip,
     strided,
 )
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
@@ -129,8 +132,8 @@ def source(*files: str) -> str:
     return "\n".join(lines)
 
 
-def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Launch]:
-    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _convolution(scale: int) -> Grid:
+    def launch(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
         width = attributes["in_width"] + 2 * attributes["in_halo"] - 4
         windows = np.ceil((bounds[:, 5] - bounds[:, 4]) * scale / 2) * math.ceil(width / 2)
         items = (bounds[:, 1] - bounds[:, 0]) * windows * attributes["in_lanes"]
@@ -145,37 +148,16 @@ def _convolution(symbol: str, scale: int) -> Callable[[Mapping, np.ndarray], Lau
     return launch
 
 
-def _convolution_launch(symbol: str, reduction: bool) -> Callable[[Mapping, np.ndarray], Launch]:
-    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        items = extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
-        if reduction:
-            return Launch(symbol, int(min(items.max(), MAX_TILES)), 4 * THREADS)
-        return Launch(symbol, strided(items))
-
-    return launch
+def _convolution_form(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    items = extents(bounds, 0, 2, 4) * attributes["out_width"] * attributes["in_lanes"]
+    if symbol.endswith("reduction"):
+        return Launch(symbol, int(min(items.max(), MAX_TILES)), 4 * THREADS)
+    return Launch(symbol, strided(items))
 
 
-def _elementwise(symbol: str, width: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        return Launch(symbol, strided(extents(bounds, 0, 2, 4) * attributes[f"{width}_width"] * attributes["in_lanes"]))
-
-    return launch
-
-
-def _fc_data(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    return lambda attributes, bounds: Launch(
-        symbol, strided(extents(bounds, 0) * attributes["features"] * attributes["lanes"])
-    )
-
-
-def _load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
-    plane = math.prod(attributes[f"out_{name}"] for name in ("channels", "rows", "pitch", "lanes"))
-    return Launch("load_images", strided(extents(bounds, 0) * plane))
-
-
-def _softmax_loss(attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _softmax_loss(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     groups = THREADS // attributes["lanes"]
-    return Launch("softmax_loss", math.ceil(int(extents(bounds, 0).max()) / groups), 8 * THREADS)
+    return Launch(symbol, math.ceil(int(extents(bounds, 0).max()) / groups), 8 * THREADS)
 
 
 def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
@@ -183,37 +165,33 @@ def _channel_end(bounds: np.ndarray, column: int, pitch: int) -> np.ndarray:
     return np.minimum(-(-bounds[:, column] // LANES) * LANES, pitch)
 
 
-def _per_channel(symbol: str, step: int = 1) -> Callable[[Mapping, np.ndarray], Launch]:
+def _per_channel(step: int = 1) -> Grid:
     """A thread for `step` channels of each pixel that is written, bounds BOX."""
 
-    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
+    def count(attributes: Mapping, bounds: np.ndarray) -> np.ndarray:
         prefix = "out" if "out_pitch" in attributes else "in"
         channels = _channel_end(bounds, 5, attributes[f"{prefix}_pitch"]) - bounds[:, 4]
-        return Launch(symbol, strided(extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step))
+        return extents(bounds, 0, 2) * attributes[f"{prefix}_width"] * channels / step
 
-    return launch
-
-
-def _per_strip(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    """A CUDA block for each STRIP_CHANNELS channels of the pitch."""
-    return lambda attributes, bounds: Launch(symbol, math.ceil(attributes["in_pitch"] / STRIP_CHANNELS), 4 * THREADS)
+    return per_item(count)
 
 
-def _per_vector_element(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    """A thread for each channel of a vector."""
-    return lambda attributes, bounds: Launch(symbol, strided(extents(bounds, 0) + LANES))
+_PER_PIXEL = _per_channel()
+_PER_FOUR = _per_channel(4)
+# A CUDA block for each STRIP_CHANNELS channels of the pitch.
+_PER_STRIP = per_strip(lambda a, b: a["in_pitch"])
+# A thread for each channel of a vector.
+_PER_VECTOR_ELEMENT = per_item(lambda a, b: extents(b, 0) + LANES)
+_PER_PARAMETER = per_item(lambda a, b: extents(b, 0))
+_FC_FORWARD = per_block(lambda a, b: extents(b, 0) * a["outputs"])
+_FC_DATA = per_item(lambda a, b: extents(b, 0) * a["features"] * a["lanes"])
 
 
-def _per_parameter(symbol: str) -> Callable[[Mapping, np.ndarray], Launch]:
-    return lambda attributes, bounds: Launch(symbol, strided(extents(bounds, 0)))
-
-
-def _statistics(attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     """The second launch of a convolution that is followed by a norm: statistics of its result."""
     if attributes["activation"]:
         raise UsageError("a convolution with statistics must have no activation on a GPU; lower the plan anew")
-    channels = _channel_end(bounds, 5, attributes["out_pitch"]) - bounds[:, 4]
-    return Launch("channels_conv_statistics", math.ceil(int(channels.max()) / STRIP_CHANNELS), 4 * THREADS)
+    return per_strip(lambda a, b: _channel_end(b, 5, a["out_pitch"]) - b[:, 4])(symbol, attributes, bounds)
 
 
 def _product_bytes(tile: tuple[int, int], longs: int) -> int:
@@ -222,25 +200,22 @@ def _product_bytes(tile: tuple[int, int], longs: int) -> int:
     return 4 * PRODUCT_STEP * (rows + 4 + columns) + 8 * longs
 
 
-def _channels_convolution(symbol: str, data: bool) -> Callable[[Mapping, np.ndarray], Launch]:
-    def launch(attributes: Mapping, bounds: np.ndarray) -> Launch:
-        if _is_winograd(symbol, attributes):
-            return _winograd(symbol, attributes, bounds)
-        phase = attributes["stride"] if data else 1
-        rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
-        pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
-        ends = _channel_end(bounds, 5, attributes["out_pitch"])
-        for tile in PRODUCT_TILES:
-            pixel_tiles = np.ceil(pixels / (16 * tile[0]))
-            channel_tiles = np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
-            tiles = phase * phase * pixel_tiles * channel_tiles
-            whole = _panels_agree(attributes, bounds, ends, 8 * tile[1])
-            empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
-            if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
-                break
-        return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 2 * 16 * tile[0]))
-
-    return launch
+def _channels_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+    if _is_winograd(symbol, attributes):
+        return _winograd(symbol, attributes, bounds)
+    phase = attributes["stride"] if symbol.endswith("data") else 1
+    rows = -(-(bounds[:, 3] - bounds[:, 2]) // phase)
+    pixels = (bounds[:, 1] - bounds[:, 0]).astype(np.int64) * rows * -(-attributes["out_width"] // phase)
+    ends = _channel_end(bounds, 5, attributes["out_pitch"])
+    for tile in PRODUCT_TILES:
+        pixel_tiles = np.ceil(pixels / (16 * tile[0]))
+        channel_tiles = np.ceil((ends - bounds[:, 4]) / (8 * tile[1]))
+        tiles = phase * phase * pixel_tiles * channel_tiles
+        whole = _panels_agree(attributes, bounds, ends, 8 * tile[1])
+        empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
+        if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
+            break
+    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 2 * 16 * tile[0]))
 
 
 def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
@@ -267,9 +242,8 @@ def _winograd(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     return Launch(f"{symbol.replace('conv', 'winograd')}_{outs}", int(blocks.max()), shared_bytes)
 
 
-def _channels_weight_gradient(attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _channels_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     """Direct, whatever the algorithm's tiles are for the other passes: its operands are the same."""
-    symbol = "channels_conv_backward_weights"
     _is_winograd(symbol, attributes)
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
     outs, inputs = attributes["dy_channels"] // groups, attributes["in_channels"] // groups
@@ -299,156 +273,101 @@ def _is_winograd(symbol: str, attributes: Mapping) -> bool:
     return name == "winograd2"
 
 
-def _channels_pack(attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _channels_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
-    if _is_winograd("channels_conv_pack", attributes):
+    if _is_winograd(symbol, attributes):
         return Launch("channels_winograd_pack", strided(extents(bounds, 0) * depth * LANES))
-    return Launch("channels_conv_pack", strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
+    return Launch(symbol, strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
 
 
-def _channels_dropout(attributes: Mapping, bounds: np.ndarray) -> Launch:
-    counters = math.ceil(attributes["in_width"] * attributes["in_pitch"] / 64) * 16
-    return Launch("channels_dropout", strided(extents(bounds, 0, 2) * counters))
+def _sizes(attributes: Mapping, prefix: str, *names: str) -> int:
+    return math.prod(attributes[f"{prefix}_{name}"] for name in names)
 
 
-def _channels_flatten(attributes: Mapping, bounds: np.ndarray) -> Launch:
-    features = math.prod(attributes[f"in_{name}"] for name in ("channels", "height", "width"))
-    return Launch("channels_flatten", strided(extents(bounds, 0) * features))
-
-
-def _channels_load_images(attributes: Mapping, bounds: np.ndarray) -> Launch:
-    plane = math.prod(attributes[f"out_{name}"] for name in ("height", "width", "pitch"))
-    return Launch("channels_load_images", strided(extents(bounds, 0) * plane))
-
-
-_LAUNCHES: dict[str, Callable[[Mapping, np.ndarray], Launch]] = {
-    "load_images": _load_images,
-    "conv_forward": _convolution("conv_forward", 1),
-    "conv_relu_pool": _convolution("conv_relu_pool", 2),
-    "conv_backward_data": _convolution("conv_backward_data", 1),
-    "conv_backward_data_unpool": _convolution("conv_backward_data_unpool", 1),
-    "conv_backward_weights": lambda attributes, bounds: Launch(
-        "conv_backward_weights",
-        int(extents(bounds, 3).max()) * attributes["in_channels"],
-        4 * (TAPS + 1) * (THREADS + 1),
+# A thread for each number of a row of a map in the layout "lanes".
+_PER_LANE = {
+    prefix: per_item(lambda a, b, width=f"{prefix}_width": extents(b, 0, 2, 4) * a[width] * a["in_lanes"])
+    for prefix in ("in", "out")
+}
+_LAUNCHES: dict[str, Grid] = {
+    "load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "channels", "rows", "pitch", "lanes")),
+    "conv_forward": _convolution(1),
+    "conv_relu_pool": _convolution(2),
+    "conv_backward_data": _convolution(1),
+    "conv_backward_data_unpool": _convolution(1),
+    "conv_backward_weights": per_block(
+        lambda a, b: extents(b, 3) * a["in_channels"], shared_bytes=4 * (TAPS + 1) * (THREADS + 1)
     ),
-    "pool_forward": _elementwise("pool_forward", "out"),
-    "pool_backward": _elementwise("pool_backward", "in"),
-    "relu_forward": _elementwise("relu_forward", "in"),
-    "relu_backward": _elementwise("relu_backward", "in"),
-    "fc_forward": lambda attributes, bounds: Launch(
-        "fc_forward", int(extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
-    ),
-    "fc_backward_data": _fc_data("fc_backward_data"),
-    "fc_backward_data_unpool": _fc_data("fc_backward_data_unpool"),
-    "fc_backward_data_halo": _fc_data("fc_backward_data_halo"),
-    "fc_backward_weights": lambda attributes, bounds: Launch(
-        "fc_backward_weights", strided(attributes["outputs"] * (attributes["features"] + 1))
-    ),
-    "softmax": lambda attributes, bounds: Launch("softmax", strided(extents(bounds, 0) * attributes["lanes"])),
+    "pool_forward": _PER_LANE["out"],
+    **dict.fromkeys(("pool_backward", "relu_forward", "relu_backward"), _PER_LANE["in"]),
+    **dict.fromkeys(("fc_forward", "fc_relu_forward"), _FC_FORWARD),
+    **{f"fc_backward_data{form}": _FC_DATA for form in ("", "_unpool", "_halo", "_relu")},
+    "fc_backward_weights": per_item(lambda a, b: a["outputs"] * (a["features"] + 1)),
+    "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
-    "loss_sum": lambda attributes, bounds: Launch("loss_sum", 1, 8 * THREADS),
-    "sgd": lambda attributes, bounds: Launch("sgd", strided(extents(bounds, 0) * (attributes["inputs"] + 1))),
-    "fc_relu_forward": lambda attributes, bounds: Launch(
-        "fc_relu_forward", int(extents(bounds, 0).max()) * attributes["outputs"], 4 * THREADS
-    ),
-    "fc_backward_data_relu": _fc_data("fc_backward_data_relu"),
-    "channels_load_images": _channels_load_images,
+    "loss_sum": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
+    "sgd": per_item(lambda a, b: extents(b, 0) * (a["inputs"] + 1)),
+    "channels_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
     "channels_conv_pack": _channels_pack,
-    "channels_conv_forward": _channels_convolution("channels_conv_forward", False),
-    "channels_conv_backward_data": _channels_convolution("channels_conv_backward_data", True),
+    "channels_conv_forward": _channels_convolution,
+    "channels_conv_backward_data": _channels_convolution,
     "channels_conv_backward_weights": _channels_weight_gradient,
-    "channels_depthwise_forward": _per_channel("channels_depthwise_forward"),
-    "channels_depthwise_backward_data": _per_channel("channels_depthwise_backward_data"),
-    "channels_depthwise_backward_weights": lambda attributes, bounds: Launch(
-        "channels_depthwise_backward_weights",
-        math.ceil(int((bounds[:, 5] - bounds[:, 4]).max()) / STRIP_CHANNELS) * (attributes["kernel"] ** 2 + 1),
-        4 * THREADS,
+    "channels_depthwise_backward_weights": per_strip(
+        lambda a, b: b[:, 5] - b[:, 4], times=lambda a: a["kernel"] ** 2 + 1
     ),
-    "channels_norm_depthwise": _per_channel("channels_norm_depthwise"),
-    "channels_depthwise_norm_backward": lambda attributes, bounds: Launch(
-        "channels_depthwise_norm_backward",
-        strided(
-            extents(bounds, 0)
-            * (_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2])
-            * attributes["in_height"]
-            * attributes["in_width"]
-        ),
+    "channels_depthwise_norm_backward": per_item(
+        lambda a, b: extents(b, 0) * (_channel_end(b, 3, a["in_pitch"]) - b[:, 2]) * _sizes(a, "in", "height", "width")
     ),
-    "channels_norm_statistics": _per_strip("channels_norm_statistics"),
-    "channels_norm_finish": _per_vector_element("channels_norm_finish"),
-    "channels_norm_evaluate": _per_vector_element("channels_norm_evaluate"),
-    "channels_norm_apply": _per_channel("channels_norm_apply", 4),
-    "channels_norm_backward_statistics": _per_strip("channels_norm_backward_statistics"),
-    "channels_norm_backward_finish": _per_vector_element("channels_norm_backward_finish"),
-    "channels_norm_backward_apply": _per_channel("channels_norm_backward_apply", 4),
-    "channels_activation": _per_channel("channels_activation", 4),
-    "channels_activation_backward": _per_channel("channels_activation_backward", 4),
-    "channels_add": _per_channel("channels_add", 4),
-    "channels_dropout": _channels_dropout,
-    "channels_max_pool": _per_channel("channels_max_pool"),
-    "channels_max_pool_backward": _per_channel("channels_max_pool_backward"),
-    "channels_average_pool": _per_channel("channels_average_pool"),
-    "channels_average_pool_backward": _per_channel("channels_average_pool_backward"),
-    "channels_global_pool": lambda attributes, bounds: Launch("channels_global_pool", strided(extents(bounds, 0, 2))),
-    "channels_global_pool_backward": _per_channel("channels_global_pool_backward"),
-    "channels_flatten": _channels_flatten,
-    "channels_flatten_backward": _per_channel("channels_flatten_backward"),
-    "optimizer_sgd": _per_parameter("optimizer_sgd"),
-    "optimizer_adam": _per_parameter("optimizer_adam"),
-    "gradient_sum": lambda attributes, bounds: Launch("gradient_sum", 1, 4 * THREADS),
-    "gradient_scale": lambda attributes, bounds: Launch("gradient_scale", 1),
-    "hash_chain": lambda attributes, bounds: Launch("hash_chain", 1),
-    "replica": lambda attributes, bounds: Launch("replica", 1),
+    **dict.fromkeys(("channels_norm_statistics", "channels_norm_backward_statistics"), _PER_STRIP),
+    **{f"channels_norm_{what}": _PER_VECTOR_ELEMENT for what in ("finish", "evaluate", "backward_finish")},
+    **{f"channels_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
+    **{f"channels_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
+    **{f"channels_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
+    **{f"channels_{what}": _PER_PIXEL for what in ("max_pool", "max_pool_backward")},
+    **{f"channels_{what}": _PER_PIXEL for what in ("average_pool", "average_pool_backward")},
+    **{f"channels_{what}": _PER_PIXEL for what in ("global_pool_backward", "flatten_backward")},
+    "channels_dropout": per_item(
+        lambda a, b: extents(b, 0, 2) * math.ceil(_sizes(a, "in", "width", "pitch") / 64) * 16
+    ),
+    "channels_global_pool": per_item(lambda a, b: extents(b, 0, 2)),
+    "channels_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
+    **dict.fromkeys(("optimizer_sgd", "optimizer_adam"), _PER_PARAMETER),
+    "gradient_sum": per_block(lambda a, b: 1),
+    "gradient_scale": per_block(lambda a, b: 1, shared_bytes=0),
+    **dict.fromkeys(("hash_chain", "replica"), per_block(lambda a, b: 1, shared_bytes=0)),
     **TOKEN_LAUNCHES,
 }
 
 # What a kernel that has an optional operand launches after itself where the operand is given, in this order.
-_AFTER: dict[tuple[str, str], Callable[[Mapping, np.ndarray], Launch]] = {
-    ("channels_conv_forward", "residual"): _per_channel("channels_conv_residual"),
-    ("channels_conv_forward", "statistics"): _statistics,
-    ("channels_depthwise_forward", "statistics"): _statistics,
-    ("channels_norm_depthwise", "statistics"): _statistics,
-    ("channels_depthwise_norm_backward", "weight_partials"): lambda attributes, bounds: Launch(
+_AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
+    ("channels_conv_forward", "residual"): ("channels_conv_residual", _PER_PIXEL),
+    **{
+        (f"channels_{kernel}", "statistics"): ("channels_conv_statistics", _statistics)
+        for kernel in ("conv_forward", "depthwise_forward", "norm_depthwise")
+    },
+    ("channels_depthwise_norm_backward", "weight_partials"): (
         "channels_depthwise_norm_weights",
-        math.ceil(int((bounds[:, 3] - bounds[:, 2]).max()) / STRIP_CHANNELS) * attributes["kernel"] ** 2,
-        4 * THREADS,
+        per_strip(lambda a, b: b[:, 3] - b[:, 2], times=lambda a: a["kernel"] ** 2),
     ),
-    ("channels_depthwise_norm_backward", "statistics"): lambda attributes, bounds: Launch(
+    ("channels_depthwise_norm_backward", "statistics"): (
         "channels_depthwise_norm_sums",
-        math.ceil(int((_channel_end(bounds, 3, attributes["in_pitch"]) - bounds[:, 2]).max()) / STRIP_CHANNELS),
-        4 * THREADS,
+        per_strip(lambda a, b: _channel_end(b, 3, a["in_pitch"]) - b[:, 2]),
     ),
-    ("channels_conv_backward_weights", "bias_output"): lambda attributes, bounds: Launch(
-        "channels_conv_bias_gradient", math.ceil(int(extents(bounds, 2).max()) / STRIP_CHANNELS), 4 * THREADS
+    ("channels_conv_backward_weights", "bias_output"): (
+        "channels_conv_bias_gradient",
+        per_strip(lambda a, b: extents(b, 2)),
     ),
     **TOKEN_AFTER,
 }
 
-
-def _bias_and_activation(attributes: Mapping, bounds: np.ndarray, operands: Collection[str]) -> Launch | None:
-    return (
-        _per_channel("channels_conv_bias")(attributes, bounds)
-        if "bias" in operands or attributes["activation"]
-        else None
-    )
-
-
-def _fc_bias(symbol: str) -> Callable[[Mapping, np.ndarray, Collection[str]], Launch]:
-    return lambda attributes, bounds, operands: Launch(
-        symbol, strided(extents(bounds, 0) * attributes["outputs"] * attributes["lanes"])
-    )
-
-
-# What is left to do after a loop's matrix products.
-_BESIDE_PRODUCTS: dict[str, Callable[[Mapping, np.ndarray, Collection[str]], Launch | None]] = {
-    "channels_conv_forward": _bias_and_activation,
-    "fc_forward": _fc_bias("fc_bias"),
-    "fc_relu_forward": _fc_bias("fc_bias_relu"),
-    "fc_backward_weights": lambda attributes, bounds, operands: Launch(
-        "fc_bias_gradient", strided(attributes["outputs"])
-    ),
+_FC_BIAS = per_item(lambda a, b: extents(b, 0) * a["outputs"] * a["lanes"])
+# What is left to do after a loop's matrix products, unless the last function says that it is nothing.
+_BESIDE_PRODUCTS: dict[str, tuple[str, Grid, Callable[[Mapping, Collection[str]], bool]]] = {
+    "channels_conv_forward": ("channels_conv_bias", _PER_PIXEL, lambda a, given: "bias" in given or a["activation"]),
+    "fc_forward": ("fc_bias", _FC_BIAS, lambda a, given: True),
+    "fc_relu_forward": ("fc_bias_relu", _FC_BIAS, lambda a, given: True),
+    "fc_backward_weights": ("fc_bias_gradient", per_item(lambda a, b: a["outputs"]), lambda a, given: True),
     **TOKEN_BESIDE_PRODUCTS,
 }
 
@@ -499,17 +418,23 @@ def launches_of(
         raise UsageError(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
+    if kernel.startswith("conv_") and attributes.get("algorithm"):
+        name = algorithms.LANES_FORMS[attributes["algorithm"]]
+        raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")
     if kernel == "conv_forward" and convolution != "tiled":
-        return (_convolution_launch(f"conv_forward_{convolution}", "reduction" in convolution)(attributes, bounds),)
-    after = [launch for (name, operand), launch in _AFTER.items() if name == kernel and operand in operands]
-    launches = tuple(launch(attributes, bounds) for launch in (_LAUNCHES[kernel], *after))
+        return (_convolution_form(f"conv_forward_{convolution}", attributes, bounds),)
+    after = [
+        launch(symbol, attributes, bounds)
+        for (name, operand), (symbol, launch) in _AFTER.items()
+        if name == kernel and operand in operands
+    ]
     if products is None:
-        return launches
-    beside = _BESIDE_PRODUCTS.get(kernel)
-    epilogue = beside(attributes, bounds, operands) if beside else None
-    return (products, *([epilogue] if epilogue else []), *launches[1:])
+        return (_LAUNCHES[kernel](kernel, attributes, bounds), *after)
+    symbol, launch, needed = _BESIDE_PRODUCTS.get(kernel, ("", None, lambda a, given: False))
+    beside = [launch(symbol, attributes, bounds)] if needed(attributes, operands) else []
+    return (products, *beside, *after)
 
 
 # What helps instead of a kernel without a CUDA form, by the beginning of its name.

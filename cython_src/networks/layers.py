@@ -64,11 +64,6 @@ class Convolution:
     bias: bool = True
     after: str = ""
 
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        sizes = self.kernel, self.stride, self.padding, self.dilation, self.groups, self.bias
-        return nn.Conv2d(before[0], self.out_channels, *sizes)
-
 
 @dataclass(frozen=True)
 class BatchNorm:
@@ -79,10 +74,6 @@ class BatchNorm:
     eps: Small = 1e-5
     momentum: Small = 0.1
     after: str = ""
-
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.BatchNorm2d(before[0], self.eps, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -119,10 +110,6 @@ class MaxPool:
     padding: Count = 0
     after: str = ""
 
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.MaxPool2d(self.size, self.stride or self.size, self.padding)
-
 
 @dataclass(frozen=True)
 class AveragePool:
@@ -133,10 +120,6 @@ class AveragePool:
     stride: Count = 0
     after: str = ""
 
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.AvgPool2d(self.size, self.stride or self.size)
-
 
 @dataclass(frozen=True)
 class GlobalPool:
@@ -144,10 +127,6 @@ class GlobalPool:
 
     name: Name
     after: str = ""
-
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 @dataclass(frozen=True)
@@ -158,10 +137,6 @@ class Dropout:
     rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     after: str = ""
 
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.Dropout(self.rate)
-
 
 @dataclass(frozen=True)
 class FullyConnected:
@@ -170,10 +145,6 @@ class FullyConnected:
     name: Name
     out_features: Number
     after: str = ""
-
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.Linear(math.prod(before), self.out_features)
 
 
 @dataclass(frozen=True)
@@ -233,10 +204,6 @@ class LayerNorm:
     eps: Small = 1e-5
     after: str = ""
 
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.LayerNorm(before[-1], self.eps)
-
 
 @dataclass(frozen=True)
 class Linear:
@@ -248,10 +215,6 @@ class Linear:
     bias: bool = True
     deviation: Small = 0.02
     after: str = ""
-
-    def pytorch(self, nn: Any, before: tuple[int, ...]) -> Any:
-        """Return PyTorch's module, from `torch.nn` and the shape of a sample before the layer."""
-        return nn.Linear(before[-1], self.out_features, self.bias)
 
 
 @dataclass(frozen=True)
@@ -319,6 +282,31 @@ Layer = (
     | TiedHead
     | Softmax
 )
+
+
+def pytorch_module(layer: Layer, nn: Any, before: tuple[int, ...]) -> Any:
+    """Return PyTorch's module of a layer, from `torch.nn` and the shape of a sample before it; None if it has none."""
+    match layer:
+        case Convolution():
+            sizes = layer.kernel, layer.stride, layer.padding, layer.dilation, layer.groups, layer.bias
+            return nn.Conv2d(before[0], layer.out_channels, *sizes)
+        case BatchNorm():
+            return nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
+        case MaxPool():
+            return nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
+        case AveragePool():
+            return nn.AvgPool2d(layer.size, layer.stride or layer.size)
+        case GlobalPool():
+            return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        case Dropout():
+            return nn.Dropout(layer.rate)
+        case FullyConnected():
+            return nn.Linear(math.prod(before), layer.out_features)
+        case LayerNorm():
+            return nn.LayerNorm(before[-1], layer.eps)
+        case Linear():
+            return nn.Linear(before[-1], layer.out_features, layer.bias)
+    return None
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from ..results.folder import CHANGEABLE, Results, ResultsWriter, check_same, new_run, read_results, read_rows
 from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RoundsRow, RunRow
 from ..sweep.blocks import missing_blocks
 from ..sweep.configuration import Block, Configuration
 from ..sweep.expected import plan_row
-from ..tables.progress import ProgressBar, format_seconds
+from ..tables.progress import ProgressBar, format_seconds, say
 from .merge import Joined
 
 ROUND = 4  # repetitions: fewer pay the queue more often, more measure what is decided
@@ -92,12 +92,7 @@ class Engine(Protocol):
 
 
 def measure_on(
-    engine: Engine,
-    configuration: Configuration,
-    out_dir: str,
-    *,
-    undecided: Callable[[Results], set[str] | None],
-    stream: TextIO | None = None,
+    engine: Engine, configuration: Configuration, out_dir: str, *, undecided: Callable[[Results], set[str] | None]
 ) -> Results | None:
     """Measure a sweep on a cluster; every row is in the folder before the next is asked for.
 
@@ -108,8 +103,6 @@ def measure_on(
     out_dir : path
     undecided : callable (results) -> set of config ids or None
         As for a sweep on this machine.
-    stream : text file, optional
-        Progress; default: standard error.
 
     Returns
     -------
@@ -139,8 +132,8 @@ def measure_on(
 
         engine.fetch(keep)
         failed.clear()  # by an earlier client: what may be mended is tried again
-        while blocks := next_blocks(configuration, writer.results, still_open, failed, stream or sys.stderr):
-            with ProgressBar(len(blocks), "measuring", stream) as bar:
+        while blocks := next_blocks(configuration, writer.results, still_open, failed):
+            with ProgressBar(len(blocks), "measuring") as bar:
 
                 def show(running: int, queued: int, lost: int, blocks=blocks, bar=bar) -> None:
                     done = len(blocks) - len(missing_blocks(blocks, writer.results))
@@ -161,11 +154,7 @@ def check_configuration(config: Mapping[str, Any], configuration: Configuration,
 
 
 def next_blocks(
-    configuration: Configuration,
-    results: Names,
-    undecided: Callable[[], set[str] | None],
-    failed: set[tuple[str, int]],
-    stream: TextIO,
+    configuration: Configuration, results: Names, undecided: Callable[[], set[str] | None], failed: set[tuple[str, int]]
 ) -> list[Block]:
     """Return the blocks of the next round: none when all is measured or decided, or the budget is spent.
 
@@ -189,11 +178,11 @@ def next_blocks(
     measured, spent_s = results.measured, results.spent_s
     if wanted is not None and not wanted:
         said = f"every question is answered after {measured} repetitions ({format_seconds(spent_s)} of the nodes' time)"
-        print(f"forktask: {said}", file=stream, flush=True)
+        say(said)
         return []
     if spent_s >= budget_s:
         said = f"the nodes have spent the budget of {format_seconds(budget_s)} after {measured} repetitions"
-        print(f"forktask: {said}: give a larger budget and the same folder to go on", file=stream, flush=True)
+        say(f"{said}: give a larger budget and the same folder to go on")
         return []
     return missing(measured + ROUND, wanted)
 

@@ -25,6 +25,7 @@ from ...cython_src.reading import checked
 from ..machine.environment import version_text
 from ..results.rows import AnyRow, RunRow
 from ..sweep.configuration import Block, Configuration
+from ..tables.progress import say
 from .client import MOST_TIMES, lost_rows
 from .dask_worker import BLOCK_COMMAND, end_blocks, greet, measure_block
 
@@ -222,7 +223,7 @@ class DaskEngine:
                         f"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
                     )
                 )
-                print(f"forktask: {said}", file=self._stream, flush=True)
+                say(said, self._stream)
             self._seen[address] = None if reason else answer
         return [address for address in live if self._seen.get(address)]
 

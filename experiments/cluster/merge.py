@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from ...cython_src.errors import UsageError
-from ..results.files import holds_others, locked_file, replaced
+from ..results.files import locked_file, output_folder, replaced
 from ..results.folder import CHANGEABLE, SAMPLES, Results, check_same, read_rows
 from ..results.nodes import check_nodes
 from ..results.rows import (
@@ -23,6 +23,7 @@ from ..results.rows import (
     FailureRow,
     GpuProfileRow,
     MachineRow,
+    OfBlock,
     PlanRow,
     ProfileRow,
     RoundsRow,
@@ -31,8 +32,6 @@ from ..results.rows import (
     TraceRow,
 )
 from ..sweep.blocks import Answers
-
-OF_BLOCK = (CapacityRow, RoundsRow, SampleRow, ProfileRow, GpuProfileRow, FailureRow)
 
 
 class Joined:
@@ -133,7 +132,7 @@ def _took_turns(row: AnyRow) -> bool:
 
 
 def _block_of(row: AnyRow) -> tuple | None:
-    return (row.plan_id, row.interference, row.repetition) if isinstance(row, OF_BLOCK) else None
+    return (row.plan_id, row.interference, row.repetition) if isinstance(row, OfBlock) else None
 
 
 def _name(row: AnyRow) -> tuple:
@@ -225,17 +224,7 @@ def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str
 
 
 def _merge(sources: Sequence[Path], out: Path, nodes: str) -> Merged:
-    """Join results folders, the output folder's own rows first, as `merge_folders` says."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        foreign = holds_others(out, SAMPLES)
-    except OSError as error:
-        raise UsageError(f"folder {str(out)!r} cannot be written ({error.strerror}); choose another") from None
-    if foreign:
-        raise UsageError(
-            f"the output folder must be empty or hold results of forktask, got {str(out)!r} with other files; choose "
-            f"another with --out"
-        )
+    output_folder(out, SAMPLES)
     halves: dict[Path, list[str]] = {source: [] for source in sources}
     with ExitStack() as stack:
         for source in sources:

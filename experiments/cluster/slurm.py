@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -32,7 +32,7 @@ from ..results.rows import RunRow
 from ..sweep.blocks import missing_blocks
 from ..sweep.configuration import Block, Configuration
 from ..tables.numbers import plural
-from ..tables.progress import format_seconds
+from ..tables.progress import format_seconds, say
 from .client import MOST_TIMES, Keep, Show, check_configuration, lost_rows
 
 JOB, SCRIPT, JOB_ID, BEGUN = "job.json", "batch.sh", "job_id", "begun"
@@ -88,7 +88,7 @@ class SlurmOptions(Record, frozen=True):
         ]
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobArray(msgspec.Struct, frozen=True, kw_only=True):
     """What the tasks of an array read."""
 
     configuration: dict[str, Any]
@@ -97,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[list[Block]]
 
 
-class Task(NamedTuple):
+class ArrayTask(NamedTuple):
     """A task of an array: the folder of its round, its number there, and what it measures."""
 
     round: Path
@@ -110,7 +110,7 @@ class Task(NamedTuple):
         return sorted(found, key=lambda path: int(path.suffix[1:]))
 
 
-def read_job(folder: Path) -> Job:
+def read_job(folder: Path) -> JobArray:
     """Read what the tasks of an array shall do.
 
     Raises
@@ -120,14 +120,14 @@ def read_job(folder: Path) -> Job:
     """
     path = folder / JOB
     try:
-        return msgspec.json.decode(read_regular(path, "job of a sweep", 1 << 30), type=Job)
+        return msgspec.json.decode(read_regular(path, "job of a sweep", 1 << 30), type=JobArray)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} must be a job that forktask wrote, got: {error}; choose another folder") from None
 
 
-def tasks_of(folder: Path) -> list[Task]:
+def tasks_of(folder: Path) -> list[ArrayTask]:
     """Return the tasks of a round's array, as `read_job` reads them."""
-    return [Task(folder, index, blocks) for index, blocks in enumerate(read_job(folder).tasks)]
+    return [ArrayTask(folder, index, blocks) for index, blocks in enumerate(read_job(folder).tasks)]
 
 
 def rounds_of(out_dir: Path | str) -> list[Path]:
@@ -162,7 +162,6 @@ def states_of(job_ids: Sequence[str]) -> dict[tuple[str, int], str]:
 
 
 def _call(command: Sequence[str]) -> str:
-    """Return what a command of Slurm prints."""
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"--on slurm must find Slurm's {command[0]} on PATH, got none; log in where Slurm is, or write the batch "
@@ -234,17 +233,14 @@ class SlurmEngine:
         The user's, which goes on with the sweep.
     wait : bool
         False: blocks are given out, and fetched by the next client.
-    say : callable (str)
     """
 
-    def __init__(
-        self, configuration: Configuration, out_dir: str, command: str, *, wait: bool = True, say: Callable[[str], Any]
-    ):
+    def __init__(self, configuration: Configuration, out_dir: str, command: str, *, wait: bool):
         self._options = SlurmOptions.from_mapping(configuration.slurm, "table [slurm]")
-        self._configuration, self._command, self._wait, self._say = configuration, command, wait, say
+        self._configuration, self._command, self._wait = configuration, command, wait
         self._folder = Path(out_dir).absolute()
         self._own: list[Path] = []  # rounds that this client has submitted
-        self._live: list[Task] = []
+        self._live: list[ArrayTask] = []
         self._run: RunRow | None = None  # of some node
 
     def fetch(self, keep: Keep) -> None:
@@ -279,7 +275,7 @@ class SlurmEngine:
             self._own.append(folder)
             tasks = tasks_of(folder)
             self._live += tasks
-            self._say(f"job {job_id}: {plural(len(new), 'block')} in {plural(len(tasks), 'task')}")
+            say(f"job {job_id}: {plural(len(new), 'block')} in {plural(len(tasks), 'task')}")
         if self._wait:
             self._wait_for_all(keep, show)
         return self._wait
@@ -291,16 +287,13 @@ class SlurmEngine:
         one = self._configuration.measure.nodes == "one"
         per_task = len(blocks) if one else max(options.blocks_per_task, math.ceil(len(blocks) / most_tasks()))
         tasks = [list(blocks[k : k + per_task]) for k in range(0, len(blocks), per_task)]
-        job = Job(
+        job = JobArray(
             configuration=self._configuration.as_dict(),
             how_to_read=self._configuration.how_to_read,
             command=self._command,
             tasks=tasks,
         )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be made ({error.strerror}); choose another folder with --out") from None
+        folder.mkdir(parents=True, exist_ok=True)
         node = self._run.node.scheduler if one and self._run else ""
         asked = [
             f"--job-name=forktask-{self._folder.name}",
@@ -366,7 +359,7 @@ class SlurmEngine:
                 f"{_last_words(self._own[-1])}; mend that and give the same command again"
             )
 
-    def _keep(self, task: Task, keep: Keep) -> None:
+    def _keep(self, task: ArrayTask, keep: Keep) -> None:
         for folder in task.folders():
             rows = read_results(folder, "samples").rows
             if rows:

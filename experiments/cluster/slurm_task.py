@@ -20,7 +20,8 @@ from ..results.folder import read_results
 from ..sweep.blocks import missing_blocks
 from ..sweep.configuration import Block, from_dict
 from ..sweep.sweep import Sweep
-from .slurm import BEGUN, JOB_ID, Task, job_id_of, name_of, read_job
+from ..tables.progress import say
+from .slurm import BEGUN, JOB_ID, ArrayTask, job_id_of, name_of, read_job
 
 
 def run_task(folder: Path, index: int, start: int) -> None:
@@ -39,7 +40,7 @@ def run_task(folder: Path, index: int, start: int) -> None:
         What this node cannot do; a folder that cannot be written.
     """
     job, own = read_job(folder), folder / f"{index}.{start}"
-    task = Task(folder, index, job.tasks[index])
+    task = ArrayTask(folder, index, job.tasks[index])
     earlier = [read_results(path, "samples") for path in task.folders() if path != own]
     ending = []
     signal.signal(signal.SIGUSR1, lambda *_: ending.append(True))
@@ -51,7 +52,7 @@ def run_task(folder: Path, index: int, start: int) -> None:
             left = missing_blocks(left, results)
         for block in left:
             if ending:
-                print("forktask: the time limit is near: the rest is for another task", file=sys.stderr, flush=True)
+                say("the time limit is near: the rest is for another task")
                 break
             write_atomically(own / BEGUN, name_of(block))
             yield block
@@ -75,7 +76,7 @@ def main() -> int:
             write_atomically(folder / JOB_ID, job_id)  # of a script that the user has submitted
         run_task(folder, index, start)
     except UsageError as error:
-        print(f"forktask: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -6,8 +6,10 @@ import argparse
 import itertools
 import json
 import re
+import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...cython_src.typed_text import parse_real, parse_whole
@@ -22,7 +24,6 @@ def add_plan_options(
     *,
     network: str | None = "cifar10_cnn",
     network_group: Any = None,
-    phase: str = "train",
     leave_out: tuple[str, ...] = (),
     axes: bool = False,
     networks: bool = False,
@@ -36,8 +37,6 @@ def add_plan_options(
         Default; None: the command needs no network.
     network_group : group of arguments, optional
         Mutually exclusive group that `--network` joins.
-    phase : {"train", "forward"}
-        "forward" leaves out options that have an effect in training only.
     leave_out : tuple of str
         Fields that the command sets itself.
     axes : bool
@@ -50,7 +49,6 @@ def add_plan_options(
     """
     from ...cython_src.lowering.lower import BATCH_OF_TOKENS
     from ...cython_src.lowering.options import PlanOptions, format_value
-    from ...cython_src.records import fields
 
     group = network_group or parser
     if axes:
@@ -69,11 +67,10 @@ def add_plan_options(
             else "a network instead; the options of plans are for it"
         )
         group.add_argument("--network", default=network, metavar="N", help=said)
-    unused = [field.name for field in fields(PlanOptions) if field.only_in not in ("", phase)]
     # The default of the batch depends on the network, so arguments hold a batch only where one was given.
     batch = defaults.pop("batch", PlanOptions().batch)
     said = {"batch": f"{format_value(batch)}, of tokens {BATCH_OF_TOKENS}"}
-    add_fields(parser, PlanOptions, leave_out=(*leave_out, *unused), axes=axes, said=said, **defaults)
+    add_fields(parser, PlanOptions, leave_out=leave_out, axes=axes, said=said, **defaults)
     parser.set_defaults(batch_of_images=batch)
 
 
@@ -114,14 +111,8 @@ def add_fields(
         about = f"{field.text}; default: {default_text}".replace("%", "%%")
         if field.kind is bool and not axes:
             action, prefix = ("store_false", "no-") if field.default else ("store_true", "")
-            text = field.text.replace("%", "%%")
-            parser.add_argument(
-                f"--{prefix}{flag}",
-                dest=field.name,
-                action=action,
-                default=default,
-                help="switch off: " * bool(prefix) + text,
-            )
+            text = ("switch off: " if prefix else "") + field.text.replace("%", "%%")
+            parser.add_argument(f"--{prefix}{flag}", dest=field.name, action=action, default=default, help=text)
             continue
         unit = "SECONDS" if field.name.endswith("_s") else "DIR" if flag == "out" else flag.upper().replace("-", "_")
         value = "{" + ",".join(map(str, field.choices)) + "}" if field.choices else unit
@@ -207,8 +198,7 @@ def _check_effects(options: Mapping[str, Any], networks: str | tuple[str, ...]) 
 
 def plan_options(arguments: Namespace, **changes: Any):
     """Return the `PlanOptions` that were asked for, with changes."""
-    from ...cython_src.lowering.granularity import check_images
-    from ...cython_src.lowering.options import PlanOptions
+    from ...cython_src.lowering.options import PlanOptions, check_images
 
     options = PlanOptions(**{**given_options(arguments), **changes})
     check_images(options.granularity, options.batch)
@@ -217,7 +207,7 @@ def plan_options(arguments: Namespace, **changes: Any):
 
 def plan_axes(arguments: Namespace) -> dict[str, tuple]:
     """Return the axes of a grid that were asked for, by name of the option, each value once."""
-    from ...cython_src.lowering.granularity import check_images
+    from ...cython_src.lowering.options import check_images
 
     axes = {"network": arguments.network, **given_options(arguments)}
     for granularity in axes.get("granularity", ()):
@@ -267,7 +257,7 @@ def number_from(least: float, kind: type = int, most: float = MOST) -> Callable[
         try:
             value = parse_whole(text) if kind is int else parse_real(text)
         except ValueError:
-            raise ArgumentTypeError(f"must be a {'whole ' * (kind is int)}number, got {text!r}") from None
+            raise ArgumentTypeError(f"must be a {'whole number' if kind is int else 'number'}, got {text!r}") from None
         if not least <= value <= most:  # NaN is in no range
             low = f"must be at least {least:g}" if value < least else f"must be in [{least:g}, {most:g}]"
             raise ArgumentTypeError(f"{low}, got {text}")
@@ -298,11 +288,6 @@ def add_device(parser: ArgumentParser) -> None:
         help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; the first GPU that "
         "CUDA shows, which CUDA_VISIBLE_DEVICES chooses; default: %(default)s",
     )
-
-
-def add_device_of_file(parser: ArgumentParser) -> None:
-    """Add `--device` of commands whose file names the models."""
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")
 
 
 def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
@@ -363,6 +348,11 @@ def add_check(parser: ArgumentParser) -> None:
 def add_json(parser: ArgumentParser, what: str = "") -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what + ' as ' if what else ''}JSON")
+
+
+def progress_printer(arguments: Namespace) -> Callable[[str], Any]:
+    """Return what prints lines on the way: to standard error where the result is JSON."""
+    return partial(print, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
 def show(arguments: Namespace, result: Any, as_text: Callable[[Any], str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
 
 from .arguments import (
@@ -14,6 +13,7 @@ from .arguments import (
     given,
     given_options,
     models,
+    progress_printer,
     thread_count,
     threads,
 )
@@ -26,7 +26,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..scaling.gate import GateSettings
 
     parser.add_argument("--against", required=True, metavar="REF", help="commit, branch or tag to compare with")
@@ -55,10 +54,7 @@ def call(arguments: Namespace) -> int:
     if arguments.threads is not None:
         threads(arguments)  # raises
 
-    def report(line: str) -> None:
-        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
-
-    rows = compare_commits(plan, models(arguments), arguments.threads, settings, report)
+    rows = compare_commits(plan, models(arguments), arguments.threads, settings, progress_printer(arguments))
     if arguments.json:
         print(json.dumps(rows, indent=1))
     return exit_code(rows, settings.strict)

@@ -14,7 +14,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     add_json(parser, "everything")
     parser.add_argument(
         "--machine", metavar="FILE", help="also measure latencies and overheads, and write a file for `simulate`"

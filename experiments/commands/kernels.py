@@ -19,7 +19,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     add_plan_options(parser)
     add_device(parser)
     parser.add_argument("--model", help=f"whose step on a GPU is timed; default: {GPU_MODEL}")
@@ -49,7 +48,7 @@ def call(arguments: Namespace) -> int:
         return 0
     if arguments.model:
         raise UsageError(f"--model is for kernels on a GPU, got {arguments.model!r}; add --device gpu or leave it out")
-    from ..machine.step_kernels import format_step, measure_step
+    from ..sampling.step_kernels import format_step, measure_step
 
     where = {"instruction_set": arguments.instruction_set, "cpu": arguments.cpu}
     result = measure_step(arguments.network, plan_options(arguments), arguments.seconds, **where)

@@ -29,7 +29,6 @@ COMMANDS: tuple[str, ...] = (
     "diagnose",
     "peers",
     "train",
-    "study",
     "trace",
     "metg",
     "plan",

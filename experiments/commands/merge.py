@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 
 HELP = "join results folders of one configuration"
@@ -13,7 +12,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..results.nodes import NODES
 
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="a results folder")
@@ -30,13 +28,13 @@ def call(arguments: Namespace) -> int:
     from ..cluster.merge import merge_folders
     from ..results.folder import SAMPLES
     from ..tables.numbers import plural
+    from ..tables.progress import say
 
     merged = merge_folders(arguments.folders, arguments.out, arguments.nodes)
     for folder in merged.half_rows:
-        print(
-            f"forktask: the last line of {folder / SAMPLES} is half-written; it was moved aside, to "
-            f"{arguments.out}/{SAMPLES}.partial",
-            file=sys.stderr,
+        say(
+            f"the last line of {folder / SAMPLES} is half-written; it was moved aside, to "
+            f"{arguments.out}/{SAMPLES}.partial"
         )
     nodes, samples, profiles, failures = (
         plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])

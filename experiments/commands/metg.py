@@ -27,7 +27,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ...cython_src.graphs.task_bench import PATTERNS
     from ..metg.graphs import TaskBenchOptions
     from ..metg.metg import MetgSettings, default_models

@@ -31,7 +31,6 @@ MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "task
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..peers.modes import MODES_OF_IMAGES, MODES_OF_TOKENS
 
     add_plan_options(parser)

@@ -24,7 +24,6 @@ BARRIERS = ("phase", "none")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     add_plan_options(parser, network=None, axes=True)
     parser.add_argument("--model", default=OF_PLANS["model"], help="execution model; default: %(default)s")
     parser.add_argument("--threads", type=thread_count, default=OF_PLANS["threads"], help="default: %(default)s")

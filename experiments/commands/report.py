@@ -22,7 +22,6 @@ _EXPORTS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, overhead, batch, ...")
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
-from .arguments import add_device_of_file
+from ..tables.progress import say
+from .arguments import progress_printer, show
 from .sweeping import add_output, command_line, folder_of, measure_and_report, print_expected, report_on
 
-HELP = "run a sweep described in a TOML file, on this machine or on a cluster"
+HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
 DESCRIPTION = (
-    "Run a sweep described in a TOML file, or one of those shipped with forktask, on this machine or a cluster."
+    "Run a TOML file, or one of those shipped with forktask. One with a table [grid] is a sweep: execution models are "
+    "compared, on this machine or a cluster. One with a table [train] is a study: all combinations of networks, "
+    "batches, models, optimisers and seeds are trained, and losses, errors, accuracy over time, time and memory "
+    "reported. What was interrupted goes on in its folder. Exit code 1: something failed, or weights differ."
 )
+OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace")  # options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..cluster.slurm import SlurmOptions
-    from ..sweep.configuration import AXES, Measure, config_folder
+    from ..results.grids import shipped
+    from ..sweep.configuration import AXES, Measure
     from ..sweep.configuration import fields as keys
 
+    sweeps, studies = (", ".join(path.stem for path in shipped(kind)) for kind in ("sweep", "study"))
     parser.epilog = (
-        f"Shipped: {', '.join(sorted(p.stem for p in config_folder().glob('*.toml')))}. Keys of [grid]: "
-        f"{', '.join(AXES)}; of [measure]: {', '.join(f.name for f in keys(Measure))}; of [slurm]: "
-        f"{', '.join(f.name for f in keys(SlurmOptions))}."
+        f"Shipped sweeps: {sweeps}; studies: {studies}. Keys of [grid]: {', '.join(AXES)}; of [measure]: "
+        f"{', '.join(f.name for f in keys(Measure))}; of [slurm]: {', '.join(f.name for f in keys(SlurmOptions))}; of "
+        f"[train]: the options of `forktask train`."
     )
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
-    add_device_of_file(parser)
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the grid, the environment and the expected duration"
+        "--dry-run",
+        action="store_true",
+        help="print what would run, and what this machine lacks for it; of a sweep also the expected duration",
     )
-    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    parser.add_argument("--oversubscribe", action="store_true", help="of a sweep: allow more threads than cores")
     parser.add_argument(
-        "--on", metavar="ENGINE", help="measure on the nodes of a cluster: slurm, or dask:ADDRESS of its scheduler"
+        "--on",
+        metavar="ENGINE",
+        help="of a sweep: measure on the nodes of a cluster: slurm, or dask:ADDRESS of its scheduler",
     )
     parser.add_argument("--script", action="store_true", help="of --on slurm: write the batch script, submit nothing")
     parser.add_argument("--detach", action="store_true", help="of --on slurm: submit, and do not wait")
@@ -42,26 +52,64 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def call(arguments: Namespace) -> int:
+    """Measure or train what a file describes; with --dry-run print what that would be."""
+    from ..results.grids import given_or_shipped, kind_of
+
+    path = given_or_shipped(arguments.file)
+    if kind_of(path) == "sweep":
+        return _run_sweep(path, arguments)
+    unused = next((name for name in OF_SWEEPS if getattr(arguments, name)), None)
+    if unused:
+        raise UsageError(f"--{unused} is for sweeps, got it with the study {arguments.file}; leave it out")
+    return _run_study(path, arguments)
+
+
+def _run_study(path: Path | str, arguments: Namespace) -> int:
+    """Train what is missing, and print and write the report."""
+    from ..studies.configuration import read_study
+    from ..studies.report import as_json, write_study_report
+    from ..studies.running import expected, expected_text, run_study
+    from ..studies.tables import agreement
+
+    study = read_study(path).on(arguments.device)
+    if arguments.quick:
+        study = study.quick()
+    if arguments.dry_run:
+        show(arguments, expected(study), expected_text)
+        return 0
+    out = folder_of(arguments)
+    again = command_line(out)
+
+    try:
+        results = run_study(study, Path(out), again, progress_printer(arguments))
+    except KeyboardInterrupt:
+        say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
+        raise
+    text = write_study_report(results, Path(out), again)
+    show(arguments, as_json(results) if arguments.json else text, str)
+    return 1 if results.failed() or agreement(results)[1] else 0
+
+
+def _run_sweep(path: Path | str, arguments: Namespace) -> int:
     """Measure, and print tables; with --dry-run print what would be measured."""
     from ..cluster.slurm import SlurmOptions
-    from ..sweep.configuration import find_configuration
+    from ..sweep.configuration import read_configuration
 
-    configuration = find_configuration(arguments.file).on(arguments.device)
+    configuration = read_configuration(path).on(arguments.device)
     if arguments.oversubscribe:
         configuration = configuration.with_measure(oversubscribe=True)
     SlurmOptions.from_mapping(configuration.slurm, f"table [slurm] of {arguments.file}")
     for name in ("script", "detach"):
         if getattr(arguments, name) and arguments.on != "slurm":
-            raise UsageError(f"--{name} belongs to --on slurm, got it with --on {arguments.on}; leave it out")
+            got = f"it with --on {arguments.on}" if arguments.on else "it alone"
+            raise UsageError(f"--{name} belongs to --on slurm, got {got}; leave it out")
     if arguments.dry_run:
         return print_expected(configuration, arguments)
     return (_measure_on if arguments.on else measure_and_report)(configuration, arguments)
 
 
 def _measure_on(configuration, arguments: Namespace) -> int:
-    """Measure on a cluster."""
     from ..cluster.client import Names, measure_on, next_blocks
-    from ..cluster.engines import engine_on
     from ..results.folder import ResultsWriter, read_results
     from ..scaling.questions import undecided
     from ..sweep.comparison import judge
@@ -75,34 +123,48 @@ def _measure_on(configuration, arguments: Namespace) -> int:
         configuration = configuration.quick()
     out_dir = folder_of(arguments)
     again = command_line(out_dir)
-    with engine_on(arguments.on, configuration, out_dir, again, wait=not arguments.detach, say=_say) as engine:
+    with _engine(configuration, out_dir, again, arguments) as engine:
         if arguments.script:
 
             def still_open() -> set[str] | None:
                 return undecided(read_results(out_dir))
 
             with ResultsWriter(out_dir, Names) as writer:
-                blocks = next_blocks(configuration, writer.results, still_open, set(), sys.stderr)
+                blocks = next_blocks(configuration, writer.results, still_open, set())
             print(f"sbatch {engine.write_script(blocks)}/batch.sh" if blocks else "nothing is missing")
             return 0
         try:
             results = measure_on(engine, configuration, out_dir, undecided=undecided)
         except KeyboardInterrupt:
             jobs = ", and jobs go on" if arguments.on == "slurm" else ""
-            _say(f"interrupted; what was measured is kept{jobs}. To go on: {again}")
+            say(f"interrupted; what was measured is kept{jobs}. To go on: {again}")
             raise
     if results is None:
-        _say(f"submitted; `forktask status {out_dir}` says how far it is, and this fetches it: {again}")
+        say(f"submitted; `forktask status {out_dir}` says how far it is, and this fetches it: {again}")
         return 0
     compared = judge(results)
     if compared.usable and configuration.measure.simulate:
         _keep_machine(engine.machine(), out_dir)
     for line in compared.failures:
-        _say(line)
+        say(line)
     if describe_status(results)["resume"]:
-        _say(f"some blocks were lost. To give them out again: {again}")
+        say(f"some blocks were lost. To give them out again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)
+
+
+def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> AbstractContextManager:
+    """Return the engine that `--on` names, as a context manager."""
+    kind, _, address = arguments.on.partition(":")
+    if arguments.on == "slurm":
+        from ..cluster.slurm import SlurmEngine
+
+        return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach))
+    if kind == "dask" and address:
+        from ..cluster.dask_engine import DaskEngine
+
+        return DaskEngine(address, configuration, again)
+    raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
 
 
 def _keep_machine(measured: str, out_dir: str) -> None:
@@ -116,8 +178,4 @@ def _keep_machine(measured: str, out_dir: str) -> None:
     try:
         keep_machine(out_dir)
     except OtherMachine as error:
-        _say(f"not simulated: {error}")
-
-
-def _say(message: str) -> None:
-    print(f"forktask: {message}", file=sys.stderr, flush=True)
+        say(f"not simulated: {error}")

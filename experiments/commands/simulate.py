@@ -14,7 +14,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument(
         "--threads",

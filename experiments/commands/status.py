@@ -17,7 +17,6 @@ WATCH_S = 10.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", metavar="DIR", help="results folder of compare or run")
     parser.add_argument("--watch", action="store_true", help="say it again and again, until no job is left")
     add_json(parser)

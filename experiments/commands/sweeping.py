@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 
+from ..tables.progress import say
 from .arguments import add_json, show
 
 
@@ -17,7 +17,8 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         action="store_true",
-        help="then log what every thread does, once for each plan and model on most threads: Gantt pictures and losses",
+        help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
+        "pictures and losses",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
 
@@ -45,7 +46,9 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
 
 def folder_of(arguments: Namespace) -> str:
     """Return the results folder that was asked for."""
-    return arguments.out or f"results/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    from ..results.folder import dated_folder
+
+    return arguments.out or dated_folder("results")
 
 
 def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:
@@ -56,7 +59,7 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
     if not compared.usable:
         return 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
-        print(f"forktask: {describe_gpu_convolutions(conv)}", file=sys.stderr)
+        say(describe_gpu_convolutions(conv))
     print(report_folder(out_dir, arguments.json, answers_only=True))
     return 0 if compared.complete else 1
 

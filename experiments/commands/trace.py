@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import datetime
 
 from .arguments import (
     add_check,
@@ -31,7 +30,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ..machine.topology import core_counts
     from ..sampling.injections import INJECTIONS
     from ..traces.sweep import TRACED
@@ -66,7 +64,7 @@ def call(arguments: Namespace) -> int:
 
     from ..machine.topology import core_counts
     from ..report.files import write_report
-    from ..results.folder import read_results
+    from ..results.folder import dated_folder, read_results
     from ..results.rows import TraceRow
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
@@ -82,7 +80,7 @@ def call(arguments: Namespace) -> int:
         oversubscribe=arguments.oversubscribe,
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
-    folder = arguments.out or f"traces/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    folder = arguments.out or dated_folder("traces")
     length = {"iterations": arguments.iterations, "shown": arguments.show}
     compared = measure_comparison(configuration, folder, command_line(folder), trace=True, **length)
     if not compared.usable:

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from .arguments import add_device, add_fields, add_json, given
+from .arguments import add_device, add_fields, add_json, given, progress_printer
 
 HELP = "train a network and draw its accuracy over time"
 DESCRIPTION = (
@@ -16,7 +16,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     from ...cython_src.lowering.options import format_value
     from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 
@@ -34,7 +33,7 @@ def call(arguments: Namespace) -> int:
     import msgspec
 
     from ...cython_src.errors import UsageError
-    from ...cython_src.lowering.granularity import check_images
+    from ...cython_src.lowering.options import check_images
     from ..results.files import NoRoom
     from ..results.folder import SAMPLES
     from ..subjects.models import describe_gpu_convolutions, parse_model
@@ -44,11 +43,7 @@ def call(arguments: Namespace) -> int:
     config = configure(given(arguments, TrainingConfig), arguments.resume, arguments.device, arguments.oversubscribe)
     if not arguments.resume:
         check_images(config.granularity, config.batch)
-    stream = sys.stderr if arguments.json else sys.stdout
-
-    def report(line: str) -> None:
-        print(line, file=stream, flush=True)
-
+    report = progress_printer(arguments)
     if parse_model(config.model).model.device == "gpu":
         report(describe_gpu_convolutions(config.conv))
     try:

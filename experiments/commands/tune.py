@@ -27,7 +27,6 @@ MODELS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the arguments."""
     add_plan_options(parser, leave_out=("granularity",))
     add_models(parser, MODELS)
     add_threads(parser, default="the cores of this process")

@@ -19,6 +19,7 @@ from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
 from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, decoding, read_arrays
 from ..results.files import write_atomically
+from ..tables.numbers import plural
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
 THREAD, HOST, STREAM, COPIES = ("thread", "host", "stream", "copies")
@@ -85,7 +86,7 @@ class EventLog:
     def title(self) -> str:
         """Model and threads, of a GPU's model streams, and what was injected."""
         counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
-        parts = [f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items() if count]
+        parts = [plural(count, kind) for kind, count in counts.items() if count]
         text = ", ".join([self.about["model"], *parts])
         return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
 

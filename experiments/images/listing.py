@@ -15,7 +15,6 @@ from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
 ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-SPLITS = ("train", "valid", "test")
 # Other names of the splits' folders, and of their values in a table.
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -35,7 +34,7 @@ class Listing:
     files : tuple of str
     labels : int32, shape (N,)
     splits : tuple of str
-        Of each image, one of `SPLITS`; "" where neither folders nor table say.
+        Of each image, train, valid or test; "" where neither folders nor table say.
     class_names : tuple of str
         In alphabetical order.
     passed_over : tuple of str

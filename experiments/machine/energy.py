@@ -18,7 +18,7 @@ from .proc import read_int, read_text
 SENSOR_PERIOD_S, COUNTER_PERIOD_S = 0.1, 30.0
 
 
-class Counter(NamedTuple):
+class EnergyCounter(NamedTuple):
     """A counter of energy that starts over: its file in uJ, and its range."""
 
     name: str
@@ -95,7 +95,7 @@ class EnergyMeter:
         hidden = [zone / "energy_uj" for zone in zones if read_int(zone / "energy_uj") is None]
         self.error: str | None = None
         self._counters = [
-            Counter(read_text(z / "name") or z.name, z / "energy_uj", read_int(z / "max_energy_range_uj") or 0)
+            EnergyCounter(read_text(z / "name") or z.name, z / "energy_uj", read_int(z / "max_energy_range_uj") or 0)
             for z in zones
         ]
         self._sensors = [] if zones else find_sensors(root)

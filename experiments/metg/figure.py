@@ -19,6 +19,7 @@ from ..report.figures.style import (
     style_parameters,
 )
 from ..results.files import write_atomically
+from ..tables.numbers import plural
 from .graphs import describe_graph, graph_name
 from .table import HALF, envelope, metg_text, of_gpu
 
@@ -42,7 +43,7 @@ def draw(entries: Sequence[Mapping[str, Any]]):
     with matplotlib.rc_context(style_parameters()):
         figure, axes = new_figure("double", len(counts))
         for axis, threads in zip(axes, counts, strict=True):
-            panel_title(axis, f"{threads} thread{'s' if threads > 1 else ''}")
+            panel_title(axis, plural(threads, "thread"))
             axis.axhline(HALF, color="0.6", linewidth=0.6, linestyle=":")
             for entry in (e for e in entries if e["threads"] == threads):
                 style = styles[entry["model"]]

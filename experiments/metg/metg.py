@@ -14,6 +14,7 @@ Slaughter et al., "Task Bench: A Parameterized Benchmark for Evaluating Parallel
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shlex
@@ -26,7 +27,7 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
-from ..machine.environment import collect, environment_id
+from ..machine.environment import described_environment
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
@@ -37,6 +38,7 @@ from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import DEFAULT_MODELS, MODELS, built_models, check_threads, counts_for, parse_model, parse_models
 from ..tables.numbers import plural
+from ..tables.progress import say
 from .graphs import graph_name
 from .table import as_csv, summarise
 
@@ -98,14 +100,10 @@ def measure_metg(
         settings = settings.with_changes(repeats=1)
     asked = []
     for repetition in range(settings.repeats):
-        block = [
-            (repetition, model, count, graph)
-            for graph in graphs
-            for model in specs
-            for count in counts_for(parse_model(model), threads)
-        ]
-        random.Random(f"{settings.seed} {repetition}").shuffle(block)
-        asked += block
+        points = itertools.product(graphs, specs)
+        points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(parse_model(m), threads)]
+        random.Random(f"{settings.seed} {repetition}").shuffle(points)
+        asked += points
     folder, interrupted = None if out is None else Path(out), False
     rows: list[AnyMetg] = []
     with nullcontext() if folder is None else ResultsWriter(folder) as writer:
@@ -136,29 +134,20 @@ def measure_metg(
 
         write_atomically(folder / "metg.csv", as_csv(table))
         for path in draw_all(table, folder, figure_format):
-            print(f"forktask: wrote {path}", file=sys.stderr)
+            say(f"wrote {path}")
     return table
 
 
 def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int) -> None:
     """Write the run row; continue the folder's run if it was measured in the same way."""
-    environment = collect(variables=clean_environment(os.environ, sample_environment(1, 0, cores)))
+    environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, cores)))
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
     continued = writer.start(
-        new_run(
-            "metg",
-            {**config, **settings.as_dict()},
-            shlex.join(["forktask", *sys.argv[1:]]),
-            environment=environment,
-            environment_id=environment_id(environment),
-        )
+        new_run("metg", {**config, **settings.as_dict()}, shlex.join(["forktask", *sys.argv[1:]]), **environment)
     )
     if continued:
-        print(
-            f"forktask: going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there",
-            file=sys.stderr,
-        )
+        say(f"going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
 
 
 def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import math
@@ -13,6 +11,7 @@ from typing import Any
 
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
+from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow
 from ..subjects.models import built_models, parse_model
 from ..tables import Column, text_table
@@ -251,9 +250,7 @@ def as_csv(table: Mapping[str, Any]) -> str:
     columns += [
         f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")
     ]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*columns, "break_even", "withheld", "failures"])
+    rows = []
     for entry in table["results"]:
         row = [format_value(entry["graph"].get(c, "")) for c in graph_columns] + [
             entry[c] for c in ("model", "threads", "repeats")
@@ -261,5 +258,5 @@ def as_csv(table: Mapping[str, Any]) -> str:
         for name in names:
             values = entry.get(name)
             row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
-        writer.writerow([*row, entry["break_even"], entry.get("withheld", ""), "; ".join(entry["failures"])])
-    return out.getvalue()
+        rows.append([*row, entry["break_even"], entry.get("withheld", ""), "; ".join(entry["failures"])])
+    return csv_text([*columns, "break_even", "withheld", "failures"], rows)

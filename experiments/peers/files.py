@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..results.files import write_atomically
+from ..results.files import output_folder, write_atomically
 from .peers import as_text
 
 NAMES = ("peers.json", "peers.csv", "peers.txt")
@@ -18,20 +18,10 @@ ABOUT = ("network", "batch", "phase")  # of the result; before each row's own fi
 
 
 def new_folder(path: str) -> Path:
-    """Make the folder before anything is measured.
-
-    Raises
-    ------
-    UsageError
-        It cannot be made, or holds an earlier comparison, which is not written over.
-    """
-    folder = Path(path)
+    """Make the folder before anything is measured; an earlier comparison is not written over."""
+    folder = output_folder(path, NAMES[0])
     if taken := [name for name in NAMES if (folder / name).exists()]:
         raise UsageError(f"--out must have no comparison yet, but {folder} holds {taken[0]}; name another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out must be a folder, but {folder} cannot be made: {error.strerror}") from error
     return folder
 
 

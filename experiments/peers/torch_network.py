@@ -23,6 +23,7 @@ from ...cython_src.networks.layers import (
     Softmax,
     TiedHead,
     Trigram,
+    pytorch_module,
 )
 
 
@@ -136,8 +137,8 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
             function = partial(_tied_product, table, own, bias)
         case Add():
             pass
-        case _ if hasattr(layer, "pytorch"):
-            module = layer.pytorch(nn, before)
+        case _ if module := pytorch_module(layer, nn, before):
+            pass
         case _:
             raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")
     return module, function

@@ -12,12 +12,12 @@ TICK_S = 0.01
 DISTURBED_SHARE = 0.05
 
 
-def disturbed_share(disturbance: Mapping[str, Any], seconds: float, threads: int = 1) -> float:
+def disturbed_share(disturbance: Mapping[str, Any], seconds: float) -> float:
     """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
     lost = [
         (disturbance.get("pressure_some_us"), 1e-6),
         (disturbance.get("throttled_us"), 1e-6),
-        (disturbance.get("steal_ticks"), TICK_S / threads),
+        (disturbance.get("steal_ticks"), TICK_S),
     ]
     known = [value * unit for value, unit in lost if value is not None]
     return max(known) / seconds if known and seconds > 0 else math.nan

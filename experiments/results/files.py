@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError, did_you_mean
+from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
-_CONFIGS = Path(__file__).parent.parent / "configs"
-SHIPPED = {"run": _CONFIGS, "study": _CONFIGS / "studies"}  # command -> folder of the TOML files shipped for it
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -107,6 +106,13 @@ def _is_at(file: io.BufferedWriter, path: Path) -> bool:
         return False
 
 
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
 def write_table(path: Path | str, table: Any) -> None:
     """Write a DataFrame as CSV, as a whole or not at all.
 
@@ -173,45 +179,30 @@ def check_writable_folder(folder: Path | str) -> None:
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
 
 
-def given_or_shipped(name: str, command: str) -> Path | str:
-    """Return the path of the TOML file that a command ships under a name, with or without `.toml`, or the name itself.
+def output_folder(path: Path | str, marker: str) -> Path:
+    """Make the folder for what a command leaves, where `marker` is what it writes first; return it.
 
-    A file of the user's comes first; a folder may have the name, such as that of the results.
-
-    Parameters
-    ----------
-    name : str
-    command : {"run", "study"}
+    It must be new or empty, have that file, or hold nothing but folders that have it, which may lie side by side.
 
     Raises
     ------
     UsageError
-        Nothing has this name: says which one may be meant, and which command has it.
+        It cannot be made, or holds other files.
     """
-    path, file = Path(name), name if name.endswith(".toml") else f"{name}.toml"
-    if path.is_file() or os.sep in name:
-        return name
-    shipped = SHIPPED[command] / file
-    if shipped.is_file():
-        return shipped
-    if path.exists():
-        return name
-    names = sorted(p.stem for p in SHIPPED[command].glob("*.toml"))
-    other = next((other for other in SHIPPED if (SHIPPED[other] / file).is_file()), None)
-    meant = f"; did you mean `forktask {other} {name}`?" if other else did_you_mean(file.removesuffix(".toml"), names)
-    raise UsageError(
-        f"FILE must be a TOML file, or the name of a shipped one, got {name!r}, which is neither{meant}; shipped: "
-        f"{', '.join(names)}"
-    )
-
-
-def holds_others(folder: Path | str, marker: str) -> bool:
-    """Return whether a folder without an entry `marker` holds anything but folders with one.
-
-    What a command leaves lies in a folder with a marker; several of them may lie side by side in the folder above.
-    """
-    place = Path(folder)
-    return not (place / marker).exists() and any(not (path / marker).exists() for path in place.iterdir())
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = not (folder / marker).exists() and any(not (one / marker).exists() for one in folder.iterdir())
+    except OSError as error:
+        raise UsageError(
+            f"the output folder must be writable, got {str(path)!r}: {error.strerror}; choose another with --out"
+        ) from None
+    if foreign:
+        raise UsageError(
+            f"the output folder must be empty or hold results of forktask, got {str(path)!r} with other files; choose "
+            f"another with --out"
+        )
+    return folder
 
 
 def list_folder(folder: Path | str) -> list[Path]:

@@ -24,7 +24,7 @@ import msgspec
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from .files import NoRoom, holds_others
+from .files import NoRoom, output_folder
 from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
 
 SAMPLES = "samples.jsonl"
@@ -36,6 +36,11 @@ ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
 
 T = TypeVar("T")
+
+
+def dated_folder(above: str) -> str:
+    """Return the name of a new folder below another one, by date and time."""
+    return f"{above}/{datetime.now().strftime('%Y%m%d-%H%M%S')}"
 
 
 def canonical_json(value: Any) -> str:
@@ -201,23 +206,13 @@ class ResultsWriter:
     """
 
     def __init__(self, out_dir: str | os.PathLike, kind: type[Results] = Results):
-        self.out_dir = Path(out_dir)
+        self.out_dir = output_folder(out_dir, SAMPLES)
         self._continued: RunRow | None = None  # written before the next row
         path = self.out_dir / SAMPLES
         try:
-            self.out_dir.mkdir(parents=True, exist_ok=True)
-            foreign = holds_others(self.out_dir, SAMPLES)
-            if not foreign:
-                self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise UsageError(
-                f"the output folder must be writable, got {str(out_dir)!r}: {error.strerror}; choose another with --out"
-            ) from None
-        if foreign:
-            raise UsageError(
-                f"the output folder must be empty or hold results of forktask, got {str(out_dir)!r} with other files; "
-                f"choose another with --out"
-            )
+            raise UsageError(f"{path} cannot be written ({error.strerror}); choose another folder with --out") from None
         if not _lock(self._fd):
             os.close(self._fd)
             raise UsageError(

@@ -135,14 +135,21 @@ NOT_MEASURED = MachineRow(
 )
 
 
-class CapacityRow(Row, frozen=True, kw_only=True, tag="capacity"):
+class OfBlock(Row, frozen=True, kw_only=True):
+    """What all rows of a block have: one generation of one plan, on one node."""
+
+    plan_id: Annotated[Name, says("which plan")]
+    interference: Annotated[Count, says("number of hogs")]
+    repetition: Annotated[Count, says("which generation")]
+    node: Annotated[Node, says(OF_NODE)]
+
+
+class CapacityRow(OfBlock, frozen=True, kw_only=True, tag="capacity"):
     """The capacity again, at the beginning of each generation: its spread is part of the intervals of bounds."""
 
-    node: Annotated[Node, says(OF_NODE)]
-    repetition: Annotated[Count, says("which one")]
-    capacity: Annotated[ByThreads, says("by number of threads")]
     plan_id: Annotated[Text, says("whose generation; empty: that of all plans")] = ""
     interference: Annotated[Count, says("number of hogs in it")] = 0
+    capacity: Annotated[ByThreads, says("by number of threads")]
 
 
 class Loop(Part, frozen=True, kw_only=True):
@@ -209,14 +216,12 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
         return self.options["granularity"]
 
 
-class Measured(Row, frozen=True, kw_only=True):
+class Measured(OfBlock, frozen=True, kw_only=True):
     """What all rows of a measurement have: the conditions under which it was made."""
 
     config_id: Annotated[Name, says("short hash of model, threads, plan and hogs")]
     model: Annotated[Name, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
-    plan_id: Annotated[Name, says("which plan")]
-    interference: Annotated[Count, says("number of hogs")]
     check: Annotated[
         Text,
         says(
@@ -225,10 +230,8 @@ class Measured(Row, frozen=True, kw_only=True):
             "not be run in another process), `left out` (`--no-check`)"
         ),
     ]
-    repetition: Annotated[Count, says("which one")]
     position: Annotated[Count, says("in the shuffled order")]
     environment_id: Annotated[Name, says("that of the run")]
-    node: Annotated[Node, says(OF_NODE)]
     cpus: Annotated[list[Count] | None, says("CPU of each thread; null: not pinned")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
 
@@ -342,14 +345,10 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
 
 
-class RoundsRow(Row, frozen=True, kw_only=True, tag="rounds"):
+class RoundsRow(OfBlock, frozen=True, kw_only=True, tag="rounds"):
     """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
     the samples of its contestants."""
 
-    plan_id: Annotated[Name, says("which plan")]
-    interference: Annotated[Count, says("number of hogs")]
-    repetition: Annotated[Count, says("which generation")]
-    node: Annotated[Node, says(OF_NODE)]
     group: Annotated[Count, says("which part of it: 0, unless memory did not hold all contestants at once")]
     contestants: Annotated[list[Name], Meta(min_length=1), says("their `config_id`")]
     order: Annotated[list[list[Count]], says("of turns in each round, as indices into `contestants`")]
@@ -436,7 +435,7 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
 
 
-class Points(Part, frozen=True, kw_only=True):
+class GraphAtWork(Part, frozen=True, kw_only=True):
     """A Task Bench graph at one amount of work."""
 
     work: Count
@@ -465,8 +464,8 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
 
     parallel: Annotated[Number, says("threads, or tasks that a GPU runs at once")]
     unit_s: Annotated[Positive, says("a unit of work without a runtime")]
-    empty: Annotated[Points, says("the graph whose tasks do nothing")]
-    points: Annotated[list[Points], Meta(min_length=1), says("with more and more work")]
+    empty: Annotated[GraphAtWork, says("the graph whose tasks do nothing")]
+    points: Annotated[list[GraphAtWork], Meta(min_length=1), says("with more and more work")]
     record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
     disturbance: Annotated[dict[str, Amount | None], says("as in a sample")]

@@ -21,9 +21,8 @@ import msgspec
 from ...cython_src.errors import UnsoundPlan, UsageError
 from ...cython_src.kernels import kernel_table
 from ...cython_src.kernels.simd import instruction_sets
-from ...cython_src.lowering.granularity import LANES
 from ...cython_src.lowering.lower import LANES_LAYOUT, choose_layout, lower, own_plan
-from ...cython_src.lowering.options import describe, plan_options
+from ...cython_src.lowering.options import LANES, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.own import is_own, split_call, write_network
 from ...cython_src.networks.registry import get_network, network_names

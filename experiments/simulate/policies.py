@@ -29,7 +29,7 @@ RUN_LENGTHS = {"none": (2, 6), "loop": (1, 2), "phase": (1, 2), "iteration": (1,
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """Result of a simulation.
 
     Attributes
@@ -123,7 +123,7 @@ def simulate(
     seed: int = 0,
     run_lengths: tuple[int, int] | None = None,
     keep_schedule: bool = False,
-) -> Simulated:
+) -> SimulatedRun:
     """Simulate a model on a number of threads.
 
     Parameters
@@ -135,7 +135,7 @@ def simulate(
     seed : int
         Of the choice among idle workers and victims; the same seed gives the same result.
     run_lengths : (int, int), optional
-        Iterations of the short and of the long run.
+        Iterations of the short and of the long run, from 1 on.
     keep_schedule : bool
         Return where and when each block ran.
 
@@ -151,8 +151,6 @@ def simulate(
     if not 1 <= threads <= MAX_CORES:
         raise UsageError(f"threads must be in [1, {MAX_CORES}], got {threads}")
     short, long = run_lengths or RUN_LENGTHS[spec.barrier]
-    if not 1 <= short < long:
-        raise UsageError(f"run_lengths must be two numbers from 1 on, the short one first, got {short}, {long}")
     if spec.model.max_threads == 1:
         threads = 1
     seconds, share = subject.on(machine)
@@ -179,7 +177,7 @@ def simulate(
     found = event_loop.run(*tasks, *machine_costs, long, seed, keep_schedule)
     total = float(found["iteration_end"].max())
     useful, inflation, runtime = (found[name] / long for name in ("useful_s", "inflation_s", "runtime_s"))
-    return Simulated(
+    return SimulatedRun(
         step_s=(total - float(first["iteration_end"].max())) / (long - short),
         useful_s=useful,
         inflation_s=inflation,

@@ -40,9 +40,8 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import check_keys
 from ...cython_src.records import Record, about, fields
-from ..results.files import given_or_shipped
 from ..results.folder import short_id
-from ..results.grids import check_table, read_grid, values_of
+from ..results.grids import check_table, read_grid, small_form, values_of
 from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
@@ -71,7 +70,7 @@ class StudyOptions(Record, frozen=True):
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """One training of a study: a combination of [train], a seed.
 
     Attributes
@@ -136,22 +135,14 @@ class Study:
         Its title says that it is small, and the head of `how_to_read` what was put in place of what.
         """
         stages = tuple({**stage, "epochs": 1} if "epochs" in stage else stage for stage in self.stages)
-        changed = [
-            f"{name} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
-            for name, after in self.quick_values.items()
-            if (before := self.train.get(name, ("the default",))) != after
-        ]
-        if stages != self.stages:
-            epochs = ", ".join(str(stage["epochs"]) for stage in self.stages if "epochs" in stage)
-            changed.append(f"1 epoch of each stage in place of {epochs}")
-        left_out = f"Small form (--quick), a check that it works: {'; '.join(changed) or 'the same values'}."
+        changed = {name: (self.train.get(name, ("the default",)), now) for name, now in self.quick_values.items()}
+        epochs = ", ".join(str(stage["epochs"]) for stage in self.stages if "epochs" in stage)
+        more = [f"1 epoch of each stage in place of {epochs}"] if stages != self.stages else []
         return replace(
             self,
-            title=f"{self.title}, small form",
+            **small_form(self.title, self.how_to_read, changed, *more),
             train={**self.train, **self.quick_values},
             stages=stages,
-            how_to_read=f"{left_out} {self.how_to_read}".strip(),
-            left_out=left_out,
         )
 
     def on(self, device: str | None) -> Study:
@@ -168,7 +159,7 @@ class Study:
         """Fields with several values -> these."""
         return {name: values for name, values in self.train.items() if len(values) > 1}
 
-    def runs(self) -> list[Run]:
+    def trainings(self) -> list[Training]:
         """Return the runs in their order: all combinations of a seed before the next seed.
 
         Raises
@@ -191,7 +182,7 @@ class Study:
             for values in itertools.product(*grid.values()):
                 chosen = dict(zip(grid, values, strict=True))
                 stages = tuple(_config({**chosen, **stage, "seed": seed}) for stage in self.stages or ({},))
-                found.append(Run(stages, {name: chosen[name] for name in self.axes}))
+                found.append(Training(stages, {name: chosen[name] for name in self.axes}))
         return found
 
 
@@ -209,11 +200,6 @@ def _config(given: Mapping[str, Any]) -> TrainingConfig:
     return config
 
 
-def find_study(name: str) -> Study:
-    """Read a study, or the shipped one with this name, with or without `.toml`."""
-    return read_study(given_or_shipped(name, "study"))
-
-
 def read_study(path: Path | str) -> Study:
     """Read a study from a TOML file.
 
@@ -222,7 +208,7 @@ def read_study(path: Path | str) -> Study:
     UsageError
         A file that cannot be read, an unknown key, or a value that a field refuses.
     """
-    values, comment = read_grid(path, "train", ("study", "stages", "quick"), 'network = "lenet5"')
+    values, comment = read_grid(path, "study")
     stages = values.get("stages", [])
     if not isinstance(stages, list):
         raise UsageError(f"stages in {path} must be a list of tables, got {stages!r:.60}; write [[stages]] above each")
@@ -248,7 +234,7 @@ def read_study(path: Path | str) -> Study:
         how_to_read=" ".join(comment.split()),
     )
     for form in (study, study.quick()):
-        loads = {stage.load for run in form.runs() for stage in run.stages}
+        loads = {stage.load for run in form.trainings() for stage in run.stages}
         if study.options.loaders and loads == {"memory"}:
             raise UsageError(
                 f"loaders in [study] of {path} needs a load of cache or files in [train], got memory; add one"

@@ -29,7 +29,6 @@ from .running import StudyResults
 from .tables import (
     PLANNED,
     agreement,
-    axes_of,
     data_notes,
     data_sentences,
     disturbance_warnings,
@@ -105,7 +104,6 @@ def build(results: StudyResults, command: str) -> Report:
 
 
 def _section(title: str, sentences: list[str], table: Table) -> Section:
-    """A section of a table, with its sentences where the table has rows."""
     return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
 
 
@@ -113,7 +111,7 @@ def _opening(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
     """Return the first paragraphs, for readers who know none of the words below: question, method, answer."""
     if not runs:
         return []
-    axes = " and ".join(name.replace("_", " ") for name in axes_of(results))
+    axes = " and ".join(name.replace("_", " ") for name in results.study.axes)
     seeds, epochs = max(row["seeds"] for row in runs), max(row["epochs"] for row in runs)
     from_start = f", from {seeds} random starts each" if seeds > 1 else ""
     ways = f"{plural(len(runs), 'way')} to train" + (f", which differ in {axes}," if axes else "")
@@ -220,7 +218,7 @@ def as_json(results: StudyResults) -> dict[str, Any]:
 
 def _names(results: StudyResults) -> list[Column]:
     """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
-    return [*map(text_column, axes_of(results))] or [text_column("label", "run")]
+    return [*map(text_column, results.study.axes)] or [text_column("label", "run")]
 
 
 def _rate(name: str, heading: str) -> Column:

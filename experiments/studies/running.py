@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +18,10 @@ from ..results.rows import make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
-from ..tables.progress import ProgressBar
+from ..tables.numbers import plural
+from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
-from .configuration import Run, Study
+from .configuration import Study, Training
 from .loaders import COMMAND as LOADERS_COMMAND
 from .loaders import jobs as loading_jobs
 from .one_run import COMMAND
@@ -37,29 +36,29 @@ class StudyResults:
     Attributes
     ----------
     study : Study
-    found : list of (Run, TrainingRow or TrainingFailureRow)
+    found : list of (Training, TrainingRow or TrainingFailureRow)
     environment_id : str
     loading : list of LoadingRow or LoadingFailureRow
         Where the study asks for them.
     """
 
     study: Study
-    found: Sequence[tuple[Run, TrainingRow | TrainingFailureRow]]
+    found: Sequence[tuple[Training, TrainingRow | TrainingFailureRow]]
     environment_id: str
     loading: Sequence[LoadingRow | LoadingFailureRow] = ()
 
-    def done(self) -> list[tuple[Run, TrainingRow]]:
+    def done(self) -> list[tuple[Training, TrainingRow]]:
         """Runs that were trained to their end."""
         return [(run, row) for run, row in self.found if isinstance(row, TrainingRow)]
 
-    def failed(self) -> list[tuple[Run, TrainingFailureRow]]:
+    def failed(self) -> list[tuple[Training, TrainingFailureRow]]:
         """Runs that were not."""
         return [(run, row) for run, row in self.found if isinstance(row, TrainingFailureRow)]
 
 
 def obstacles(study: Study) -> list[str]:
     """Return what keeps this machine from running a study: cores, GPUs, data, a sentence each."""
-    configs = [stage for run in study.runs() for stage in run.stages]
+    configs = [stage for run in study.trainings() for stage in run.stages]
     counts = sorted({config.threads for config in configs})
     checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
     if any(parse_model(config.model).model.device == "gpu" for config in configs):
@@ -68,7 +67,30 @@ def obstacles(study: Study) -> list[str]:
     return refusals(checks)
 
 
-def run_study(study: Study, out: Path, report: Callable[[str], None] = print) -> StudyResults:
+def expected(study: Study) -> dict[str, Any]:
+    """Return the runs of a study, and what this machine lacks for it, without training anything."""
+    return {
+        "title": study.title,
+        "how_to_read": study.how_to_read,
+        "obstacles": obstacles(study),
+        "runs": [
+            {"label": run.label, "seed": run.seed, "epochs": [stage.epochs for stage in run.stages]}
+            for run in study.trainings()
+        ],
+    }
+
+
+def expected_text(found: Mapping[str, Any]) -> str:
+    """Format the result of `expected` for a terminal."""
+    lines = [found["title"], "", *([found["how_to_read"], ""] if found["how_to_read"] else [])]
+    for run in found["runs"]:
+        first, *later = run["epochs"]
+        epochs = f"{' + '.join(map(str, run['epochs']))} epochs" if later else plural(first, "epoch")
+        lines.append(f"{run['label']}, seed {run['seed']}, {epochs}")
+    return "\n".join([*lines, *(f"\ncannot run: {text}" for text in found["obstacles"])])
+
+
+def run_study(study: Study, out: Path, command: str, report: Callable[[str], None] = print) -> StudyResults:
     """Train what is missing in a folder, each run in a fresh process; a run that was interrupted goes on.
 
     Parameters
@@ -76,6 +98,8 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     study : Study
     out : Path
         New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
+    command : str
+        The user's, which goes on.
     report : callable
         Takes a line for each run.
 
@@ -87,9 +111,8 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
     for text in obstacles(study):
         raise UsageError(text)
     if study.left_out:
-        print(f"forktask: {study.left_out}", file=sys.stderr)
+        say(study.left_out)
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
-    command = shlex.join(["forktask", *sys.argv[1:]])
     with ResultsWriter(out) as writer:
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
         found = list(_trainings(study, out, writer, report))
@@ -99,9 +122,9 @@ def run_study(study: Study, out: Path, report: Callable[[str], None] = print) ->
 
 def _trainings(
     study: Study, out: Path, writer: ResultsWriter, report: Callable[[str], None]
-) -> Iterator[tuple[Run, TrainingRow | TrainingFailureRow]]:
+) -> Iterator[tuple[Training, TrainingRow | TrainingFailureRow]]:
     done = {row.run_id: row for row in writer.results.of(TrainingRow)}
-    runs = study.runs()
+    runs = study.trainings()
     with ProgressBar(len(runs), "study", lines=False) as bar:
         for number, run in enumerate(runs):
             row: TrainingRow | TrainingFailureRow | None = done.get(run.run_id)
@@ -114,7 +137,7 @@ def _trainings(
             yield run, row
 
 
-def _train(run: Run, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
+def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
     folder.mkdir(parents=True, exist_ok=True)
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
     answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)

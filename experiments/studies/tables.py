@@ -16,7 +16,7 @@ from ..subjects.memory import GRAPH, KINDS
 from ..tables.numbers import plural
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
-from .configuration import WITHOUT_EFFECT, Run
+from .configuration import WITHOUT_EFFECT, Training
 from .loaders import CONDITIONS
 from .running import StudyResults
 
@@ -53,9 +53,9 @@ def epoch_table(results: StudyResults) -> pd.DataFrame:
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 
-def _by_label(results: StudyResults) -> dict[str, list[tuple[Run, TrainingRow]]]:
+def _by_label(results: StudyResults) -> dict[str, list[tuple[Training, TrainingRow]]]:
     """Runs of each combination of the axes, over its seeds."""
-    groups: dict[str, list[tuple[Run, TrainingRow]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Training, TrainingRow]]] = defaultdict(list)
     for run, row in results.done():
         groups[run.label].append((run, row))
     return groups
@@ -208,7 +208,7 @@ def loading_table(results: StudyResults) -> list[dict[str, Any]]:
     return rows
 
 
-def _but_loading(run: Run) -> str:
+def _but_loading(run: Training) -> str:
     return repr({name: value for name, value in run.axes.items() if name != "load"})
 
 
@@ -295,7 +295,7 @@ def failures(results: StudyResults) -> list[dict[str, Any]]:
     ]
     loading = [
         {
-            **{name: row.config.get(name, "") for name in axes_of(results)},
+            **{name: row.config.get(name, "") for name in results.study.axes},
             "label": "loading alone",
             "seed": "",
             "reason": row.reason,
@@ -305,8 +305,3 @@ def failures(results: StudyResults) -> list[dict[str, Any]]:
         if isinstance(row, LoadingFailureRow)
     ]
     return runs + loading
-
-
-def axes_of(results: StudyResults) -> Sequence[str]:
-    """Names of the axes."""
-    return tuple(name for name, values in results.study.axes.items() if len(values) > 1)

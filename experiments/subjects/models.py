@@ -307,7 +307,7 @@ def describe_gpu_convolutions(conv: str) -> str:
     """Say in one line what `convolution_for` returns for an option on a GPU."""
     if conv == "winograd2":
         return "convolutions on the GPU: Winograd's F(2x2, 3x3) where it applies, weight gradients direct"
-    return "convolutions on the GPU: direct" + " (what auto means there)" * (conv == "auto")
+    return f"convolutions on the GPU: direct{' (what auto means there)' if conv == 'auto' else ''}"
 
 
 def convolution_for(spec: ModelSpec | str, conv: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from ..machine.environment import collect, environment_id
+from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
 from ..results.folder import Results, new_run
@@ -91,12 +92,12 @@ class Answers:
         return check_same_answer(row, self._first.setdefault((row.plan_id, row.instruction_set), row))
 
 
-class Site:
-    """This machine, as a place where blocks of a configuration are measured.
+@dataclass
+class Means:
+    """With what a site measures, which tests replace.
 
     Parameters
     ----------
-    configuration : Configuration
     sample_command : sequence of str
         The measuring process.
     plan_row : callable (plan_id, plan) -> PlanRow
@@ -104,6 +105,21 @@ class Site:
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> MachineRow, optional
         In place of measuring the machine's limits, and its capacity in each block.
+    """
+
+    sample_command: Sequence[str] = SAMPLE_COMMAND
+    plan_row: Callable[[str, Mapping[str, Any]], PlanRow] = plan_row
+    environment: Mapping[str, Any] | None = None
+    machine_row: Callable[[], MachineRow] | None = None
+
+
+class Site:
+    """This machine, as a place where blocks of a configuration are measured.
+
+    Parameters
+    ----------
+    configuration : Configuration
+    means : Means, optional
 
     Attributes
     ----------
@@ -119,21 +135,13 @@ class Site:
         A plan of one's own failed its check; nothing was measured.
     """
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        *,
-        sample_command: Sequence[str] = SAMPLE_COMMAND,
-        plan_row: Callable[[str, Mapping[str, Any]], PlanRow] = plan_row,
-        environment: Mapping[str, Any] | None = None,
-        machine_row: Callable[[], MachineRow] | None = None,
-    ):
+    def __init__(self, configuration: Configuration, means: Means | None = None):
         configuration.check_machine()
         self.configuration, measure = configuration, configuration.measure
-        self._command, self._machine_row = sample_command, machine_row
+        self._means = means = means or Means()
         self._points = {point.config_id: point for point in configuration.points()}
         plans = {point.plan_id: point.plan for point in self._points.values()}
-        self.plans = {plan_id: plan_row(plan_id, options) for plan_id, options in plans.items()}
+        self.plans = {plan_id: means.plan_row(plan_id, options) for plan_id, options in plans.items()}
         runs: dict[str, list[tuple[str, int]]] = {plan_id: [] for plan_id in plans}
         for point in self._points.values():
             runs[point.plan_id].append((point.model, point.threads))
@@ -141,10 +149,10 @@ class Site:
         self._checks = dict(zip(plans, found, strict=True))
         cpus = available_cpus()
         self._order_cpus = partial(cpu_order, cpus=cpus, oversubscribe=measure.oversubscribe)
+        environment = means.environment
         if environment is None:
             variables = clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
-            here = collect(variables=variables)
-            environment = {"environment": here, "environment_id": environment_id(here)}
+            environment = described_environment(variables)
         self.environment = environment
         self.node = msgspec.convert(environment["environment"]["node"], Node)
 
@@ -155,8 +163,8 @@ class Site:
 
     def machine_row(self) -> MachineRow:
         """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
-        if self._machine_row:
-            return self._machine_row()
+        if self._means.machine_row:
+            return self._means.machine_row()
         row = measure_machine(environment=self.environment["environment"])
         found: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self._points.values()}):
@@ -180,7 +188,7 @@ class Site:
         answers = answers or Answers(self.plans.values())
         points = [self._points[config_id] for config_id in (*block.samples, *block.profiles)]
         threads = sorted({point.threads for point in points} - {1})
-        if threads and self._machine_row is None:
+        if threads and self._means.machine_row is None:
             yield CapacityRow(**block.identity, node=self.node, capacity=measure_capacity(threads))
         failed = set()
         for row in self._measure_samples(block) if block.samples else ():
@@ -214,7 +222,7 @@ class Site:
             measure.time_limit_s,
             hogs=point.interference,
             wait_policy=measure.wait_policy,
-            command=self._command,
+            command=self._means.sample_command,
         )
 
     def _conditions(self, block: Block, position: int, contestant: Contestant) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 
 from ..report.trace_files import write_trace_files
@@ -11,6 +10,7 @@ from ..results.rows import SampleRow
 from ..scaling.questions import undecided
 from ..simulate.predict import keep_machine
 from ..subjects.models import parse_models
+from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .status import failure_report, standing_failures
@@ -70,7 +70,7 @@ def measure_comparison(
     """
     if quick:
         configuration = configuration.quick()
-        print(f"forktask: {configuration.left_out}", file=sys.stderr)
+        say(configuration.left_out)
     options = configuration.measure
     compared = judge(Sweep(configuration, out_dir, command, undecided=undecided).run())
     lines = compared.failures
@@ -81,9 +81,9 @@ def measure_comparison(
         lines += [f"not traced: {failure}" for failure in untraced]
         compared.complete = compared.complete and not untraced
     for line in lines:
-        print(f"forktask: {line}", file=sys.stderr)
+        say(line)
     if options.inject and compared.usable:
-        print(f"forktask: outliers are traced; forktask diagnose {out_dir} says what it finds", file=sys.stderr)
+        say(f"outliers are traced; forktask diagnose {out_dir} says what it finds")
     return compared
 
 

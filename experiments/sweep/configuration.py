@@ -28,23 +28,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
-from ...cython_src.lowering.granularity import check_images
 from ...cython_src.lowering.lower import default_batch
-from ...cython_src.lowering.options import PlanOptions
+from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ..machine.topology import core_counts
-from ..results.files import SHIPPED, given_or_shipped
 from ..results.folder import short_id
-from ..results.grids import check_table, read_grid, values_of
+from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
 from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
@@ -413,17 +410,10 @@ class Configuration:
         kept = grid.batch if swept == ["batch"] else grid.batch[:QUICK_BATCHES]
         batches = tuple(dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(kept)))
         small = replace(grid, batch=batches, threads=(max(grid.threads),))
-        changed = [
-            f"{axis} {', '.join(map(str, after))} in place of {', '.join(map(str, before))}"
-            for axis in ("batch", "threads")
-            if (before := getattr(grid, axis)) != (after := getattr(small, axis))
-        ]
-        left_out = f"Small form (--quick), a check that it works: {'; '.join([*changed, 'one short repetition'])}."
+        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "threads")}
         return replace(
             self,
-            title=f"{self.title}, small form",
-            how_to_read=f"{left_out} {self.how_to_read}".strip(),
-            left_out=left_out,
+            **small_form(self.title, self.how_to_read, changed, "one short repetition"),
             grid=small,
             measure=self.measure.with_changes(
                 repeats=1,
@@ -497,8 +487,8 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         An unknown key, a value of the wrong type, an empty list, threads on which no model runs, or what
         `Configuration` refuses.
     """
-    check_keys(values, ("title", "grid", "measure", "slurm"), where)
-    for table in ("grid", "measure", "slurm"):
+    check_keys(values, ("title", *TABLES["sweep"]), where)
+    for table in TABLES["sweep"]:
         check_table(values.get(table, {}), f"[{table}] of {where}")
     grid = values.get("grid", {})
     check_keys(grid, (*AXES, ARGUMENTS), f"table [grid] of {where}")
@@ -526,15 +516,5 @@ def read_configuration(path: str | os.PathLike) -> Configuration:
     UsageError
         No such file, no TOML, or what `parse_configuration` refuses.
     """
-    values, comment = read_grid(path, "grid", ("measure", "slurm"), "batch = 16")
+    values, comment = read_grid(path, "sweep")
     return replace(parse_configuration(values, str(path)), how_to_read=comment)
-
-
-def config_folder() -> Path:
-    """Return the folder of the shipped configurations."""
-    return SHIPPED["run"]
-
-
-def find_configuration(name: str) -> Configuration:
-    """Read a configuration, or the shipped one with this name, with or without `.toml`."""
-    return read_configuration(given_or_shipped(name, "run"))

@@ -15,20 +15,16 @@ from .configuration import from_dict
 
 
 def failure_report(results: Results) -> tuple[list[str], bool]:
-    """Return a line for each failed configuration, and whether figures can still be trusted.
+    """Return a line for each standing failure, and whether figures can still be trusted.
 
-    Running out of time or memory is a result; a crash is a fault, unless it was mended by a later attempt;
-    wrong weights make every figure worthless.
+    Running out of time or memory is a result; a crash is a fault; wrong weights make every figure worthless.
     """
-    finished = {config_id for kind, config_id, _ in results.finished() if kind == "sample"}
-    lines, trusted = [], True
-    for row in results.of(FailureRow):
-        if row.reason not in LASTING_FAILURES and row.config_id in finished:
-            continue
-        message = (row.message.splitlines() or [""])[0]
-        lines.append(f"{row.model} on {plural(row.threads, 'thread')}: {row.reason}: {message}")
-        trusted = trusted and row.reason != "mismatch"
-    return lines, trusted
+    standing = standing_failures(results)
+    lines = [
+        f"{row.model} on {plural(row.threads, 'thread')}: {row.reason}: {(row.message.splitlines() or [''])[0]}"
+        for row in standing
+    ]
+    return lines, all(row.reason != "mismatch" for row in standing)
 
 
 def standing_failures(results: Results) -> list[FailureRow]:
@@ -46,11 +42,18 @@ def describe_status(results: Results) -> dict[str, Any]:
         The folder holds another kind of results.
     """
     configuration = from_dict(results.run.config)
-    finished, settled = results.finished(), results.settled()
-    configurations = []
+    finished, settled, measure = results.finished(), results.settled(), configuration.measure
+    configurations, profiles_missing = [], 0
+
+    def counted(kind: str, config_id: str, wanted: int) -> tuple[int, int]:
+        """Return how many of those wanted are done and missing; a budget asks for no number."""
+        done = sum((kind, config_id, repetition) in finished for repetition in range(wanted))
+        return done, 0 if config_id in settled or (done and measure.budget_s) else wanted - done
+
     for point in configuration.points():
-        done = sum((("sample", point.config_id, r) in finished) for r in range(configuration.measure.repeats))
-        profiles = sum((("profile", point.config_id, r) in finished) for r in range(configuration.measure.profiles))
+        samples, missing = counted("sample", point.config_id, measure.repeats)
+        profiles, more = counted("profile", point.config_id, measure.profiles)
+        profiles_missing += more
         configurations.append(
             {
                 "config_id": point.config_id,
@@ -58,25 +61,18 @@ def describe_status(results: Results) -> dict[str, Any]:
                 "threads": point.threads,
                 "interference": point.interference,
                 "plan": point.plan,
-                "samples": done,
-                "missing": 0
-                if point.config_id in settled or (done and configuration.measure.budget_s)
-                else configuration.measure.repeats - done,
+                "samples": samples,
+                "missing": missing,
                 "profiles": profiles,
             }
         )
-    profiles_missing = sum(
-        configuration.measure.profiles - c["profiles"]
-        for c in configurations
-        if c["config_id"] not in settled and not (c["profiles"] and configuration.measure.budget_s)
-    )
     missing = sum(c["missing"] for c in configurations)
     lines, trusted = failure_report(results)
     return {
         "title": configuration.title,
         "started": results.of(RunRow)[0].created,
         "environment_id": results.run.environment_id,
-        "repeats": configuration.measure.repeats,
+        "repeats": measure.repeats,
         "configurations": configurations,
         "samples": len(results.of(SampleRow)),
         "samples_missing": missing,

@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, TextIO
+from typing import TextIO
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
 from ..results.folder import Results, ResultsWriter
 from ..results.nodes import check_nodes
 from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RunRow
-from ..sampling.child import SAMPLE_COMMAND
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
-from ..tables.progress import format_seconds
-from .blocks import Answers, Site, missing_blocks
+from ..tables.progress import format_seconds, say
+from .blocks import Answers, Means, Site, missing_blocks
 from .configuration import Block, Configuration
-from .expected import plan_row
 
 
 @dataclass
@@ -40,13 +38,8 @@ class Sweep:
         The user's command: kept in the results and repeated when the run is interrupted.
     stream : text file
         Progress and messages.
-    sample_command : sequence of str
-        The measuring process.
-    plan_row : callable (plan_id, plan) -> PlanRow
-    environment : mapping, optional
-        {"environment", "environment_id"}; by default collected here.
-    machine_row : callable () -> MachineRow, optional
-        By default the machine's limits are measured, and its capacity again at the beginning of each repetition.
+    means : Means
+        With what this machine measures.
     undecided : callable (results) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
         is no question, so that all are.
@@ -58,10 +51,7 @@ class Sweep:
     out_dir: str
     command_line: str
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    sample_command: Sequence[str] = SAMPLE_COMMAND
-    plan_row: Any = plan_row
-    environment: Mapping[str, Any] | None = None
-    machine_row: Any = None
+    means: Means = field(default_factory=Means)
     undecided: Callable[[Results], set[str] | None] | None = None
     blocks: Iterable[Block] | None = None
 
@@ -77,29 +67,24 @@ class Sweep:
         KeyboardInterrupt
             After a message on how to continue; finished samples are kept.
         """
-        site = Site(
-            self.configuration,
-            sample_command=self.sample_command,
-            plan_row=self.plan_row,
-            environment=self.environment,
-            machine_row=self.machine_row,
-        )
+        site = Site(self.configuration, self.means)
         with ResultsWriter(self.out_dir) as writer:
             check_same_networks(writer.results, site.plans)
             run, before = site.run_row(self.command_line), writer.results.of(RunRow)
             continued = writer.start(run, same_environment=self.configuration.measure.nodes == "one")
             check_nodes([(row.node, row.environment) for row in (*before, run)], self.configuration.measure.nodes)
             if writer.results.partial:
-                self._say(
-                    "the last line of samples.jsonl was half-written and has been moved aside; "
-                    "its sample is measured again"
+                say(
+                    "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured "
+                    "again",
+                    self.stream,
                 )
             if continued and self.blocks is None:
                 missing = self._missing(writer.results)
                 number = sum(len(block.samples) + len(block.profiles) for block in missing)
-                self._say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing")
+                say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing", self.stream)
             if not any(row.node.is_same(site.node) for row in writer.results.of(MachineRow)):
-                self._say("measuring the machine's limits")
+                say("measuring the machine's limits", self.stream)
                 writer.append(site.machine_row())
             known = {row.plan_id for row in writer.results.of(PlanRow)}
             for plan_id, row in site.plans.items():
@@ -112,7 +97,8 @@ class Sweep:
                 schedule.run(self._jobs(schedule, writer.results, measure))
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
-                self._say(f"interrupted; {done} measurements are kept in {self.out_dir}. To go on: {self.command_line}")
+                kept = f"{done} measurements are kept in {self.out_dir}"
+                say(f"interrupted; {kept}. To go on: {self.command_line}", self.stream)
                 raise
             return writer.results
 
@@ -180,9 +166,6 @@ class Sweep:
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"
                 schedule.say(f"{point.network}, batch {point.options.batch}, {point}: {reason}")
             yield row
-
-    def _say(self, message: str) -> None:
-        print(f"forktask: {message}", file=self.stream, flush=True)
 
 
 def _job(stage: str, block: Block, measure: Callable[[Block], Iterable[AnyRow]]) -> Job:

@@ -143,15 +143,13 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     configuration : Configuration
         Of one network and set of options; its models and threads are the contestants.
     budget : int
-        Largest number of candidates.
+        Largest number of candidates, from 2 on.
 
     Raises
     ------
     UsageError
-        A budget below 2, a model that this machine cannot run, a file that another program wrote, or an unsound plan.
+        A model that this machine cannot run, a file that another program wrote, or an unsound plan.
     """
-    if budget < 2:
-        raise UsageError(f"budget must be at least 2, got {budget}")
     configuration.check_machine()
     settings, cpus = configuration.measure, available_cpus()
     contestants = [(point.model, point.threads) for point in configuration.points()]

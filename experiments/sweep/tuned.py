@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ...cython_src.errors import UsageError
-from ...cython_src.lowering.granularity import Granularity
-from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.lowering.options import Granularity, PlanOptions, plan_options
 from ...cython_src.reading import Amount, Name, Number, read_json
 from ..results.files import locked_file, write_atomically
 from ..results.folder import short_id

@@ -21,13 +21,18 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
+def say(message: str, stream: TextIO | None = None) -> None:
+    """Print a line for people; to standard error, so that tables and JSON on standard output stay clean."""
+    print(f"forktask: {message}", file=stream or sys.stderr, flush=True)
+
+
 class ProgressBar:
     """A line that is drawn again and again; where the stream is no terminal, a new line at most every `LINE_S` seconds.
 
     Parameters
     ----------
     total : float
-        Amount of work, in any unit.
+        Amount of work, in any unit; 0: not known, and no bar is drawn.
     label : str
     stream : text file, optional
         Default: standard error, so that tables and JSON on standard output stay clean.
@@ -53,22 +58,17 @@ class ProgressBar:
         now = time.monotonic()
         if not self.visible and not (self._lines and now - self._said >= self.LINE_S):
             return
-        fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 1.0
+        fraction = min(max(done / self.total, 0.0), 1.0) if self.total else 0.0
         elapsed = now - self._start
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
             parts = [f"{100 * fraction:.0f} %", left, note]
-            print(f"forktask: {self.label}: {', '.join(part for part in parts if part)}", file=self.stream, flush=True)
+            say(f"{self.label}: {', '.join(part for part in parts if part)}", self.stream)
             self._said = now
             return
         filled = round(fraction * self.WIDTH)
-        parts = [
-            self.label,
-            "[" + "#" * filled + "." * (self.WIDTH - filled) + "]",
-            f"{100 * fraction:3.0f} %",
-            left,
-            note,
-        ]
+        drawn = f"[{'#' * filled}{'.' * (self.WIDTH - filled)}] {100 * fraction:3.0f} %" if self.total else ""
+        parts = [self.label, drawn, left, note]
         line = " ".join(part for part in parts if part)
         self.stream.write("\r" + line.ljust(self._length))
         self.stream.flush()

@@ -14,7 +14,7 @@ from matplotlib.patches import Ellipse, Patch, Rectangle
 
 from ...cython_src.errors import UsageError
 from ..report.figures.style import COLORS, FORMATS, save, style_parameters
-from .view import GraphView, Row
+from .view import DrawnRow, GraphView
 
 PHASE_COLORS = {"load": "0.8", "forward": COLORS[0], "backward": COLORS[1], "update": COLORS[2], "other": "0.6"}
 ROW_HEIGHT_IN, TASK_WIDTH_IN = 0.24, 0.22
@@ -111,7 +111,7 @@ def _draw_panel(axis, view: GraphView, lines: Sequence[int], width: float) -> No
         axis.add_collection(PathCollection(found, facecolor="none", **look))
 
 
-def _marks(row: Row, places: Sequence[tuple[float, float]], box: float, width: float) -> PatchCollection:
+def _marks(row: DrawnRow, places: Sequence[tuple[float, float]], box: float, width: float) -> PatchCollection:
     patches: list[Patch]
     if row.kind == "barrier":
         patches = [Rectangle((-width / 2, places[0][1] - HALF / 2), width, HALF)]

@@ -23,7 +23,7 @@ MOST_TASKS = 400  # of a picture: boxes of more are smaller than a line of text
 
 
 @dataclass(frozen=True)
-class Row:
+class DrawnRow:
     """A loop that is shown, loops that are folded, or a barrier.
 
     Attributes
@@ -51,7 +51,7 @@ class GraphView:
     ----------
     title : str
     barrier : {"loop", "phase", "iteration", "none"}
-    rows : tuple of Row
+    rows : tuple of DrawnRow
     joins : range
         Nodes behind those of the rows.
     edges : dict of (source, target) to bool
@@ -62,7 +62,7 @@ class GraphView:
 
     title: str
     barrier: str
-    rows: tuple[Row, ...]
+    rows: tuple[DrawnRow, ...]
     joins: range
     edges: dict[tuple[int, int], bool]
     longest_path: int
@@ -106,13 +106,13 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
     _check(plan, shown, layers, phases)
     ends = barrier_after(plan, barrier)
     graph = record_with_barriers(plan, barrier)
-    rows: list[Row] = []
+    rows: list[DrawnRow] = []
     node_of = np.full(graph.num_nodes, -1, np.int64)
     count = 0
 
     def add(kind: str, name: str, layer: str, phase: str, nodes: int) -> None:
         nonlocal count
-        rows.append(Row(kind, name, layer, phase, range(count, count + nodes)))
+        rows.append(DrawnRow(kind, name, layer, phase, range(count, count + nodes)))
         count += nodes
 
     at_barrier = iter(range(graph.num_nodes - sum(ends), graph.num_nodes))

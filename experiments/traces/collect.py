@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
 from ..sampling.child import SAMPLE_COMMAND, TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model, process_environment
+from ..tables.progress import say
 
 WARMUP_S = 0.5
 HIGH_OVERHEAD = 0.02  # part of a run that logging should stay below
@@ -104,7 +104,7 @@ def collect_traces(
         log = read_events(path)
         collection.logs.append(log)
         collection.paths.append(path)
-        print(f"forktask: {log_sentence(log)}", file=sys.stderr)
+        say(log_sentence(log))
     return collection
 
 

@@ -37,7 +37,7 @@ def write_perfetto(path: str | os.PathLike, windows: Sequence[Window]) -> str:
             links, left_out = links_of(window)
             said += left_out
             for event in _events(number, window, links):
-                file.write(",\n" * (num_events > 0) + json.dumps(event, separators=(",", ":")))
+                file.write((",\n" if num_events else "") + json.dumps(event, separators=(",", ":")))
                 num_events += 1
         file.write("\n]}\n")
     write_atomically(path, content.getvalue())

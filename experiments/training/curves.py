@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..results.files import write_atomically
+from ..results.files import csv_text, write_atomically
 from ..results.training_rows import EpochRow, Summary, epoch_times
 from .gpu_sampling import COLUMNS
 
 HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
 Samples = Mapping[int, Sequence[tuple[float, int, float]]]
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([header, *rows])
-    write_atomically(path, text.getvalue())
 
 
 def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> None:
@@ -32,12 +23,12 @@ def write_history(path: Path, histories: Mapping[int, Sequence[EpochRow]]) -> No
     names = [name for name in HISTORY_COLUMNS if any(getattr(row, name) is not None for row in rows)]
     usable = {id(row): usable for history in histories.values() for row, _, usable in epoch_times(history)}
     values = ([*(getattr(row, name) for name in names), usable[id(row)]] for row in rows)
-    _write_csv(path, [*(names or HISTORY_COLUMNS), "usable"], values)
+    write_atomically(path, csv_text([*(names or HISTORY_COLUMNS), "usable"], values))
 
 
 def write_gpu_samples(path: Path, samples: Samples) -> None:
     """Write the samples of all seeds as CSV."""
-    _write_csv(path, COLUMNS, ((seed, *row) for seed, rows in samples.items() for row in rows))
+    write_atomically(path, csv_text(COLUMNS, ((seed, *row) for seed, rows in samples.items() for row in rows)))
 
 
 def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summary: Summary) -> None:
@@ -67,9 +58,9 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
         f"Validation accuracy over training time, evaluation not counted: {summary.title}, model {config['model']}, "
         f"{config['threads']} threads, batch {config['batch']}. {shown} Test accuracy "
         f"{100 * summary.test_accuracy_median:.2f} %."
-        + " Crossed out: epochs that others disturbed."
-        * (not usable.all())
     )
+    if not usable.all():
+        caption += " Crossed out: epochs that others disturbed."
     _write_figure(path, 1, draw, caption)
 
 

@@ -96,20 +96,15 @@ def train(
                     if trainer.started and seed not in histories:
                         report(trainer.started)
                 histories[seed] = trainer.history
-                while trainer.epoch < config.epochs:
-                    bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
-                    with _unreadable_images_named(out):
-                        row = trainer.train_epoch()
-                    rows.append(row)
-                    trainer.save(checkpoint)
-                    write_history(out / "epochs.csv", histories)
-                    bar.clear()
-                    report(
-                        f"seed {seed}  epoch {row.epoch:3d}/{config.epochs}  train loss {row.train_loss:.4f}  "
-                        f"valid loss {row.valid_loss:.4f}  error rate {100 * row.error_rate:6.2f} %  "
-                        f"{row.time_s:.2f} s{_token_rate(trainer, row)}{_energy(row)}"
-                    )
                 with _unreadable_images_named(out):
+                    while trainer.epoch < config.epochs:
+                        bar.show(number * config.epochs + trainer.epoch, f"seed {seed}, epoch {trainer.epoch + 1}")
+                        row = trainer.train_epoch()
+                        rows.append(row)
+                        trainer.save(checkpoint)
+                        write_history(out / "epochs.csv", histories)
+                        bar.clear()
+                        report(_epoch_text(trainer, row))
                     end = trainer.finish(out / f"parameters-seed-{seed}.safetensors", libraries, loader)
                 rows.append(end)
                 results.append(end)
@@ -121,9 +116,9 @@ def train(
         write_gpu_samples(out / "gpu.csv", gpu_samples)
         draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
-    disturbed = sum(not usable for history in histories.values() for *_, usable in epoch_times(history))
-    if disturbed:
-        epochs = plural(sum(map(len, histories.values())), "epoch")
+    usable = [usable for history in histories.values() for *_, usable in epoch_times(history)]
+    if disturbed := usable.count(False):
+        epochs = plural(len(usable), "epoch")
         report(f"others disturbed {disturbed} of {epochs}, whose times may be too long: column `usable` of epochs.csv")
     summary = _summarise(config, data, results, checked)
     write_atomically(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1), "\n")
@@ -220,17 +215,17 @@ def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
     return check_together(plans, [(config.model, config.threads)], config.check)
 
 
-def _token_rate(trainer: Trainer, row: EpochRow) -> str:
-    """Tokens a second in an epoch, for the report; empty for images."""
-    if not isinstance(trainer.data, Text):
-        return ""
-    before = trainer.history[row.epoch - 2].time_s if row.epoch > 1 else 0.0
-    tokens = trainer.num_batches * trainer.config.batch * trainer.data.sequence
-    return f"  {tokens / (row.time_s - before):,.0f} tokens/s"
-
-
-def _energy(row: EpochRow) -> str:
-    return "" if row.joules is None else f"  {row.joules:,.1f} J"
+def _epoch_text(trainer: Trainer, row: EpochRow) -> str:
+    """Return an epoch's line of the running report."""
+    text = (
+        f"seed {row.seed}  epoch {row.epoch:3d}/{trainer.config.epochs}  train loss {row.train_loss:.4f}  "
+        f"valid loss {row.valid_loss:.4f}  error rate {100 * row.error_rate:6.2f} %  {row.time_s:.2f} s"
+    )
+    if isinstance(trainer.data, Text):
+        before = trainer.history[row.epoch - 2].time_s if row.epoch > 1 else 0.0
+        tokens = trainer.num_batches * trainer.config.batch * trainer.data.sequence
+        text += f"  {tokens / (row.time_s - before):,.0f} tokens/s"
+    return text if row.joules is None else f"{text}  {row.joules:,.1f} J"
 
 
 def _summarise(config: TrainingConfig, data: Dataset | Text, seeds: list[TrainedRow], checked: str) -> Summary:

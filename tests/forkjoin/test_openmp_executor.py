@@ -21,7 +21,7 @@ from forktask.cython_src.plan.model import (
     read,
     write,
 )
-from forktask.forkjoin.openmp_task_run import depend_lists
+from forktask.forkjoin.outside_runs import depend_lists
 
 
 def test_depend_lists_merge_what_a_task_does_to_a_cell():
@@ -60,8 +60,8 @@ def test_the_same_code_runs_on_libomp():
 import json
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.forkjoin.executor import ForkJoinExecutor
-from forktask.forkjoin.openmp_executor import OpenMPTasksExecutor, loaded_runtime
+from forktask.forkjoin.executor import ForkJoinExecutor, loaded_runtime
+from forktask.forkjoin.outside_executors import OpenMPTasksExecutor
 done = []
 for pattern in ("stencil_1d", "spread", "all_to_all"):
     for make in (lambda: OpenMPTasksExecutor(2, runtime="libomp"), lambda: ForkJoinExecutor(2, region="persistent")):

@@ -29,11 +29,13 @@ from forktask.experiments.metg import measure as metg_measure
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures import overlay
 from forktask.experiments.report.files import write_report
+from forktask.experiments.results.grids import given_or_shipped
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
-from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, find_configuration
+from forktask.experiments.sweep.blocks import Means
+from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
 from forktask.experiments.sweep.sweep import Sweep
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
@@ -67,7 +69,7 @@ def no_gpu(monkeypatch):
         "metg --device gpu",
         "kernels --device gpu",
         "run gpu_batch",
-        "study cpu_gpu_batch --quick",
+        "run cpu_gpu_batch --quick",
         PEERS,
     ],
 )
@@ -92,7 +94,7 @@ def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
         assert grid.models == models and grid.threads == (1,)
     arguments = make_parser().parse_args(["compare", "--models", "taskiter,gpu_stream"])
     assert compare.configuration_of(arguments).grid.models == ("serial", "taskiter", "gpu_stream")
-    assert "serial" in find_configuration("hetero").grid.models
+    assert "serial" in read_configuration(given_or_shipped("hetero")).grid.models
     arguments = make_parser().parse_args(["compare", "--device", "gpu", "--models", "both"])
     assert compare.configuration_of(arguments).grid.threads == core_counts()
 
@@ -178,9 +180,11 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
         str(tmp_path),
         "forktask run",
         stream=sys.stdout,
-        environment=environment,
-        sample_command=measuring_command("forktask.experiments.sampling.measure"),
-        machine_row=lambda: typed([{"kind": "machine"}])[0],
+        means=Means(
+            environment=environment,
+            sample_command=measuring_command("forktask.experiments.sampling.measure"),
+            machine_row=lambda: typed([{"kind": "machine"}])[0],
+        ),
     )
     results = sweep.run()
     assert not results.of(FailureRow)

@@ -150,7 +150,7 @@ INLINE void row_maxima(const int full, float *s, int rows, const Mask *m, float 
             for (int n = 0; n < TILE; n += VL) {
                 Vec x = load(row + n);
                 if (!full) {
-                    x = choose_lanes(lanes_between(n, begin, end), x, splat(LEAST));
+                    x = (Vec)choose_bits(lanes_between(n, begin, end), (VecI)x, (VecI)splat(LEAST));
                     store(row + n, x);
                 }
                 high[i] = maximum(x, high[i]);

@@ -33,6 +33,7 @@ ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
 # Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_convolution.pyx.
 COMPARED = ("if", "if_blocked", "pad", "pad_blocked")
+LANES_FORMS = ("direct", *COMPARED)
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
@@ -211,12 +212,11 @@ def algorithm_of(loop: BlockLoop) -> str | None:
         ("channels_conv_", ALGORITHMS),
         ("channels_depthwise_", "depthwise"),
         ("channels_norm_depthwise", "depthwise"),
-        ("conv_algorithm_", COMPARED),
         ("winograd_", "winograd"),
-        ("conv_", "direct"),
+        ("conv_", LANES_FORMS),
     ):
         if loop.kernel.startswith(kernels):
-            return algorithm if isinstance(algorithm, str) else algorithm[loop.attributes["algorithm"]]
+            return algorithm if isinstance(algorithm, str) else algorithm[loop.attributes.get("algorithm", 0)]
     return None
 
 

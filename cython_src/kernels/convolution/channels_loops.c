@@ -112,7 +112,6 @@ static __attribute__((noinline)) void wide_tiles(const ProductTask *t, int colum
         product_tile(t, t->groups + g, 1, column, PANEL_VECTORS, input, NULL);
 }
 
-#if NARROW != PANEL_VECTORS
 static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int column, ptrdiff_t input)
 {
     int g = 0;
@@ -123,25 +122,20 @@ static __attribute__((noinline)) void narrow_tiles(const ProductTask *t, int col
     for (; g < t->num_groups; g++)
         product_tile(t, t->groups + g, 1, column, NARROW, input, NEXT(1));
 }
-#endif
 
 static void product(const ProductTask *t)
 {
-    for (int p = 0; p < t->num_panels;) {
+    for (int p = 0; p < t->num_panels; p++) {
         const ptrdiff_t input = t->panel_input ? t->panel_input[p] : 0;
-#if NARROW != PANEL_VECTORS
-        if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
+        if (NARROW == PANEL_VECTORS) {
+            for (int column = 0; column < LANES; column += PANEL_VECTORS * VL)
+                wide_tiles(t, p * LANES + column, input);
+        } else if (p + 1 < t->num_panels && (!t->panel_input || t->panel_input[p + 1] == input)) {
             wide_tiles(t, p * LANES, input);
-            p += 2;
+            p++; /* two panels at once */
         } else {
             narrow_tiles(t, p * LANES, input);
-            p++;
         }
-#else
-        for (int column = 0; column < LANES; column += PANEL_VECTORS * VL)
-            wide_tiles(t, p * LANES + column, input);
-        p++;
-#endif
     }
 }
 

@@ -8,8 +8,8 @@ The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The 
 Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
 gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
 
-Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.COMPARED;
-forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
+Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.LANES_FORMS; forward
+pass and data gradient sum in the direct algorithm's order, so they have its bits.
 
 if           bounds tested at each tap, one output pixel at a time
 if_blocked   the same with a tile of outputs in registers
@@ -85,7 +85,26 @@ cdef inline void finish_rows(
                    <Py_ssize_t> columns * lanes * sizeof(float))
 
 
-# --- direct ----------------------------------------------------------------------------------------------------------
+# --- direct, and what it is compared with ----------------------------------------------------------------------------
+
+
+cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
+    """Rows [y, y + rows) of all channels with zeros around the interior; row 0 is the interior's first."""
+    cdef int c, r, border = m.halo * LANES, inside = m.width * LANES
+    for c in range(m.channels):
+        for r in range(y, y + rows):
+            if 0 <= r < m.height:
+                memset(out, 0, border * sizeof(float))
+                memcpy(out + border, x + offset(m, group, c, r), inside * sizeof(float))
+                memset(out + border + inside, 0, border * sizeof(float))
+            else:
+                memset(out, 0, (inside + 2 * border) * sizeof(float))
+            out += inside + 2 * border
+
+
+cdef inline Extent extent_of(const Map *m, int row) noexcept nogil:
+    """What exists of a map's inputs, counted from physical row `row` on."""
+    return Extent(max(0, m.halo - row), m.halo + m.height - row, m.halo, m.halo + m.width)
 
 
 cdef int convolve(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -96,82 +115,135 @@ cdef int convolve(const void *args, Py_ssize_t block, const TaskContext *context
     cdef Epilogue epilogue = epilogue_of(a.bias, a.index)
     cdef const Map *source = &a.in_map
     cdef const Map *target = &a.out_map
+    cdef const LanesAlgorithmsLoops *compared = lanes_algorithms_loops(a.micro)
     cdef ConvTask t
+    cdef Extent exist
     cdef VectorRows vectors
+    cdef const float *first
     cdef float *scratch = <float *> context.scratch
+    cdef int algorithm = a.algorithm
     cdef int width = source.width + 2 * source.halo - (KERNEL - 1)
     cdef int step = direct_rows(source.lanes, width, source.pitch)
     cdef bint buffers = direct_buffers(source.lanes, width, epilogue == STORE)
-    cdef int tile = LANES_TILE if (a.box.c1 - a.box.c0) % LANES_TILE == 0 else LANES_TILE - 1
+    cdef int tile = LANES_TILE if algorithm or (a.box.c1 - a.box.c0) % LANES_TILE == 0 else LANES_TILE - 1
     # Rows of the convolution in one of the bounds; rows of the output in one.
     cdef int k = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
-    cdef int g, o, y, i, n, count, stop
-    t.in_channel = plane_size(source)
-    t.in_row = <Py_ssize_t> source.pitch * source.lanes
+    cdef int g, o, y, row, i, n, count, rows, strip = algorithm_rows(algorithm, (a.box.y1 - a.box.y0) * k)
+    cdef float *copied = scratch + conv_scratch(
+        algorithm, source.lanes, width, source.pitch, epilogue == STORE, source.channels, a.box.c1 - a.box.c0,
+        (a.box.y1 - a.box.y0) * k).copied
     t.channels_in = source.channels
     t.pixel = source.lanes
     t.flip = flip
     t.w_out = TAPS if flip else source.channels * TAPS
     t.w_in = target.channels * TAPS if flip else TAPS
     for g in range(a.box.g0, a.box.g1):
-        o = a.box.c0
-        while o < a.box.c1:
-            count = min(tile, a.box.c1 - o)
-            t.channels_out = count
-            t.w = a.weight + o * t.w_out
-            t.bias = NULL if flip else a.bias + o
-            y = a.box.y0 * k
-            stop = a.box.y1 * k
-            while y < stop:
-                n = min(step, stop - y)
-                vectors = rows_as_vectors(source.lanes, width, source.pitch, n)
-                t.rows = vectors.rows
-                t.vectors = vectors.vectors
-                t.input = a.input + offset(source, g, 0, y - source.halo) - source.halo * source.lanes
-                if buffers:
-                    t.out = scratch
-                    t.out_channel = direct_channel(&vectors)
-                    t.out_row = vectors.row
-                else:
-                    t.out = a.output + offset(target, g, o, y)
-                    t.out_channel = plane_size(target)
-                    t.out_row = <Py_ssize_t> target.pitch * target.lanes
-                lanes_convolution_loops(a.micro).convolve(&t)
-                for i in range(count if buffers else 0):
-                    finish_rows(lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o + i, y, 0, n,
-                                width, scratch + i * t.out_channel, t.out_row)
-                y += n
-            for i in range(count):
-                clear_halo(target, a.output, g, o + i, a.box.y0 * spread, a.box.y1 * spread)
-            o += count
+        y = a.box.y0 * k
+        while y < a.box.y1 * k:
+            rows = min(strip, a.box.y1 * k - y)
+            first = a.input + offset(source, g, 0, y - source.halo) - source.halo * source.lanes
+            t.in_channel = plane_size(source)
+            t.in_row = <Py_ssize_t> source.pitch * source.lanes
+            if algorithm >= ALGORITHM_PAD:
+                copy_padded(source, a.input, g, y - source.halo, rows + KERNEL - 1, copied)
+                first = copied
+                t.in_row = <Py_ssize_t> (width + KERNEL - 1) * LANES
+                t.in_channel = (rows + KERNEL - 1) * t.in_row
+            o = a.box.c0
+            while o < a.box.c1:
+                count = min(tile, a.box.c1 - o)
+                t.channels_out = count
+                t.w = a.weight + o * t.w_out
+                t.bias = NULL if flip else a.bias + o
+                row = y
+                while row < y + rows:
+                    n = min(step, y + rows - row)
+                    vectors = rows_as_vectors(source.lanes, width, source.pitch, n)
+                    t.rows = vectors.rows
+                    t.vectors = vectors.vectors
+                    t.input = first + (row - y) * t.in_row
+                    if buffers:
+                        t.out = scratch
+                        t.out_channel = direct_channel(&vectors)
+                        t.out_row = vectors.row
+                    else:
+                        t.out = a.output + offset(target, g, o, row)
+                        t.out_channel = plane_size(target)
+                        t.out_row = <Py_ssize_t> target.pitch * target.lanes
+                    exist = extent_of(source, row)
+                    if algorithm == ALGORITHM_DIRECT or algorithm == ALGORITHM_PAD_BLOCKED:
+                        lanes_convolution_loops(a.micro).convolve(&t)
+                    elif algorithm == ALGORITHM_TESTED_BLOCKED:
+                        compared.tested(&t, &exist)
+                    else:
+                        compared.plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
+                    for i in range(count if buffers else 0):
+                        finish_rows(lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o + i, row, 0,
+                                    n, width, scratch + i * t.out_channel, t.out_row)
+                    row += n
+                o += count
+            y += rows
+        for o in range(a.box.c0, a.box.c1):
+            clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
     return 0
 
 
 cdef int conv_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """Directly all groups at once; by the algorithms that it is compared with one by one, strip by strip."""
     cdef conv_backward_weights_args a = read_conv_backward_weights(args, block)
+    cdef const Map *dy = &a.dy_map
+    cdef const Map *source = &a.in_map
+    cdef const LanesAlgorithmsLoops *compared = lanes_algorithms_loops(a.micro)
     cdef WeightGradientTask t
+    cdef Extent exist
     cdef VectorRows vectors
-    cdef Py_ssize_t row
-    vectors = rows_as_vectors(a.dy_map.lanes, a.dy_map.width, a.dy_map.pitch, a.dy_map.height)
-    t.rows = vectors.rows
-    t.vectors = vectors.vectors
-    t.dy = a.gradient + offset(&a.dy_map, a.box.g0, a.box.c0, 0)
-    t.x = a.input + offset(&a.in_map, a.box.g0, 0, -a.in_map.halo) - a.in_map.halo * a.in_map.lanes
-    t.dy_channel = plane_size(&a.dy_map)
-    t.dy_group = t.dy_channel * a.dy_map.channels
-    t.dy_row = a.dy_map.pitch * a.dy_map.lanes
-    t.x_channel = plane_size(&a.in_map)
-    t.x_group = t.x_channel * a.in_map.channels
-    t.x_row = a.in_map.pitch * a.in_map.lanes
-    t.groups = a.box.g1 - a.box.g0
-    t.channels_in = a.in_map.channels
+    cdef float *copied = <float *> context.scratch
+    cdef float *to
+    cdef float total
+    cdef int algorithm = a.algorithm, strip = algorithm_rows(algorithm, dy.height)
+    cdef int g = a.box.g0, o, y, rows
+    t.groups = 1 if algorithm else a.box.g1 - a.box.g0
+    t.channels_in = source.channels
     t.channels_out = a.box.c1 - a.box.c0
-    t.pixel = a.in_map.lanes
+    t.pixel = source.lanes
+    t.dy_channel = plane_size(dy)
+    t.dy_group = t.dy_channel * dy.channels
+    t.dy_row = dy.pitch * dy.lanes
+    t.x_group = plane_size(source) * source.channels
+    t.out_channel = source.channels * TAPS + 1
+    t.out = a.output + (a.partial * dy.channels + a.box.c0) * t.out_channel
     t.accumulate = a.accumulate
-    t.out_channel = a.in_map.channels * TAPS + 1
-    row = a.partial * a.dy_map.channels + a.box.c0
-    t.out = a.output + row * t.out_channel
-    lanes_convolution_loops(a.micro).weight_gradient(&t)
+    while g < a.box.g1:
+        y = 0
+        while y < dy.height:
+            rows = min(strip, dy.height - y)
+            vectors = rows_as_vectors(dy.lanes, dy.width, dy.pitch, rows)
+            t.rows = vectors.rows
+            t.vectors = vectors.vectors
+            t.dy = a.gradient + offset(dy, g, a.box.c0, y)
+            t.x = a.input + offset(source, g, 0, y - source.halo) - source.halo * source.lanes
+            t.x_channel = plane_size(source)
+            t.x_row = source.pitch * source.lanes
+            if algorithm >= ALGORITHM_PAD:
+                copy_padded(source, a.input, g, y - source.halo, rows + KERNEL - 1, copied)
+                t.x = copied
+                t.x_row = <Py_ssize_t> (dy.width + KERNEL - 1) * LANES
+                t.x_channel = (rows + KERNEL - 1) * t.x_row
+            exist = extent_of(source, y)
+            if algorithm == ALGORITHM_DIRECT or algorithm == ALGORITHM_PAD_BLOCKED:
+                lanes_convolution_loops(a.micro).weight_gradient(&t)  # with dY's sums
+            else:
+                if algorithm == ALGORITHM_TESTED_BLOCKED:
+                    compared.gradient_tested(&t, &exist)
+                else:
+                    compared.gradient_plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
+                for o in range(t.channels_out):
+                    total = lanes_loops(a.micro).sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row, dy.width * LANES)
+                    to = t.out + o * t.out_channel + t.channels_in * TAPS
+                    to[0] = to[0] + total if t.accumulate else total
+            t.accumulate = True
+            y += rows
+        g += t.groups
     return 0
 
 
@@ -262,218 +334,36 @@ def result_width(attributes):
 
 def _scratch(scale, stores, attributes, bounds, operands):
     """`scale`: rows of the result in one of the bounds."""
-    return sizeof(float) * direct_scratch(
-        attributes["in_lanes"], result_width(attributes), attributes["in_pitch"], stores, longest(bounds, "c"),
-        scale * longest(bounds, "y"))
+    return sizeof(float) * conv_scratch(
+        attributes["algorithm"], attributes["in_lanes"], result_width(attributes), attributes["in_pitch"], stores,
+        attributes["in_channels"], longest(bounds, "c"), scale * longest(bounds, "y")).end
+
+
+def _weights_scratch(attributes, bounds, operands):
+    return sizeof(float) * algorithm_copies(
+        attributes["algorithm"], attributes["in_channels"], attributes["dy_width"], attributes["dy_height"])
 
 
 STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
 MAPS = map_attributes("in") + map_attributes("out")
+FORMS = MAPS + ("algorithm?",)
 
 register(KernelSpec(
-    "conv_forward", ("input", "weight", "bias", "output", "index?"), MAPS, (), LANES_BOX, _conv_forward_reference,
+    "conv_forward", ("input", "weight", "bias", "output", "index?"), FORMS, (), LANES_BOX, _conv_forward_reference,
     <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), MAPS, (), LANES_BOX,
-    _conv_relu_pool_reference,
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), FORMS, (), LANES_BOX, _conv_relu_pool_reference,
     <uintptr_t> &convolve, scratch_bytes=POOLED))
 register(KernelSpec(
-    "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
+    "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), FORMS, (), LANES_BOX,
     _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), MAPS, (), LANES_BOX,
-    _conv_backward_data_unpool_reference, <uintptr_t> &convolve,
-    scratch_bytes=SPREAD))
+    "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), FORMS, (), LANES_BOX,
+    _conv_backward_data_unpool_reference, <uintptr_t> &convolve, scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_backward_weights", ("gradient", "input", "output"),
-    map_attributes("dy") + map_attributes("in") + ("accumulate",), (), ("partial", "g0", "g1", "c0", "c1"),
-    _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights))
-
-
-cdef void copy_padded(const Map *m, const float *x, int group, int y, int rows, float *out) noexcept nogil:
-    """Rows [y, y + rows) of all channels with zeros around the interior; row 0 is the interior's first."""
-    cdef int c, r, border = m.halo * LANES, inside = m.width * LANES
-    for c in range(m.channels):
-        for r in range(y, y + rows):
-            if 0 <= r < m.height:
-                memset(out, 0, border * sizeof(float))
-                memcpy(out + border, x + offset(m, group, c, r), inside * sizeof(float))
-                memset(out + border + inside, 0, border * sizeof(float))
-            else:
-                memset(out, 0, (inside + 2 * border) * sizeof(float))
-            out += inside + 2 * border
-
-
-cdef int convolve_compared(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_relu_pool_args a = read_conv_algorithm_relu_pool(args, block)
-    cdef bint flip = a.bias == NULL
-    cdef Epilogue epilogue = epilogue_of(a.bias, a.index)
-    cdef const Map *source = &a.in_map
-    cdef const Map *target = &a.out_map
-    cdef const LanesAlgorithmsLoops *loops = lanes_algorithms_loops(a.micro)
-    cdef ConvTask t
-    cdef Extent exist
-    cdef float *tile = <float *> context.scratch
-    cdef const float *first
-    cdef int algorithm = a.algorithm, scale = 2 if epilogue == POOL else 1, spread = 2 if epilogue == UNPOOL else 1
-    cdef int height = source.height + 2 * source.halo - (KERNEL - 1)
-    cdef int width = source.width + 2 * source.halo - (KERNEL - 1), strip = algorithm_rows(algorithm, height)
-    cdef Py_ssize_t tile_channel = algorithm_channel(width), tile_row = <Py_ssize_t> width * LANES
-    cdef float *copied = tile + algorithm_scratch(
-        algorithm, epilogue == STORE, source.channels, a.box.c1 - a.box.c0, width, (a.box.y1 - a.box.y0) * scale).copied
-    cdef int g, o, y, first_row, i, n, count, rows
-    t.channels_in = source.channels
-    t.vectors = width
-    t.pixel = LANES
-    t.flip = flip
-    t.w_out = TAPS if flip else source.channels * TAPS
-    t.w_in = target.channels * TAPS if flip else TAPS
-    exist.left = source.halo
-    exist.right = source.halo + source.width
-    for g in range(a.box.g0, a.box.g1):
-        y = a.box.y0 * scale
-        while y < a.box.y1 * scale:
-            rows = min(strip, a.box.y1 * scale - y)
-            first = a.input + offset(source, g, 0, y - source.halo) - source.halo * LANES
-            t.in_channel = plane_size(source)
-            t.in_row = <Py_ssize_t> source.pitch * LANES
-            if algorithm >= ALGORITHM_PAD:
-                copy_padded(source, a.input, g, y - source.halo, rows + KERNEL - 1, copied)
-                first = copied
-                t.in_row = tile_row + (KERNEL - 1) * LANES
-                t.in_channel = (rows + KERNEL - 1) * t.in_row
-            o = a.box.c0
-            while o < a.box.c1:
-                count = min(LANES_TILE, a.box.c1 - o)
-                t.channels_out = count
-                t.w = a.weight + o * t.w_out
-                t.bias = NULL if flip else a.bias + o
-                first_row = y
-                while first_row < y + rows:
-                    n = min(PAIR_ROWS, y + rows - first_row)
-                    t.rows = n
-                    t.input = first + (first_row - y) * t.in_row
-                    exist.top = max(0, source.halo - first_row)
-                    exist.bottom = source.halo + source.height - first_row
-                    if epilogue == STORE:
-                        t.out = a.output + offset(target, g, o, first_row)
-                        t.out_channel = plane_size(target)
-                        t.out_row = <Py_ssize_t> target.pitch * LANES
-                    else:
-                        t.out = tile
-                        t.out_channel = tile_channel
-                        t.out_row = tile_row
-                    if algorithm == ALGORITHM_TESTED_BLOCKED:
-                        loops.tested(&t, &exist)
-                    elif algorithm == ALGORITHM_PAD_BLOCKED:
-                        lanes_convolution_loops(a.micro).convolve(&t)
-                    else:
-                        loops.plain(&t, &exist if algorithm == ALGORITHM_TESTED else NULL)
-                    for i in range(count if t.out == tile else 0):
-                        finish_rows(lanes_pooling_loops(a.micro), epilogue, target, a.output, a.index, g, o + i,
-                                    first_row, 0, n, width, tile + i * tile_channel, tile_row)
-                    first_row += n
-                o += count
-            y += rows
-        for o in range(a.box.c0, a.box.c1):
-            clear_halo(target, a.output, g, o, a.box.y0 * spread, a.box.y1 * spread)
-    return 0
-
-
-cdef int conv_algorithm_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef conv_algorithm_backward_weights_args a = read_conv_algorithm_backward_weights(args, block)
-    cdef WeightGradientTask t
-    cdef Extent exist
-    cdef float *copied = <float *> context.scratch
-    cdef float *to
-    cdef float total
-    cdef int algorithm = a.algorithm
-    cdef int g, o, y, rows, strip
-    strip = algorithm_rows(algorithm, a.dy_map.height)
-    t.channels_in = a.in_map.channels
-    t.channels_out = a.box.c1 - a.box.c0
-    t.vectors = a.dy_map.width
-    t.pixel = LANES
-    t.groups = 1
-    t.dy_group = t.x_group = 0
-    t.dy_channel = plane_size(&a.dy_map)
-    t.dy_row = a.dy_map.pitch * LANES
-    t.out_channel = a.in_map.channels * TAPS + 1
-    t.out = a.output + (a.partial * a.dy_map.channels + a.box.c0) * t.out_channel
-    t.accumulate = a.accumulate
-    exist.left = a.in_map.halo
-    exist.right = a.in_map.halo + a.in_map.width
-    for g in range(a.box.g0, a.box.g1):
-        y = 0
-        while y < a.dy_map.height:
-            rows = min(strip, a.dy_map.height - y)
-            t.rows = rows
-            t.dy = a.gradient + offset(&a.dy_map, g, a.box.c0, y)
-            t.x = a.input + offset(&a.in_map, g, 0, y - a.in_map.halo) - a.in_map.halo * LANES
-            t.x_channel = plane_size(&a.in_map)
-            t.x_row = a.in_map.pitch * LANES
-            exist.top = max(0, a.in_map.halo - y)
-            exist.bottom = a.in_map.halo + a.in_map.height - y
-            if algorithm >= ALGORITHM_PAD:
-                copy_padded(&a.in_map, a.input, g, y - a.in_map.halo, rows + KERNEL - 1, copied)
-                t.x = copied
-                t.x_row = <Py_ssize_t> (a.dy_map.width + KERNEL - 1) * LANES
-                t.x_channel = (rows + KERNEL - 1) * t.x_row
-                if algorithm == ALGORITHM_PAD:
-                    lanes_algorithms_loops(a.micro).gradient_plain(&t, NULL)
-            elif algorithm == ALGORITHM_TESTED_BLOCKED:
-                lanes_algorithms_loops(a.micro).gradient_tested(&t, &exist)
-            else:
-                lanes_algorithms_loops(a.micro).gradient_plain(&t, &exist)
-            if algorithm == ALGORITHM_PAD_BLOCKED:
-                lanes_convolution_loops(a.micro).weight_gradient(&t)  # with dY's sums
-            else:
-                for o in range(t.channels_out):
-                    total = lanes_loops(a.micro).sum_rows(t.dy + o * t.dy_channel, rows, t.dy_row,
-                                                          a.dy_map.width * LANES)
-                    to = t.out + o * t.out_channel + t.channels_in * TAPS
-                    to[0] = to[0] + total if t.accumulate else total
-            t.accumulate = True
-            y += rows
-    return 0
-
-
-def _compared_scratch(scale, stores, attributes, bounds, operands):
-    """`scale`: rows of the result in one of the bounds."""
-    return sizeof(float) * algorithm_scratch(
-        attributes["algorithm"], stores, attributes["in_channels"], longest(bounds, "c"),
-        result_width(attributes), scale * longest(bounds, "y")).end
-
-
-def _weights_scratch(attributes, bounds, operands):
-    return sizeof(float) * algorithm_scratch(
-        attributes["algorithm"], True, attributes["in_channels"], longest(bounds, "c"), attributes["dy_width"],
-        attributes["dy_height"]).end
-
-
-STORED, POOLED, SPREAD = (partial(_compared_scratch, *how) for how in ((1, True), (2, False), (1, False)))
-COMPARED_MAPS = MAPS + ("algorithm",)
-register(KernelSpec(
-    "conv_algorithm_forward", ("input", "weight", "bias", "output", "index?"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_forward_reference, <uintptr_t> &convolve_compared,
-    scratch_bytes=STORED))
-register(KernelSpec(
-    "conv_algorithm_relu_pool", ("input", "weight", "bias", "output", "index"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_relu_pool_reference, <uintptr_t> &convolve_compared,
-    scratch_bytes=POOLED))
-register(KernelSpec(
-    "conv_algorithm_backward_data", ("gradient", "weight", "bias?", "output", "index?"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_backward_data_reference, <uintptr_t> &convolve_compared,
-    scratch_bytes=STORED))
-register(KernelSpec(
-    "conv_algorithm_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), COMPARED_MAPS, (),
-    LANES_BOX, _conv_backward_data_unpool_reference, <uintptr_t> &convolve_compared,
-    scratch_bytes=SPREAD))
-register(KernelSpec(
-    "conv_algorithm_backward_weights", ("gradient", "input", "output"),
-    map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm"), (), ("partial", "g0", "g1", "c0", "c1"),
-    _conv_backward_weights_reference, <uintptr_t> &conv_algorithm_backward_weights,
-    scratch_bytes=_weights_scratch))
+    map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm?"), (), ("partial", "g0", "g1", "c0", "c1"),
+    _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights, scratch_bytes=_weights_scratch))
 
 
 # --- Winograd ---------------------------------------------------------------------------------------------------------
@@ -756,20 +646,16 @@ register(KernelSpec(
     _winograd_weights_reference, <uintptr_t> &winograd_weights))
 register(KernelSpec(
     "winograd_forward", ("input", "transformed", "bias", "output", "index?"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd,
-    scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &convolve_winograd,
-    scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_data", ("gradient", "transformed", "bias?", "output", "index?"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd,
-    scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve_winograd,
-    scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate",), (),

@@ -66,8 +66,7 @@ typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const f
 
 /* A tile for a rest of `rows` x `vectors`: SHAPE(when, rows that it covers, vectors). 32 wide registers hold 5 x 5
  * accumulators, inputs and a weight. */
-#if MICRO_ISA == AVX512
-#define SHAPES(SHAPE)                          \
+#define WIDE_SHAPES(SHAPE)                     \
     SHAPE(vectors == 5 || vectors == 10, 1, 5) \
     SHAPE(vectors >= 4, 1, 4)                  \
     SHAPE(vectors >= 2 && rows >= 2, 2, 2)     \
@@ -75,9 +74,8 @@ typedef void (*ConvTile)(const ConvTask *, const float *, const float *, const f
     SHAPE(rows >= 4, 4, 1)                     \
     SHAPE(rows >= 2, 2, 1)                     \
     SHAPE(1, 1, 1)
-#else
-#define SHAPES(SHAPE) SHAPE(1, 1, 1)
-#endif
+#define ONE_SHAPE(SHAPE)           SHAPE(1, 1, 1)
+#define SHAPES                     BY_ISA(ONE_SHAPE, ONE_SHAPE, ONE_SHAPE, WIDE_SHAPES)
 #define DEFINE_SHAPE(WHEN, VY, VX) CONV_SHAPE(VY, VX)
 SHAPES(DEFINE_SHAPE)
 

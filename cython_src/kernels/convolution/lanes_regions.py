@@ -5,11 +5,11 @@ from ..interface.kernel_spec import size, touches
 from ..maps.lanes import KERNEL, operand_map
 
 TAPS = KERNEL * KERNEL
-FORMS = ("conv", "conv_algorithm", "winograd")
+FORMS = ("conv", "winograd")
 
 
-def _kernels(what, forms=FORMS):
-    return [f"{form}_{what}" for form in forms]
+def _kernels(what):
+    return [f"{form}_{what}" for form in FORMS]
 
 
 def _scaled(rows, scale):
@@ -71,7 +71,7 @@ def _partial(a, b):
     return (update if a["accumulate"] else write)("output", (b["partial"], b["partial"] + 1), b["c"])
 
 
-@touches(*_kernels("backward_weights", FORMS[:2]), cost=_weights_cost)
+@touches("conv_backward_weights", cost=_weights_cost)
 def weight_gradient(a, b, shapes):
     return read("gradient", b["g"], b["c"]), read("input", b["g"]), _partial(a, b)
 

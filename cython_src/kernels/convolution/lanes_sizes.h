@@ -14,7 +14,10 @@ static inline int lanes_smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* ---- direct ---- */
+/* ---- direct, and the algorithms that it is compared with ---- */
+
+/* Positions in algorithms.LANES_FORMS. */
+enum { ALGORITHM_DIRECT, ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
 
 #define FLAT_CHANNEL_FLOATS 8192 /* of a channel's results with pixels in the lanes: they stay in the first cache */
 
@@ -54,22 +57,7 @@ static inline ptrdiff_t direct_channel(const VectorRows *r)
     return ((ptrdiff_t)r->rows * r->vectors + 1) * LANES;
 }
 
-/* A block of `channels` output channels and `rows` rows of results. */
-static inline ptrdiff_t direct_scratch(int lanes, int width, int pitch, int stores, int channels, int rows)
-{
-    if (!direct_buffers(lanes, width, stores))
-        return 0;
-    const VectorRows r = rows_as_vectors(lanes, width, pitch, lanes_smaller(rows, direct_rows(lanes, width, pitch)));
-    return lanes_smaller(channels, LANES_TILE) * direct_channel(&r);
-}
-
-/* ---- algorithms that the direct one is compared with; positions in algorithms.ALGORITHMS ---- */
-
-/* Positions in algorithms.COMPARED. */
-enum { ALGORITHM_TESTED, ALGORITHM_TESTED_BLOCKED, ALGORITHM_PAD, ALGORITHM_PAD_BLOCKED };
-
-#define PAIR_ROWS 2  /* rows of outputs at a time */
-#define PAD_ROWS  16 /* rows of outputs whose inputs are copied between zeros at a time */
+#define PAD_ROWS 16 /* rows of outputs whose inputs are copied between zeros at a time */
 
 /* Rows of results for which inputs are copied at a time; all `rows` where none are. */
 static inline int algorithm_rows(int algorithm, int rows)
@@ -84,22 +72,20 @@ static inline ptrdiff_t algorithm_copies(int algorithm, int channels, int width,
     return algorithm >= ALGORITHM_PAD ? channels * (n + KERNEL - 1) * (width + KERNEL - 1) * LANES : 0;
 }
 
-/* From one channel's results to the next: odd vectors, as above. */
-static inline ptrdiff_t algorithm_channel(int width)
-{
-    return (PAIR_ROWS * (ptrdiff_t)width + 1) * LANES;
-}
-
 /* Results of up to LANES_TILE channels, then copied inputs. */
-typedef struct AlgorithmScratch {
+typedef struct ConvScratch {
     ptrdiff_t copied, end;
-} AlgorithmScratch;
+} ConvScratch;
 
-static inline AlgorithmScratch algorithm_scratch(int algorithm, int stores, int inputs, int outputs, int width,
-                                                 int rows)
+/* A block of `outputs` output channels and `rows` rows of results. */
+static inline ConvScratch conv_scratch(int algorithm, int lanes, int width, int pitch, int stores, int inputs,
+                                       int outputs, int rows)
 {
-    const ptrdiff_t copied = stores ? 0 : lanes_smaller(outputs, LANES_TILE) * algorithm_channel(width);
-    return (AlgorithmScratch){copied, copied + algorithm_copies(algorithm, inputs, width, rows)};
+    const VectorRows r = rows_as_vectors(lanes, width, pitch, lanes_smaller(rows, direct_rows(lanes, width, pitch)));
+    const int tile = direct_buffers(lanes, width, stores) ? lanes_smaller(outputs, LANES_TILE) : 0;
+    ConvScratch s = {tile * direct_channel(&r), 0};
+    s.end = s.copied + algorithm_copies(algorithm, inputs, width, rows);
+    return s;
 }
 
 /* ---- Winograd ---- */

@@ -195,7 +195,7 @@ PIECE(wide_forward_row, 0, 5, 1, 1, 4)
 PIECE(weights_row, 1, 3, 1, 1, 4)
 PIECE(strided_weights_row, 1, 3, 2, 1, 4)
 PIECE(wide_weights_row, 1, 5, 1, 1, 4)
-#if MICRO_ISA == AVX512 /* as many rows as the registers hold sums of, or gradients */
+/* With 32 registers as many rows as these hold sums of, or gradients. */
 PIECE(forward_four, 0, 3, 1, 4, 4)
 PIECE(strided_forward_two, 0, 3, 2, 2, 4)
 PIECE(weights_four, 1, 3, 1, 4, 4)
@@ -204,18 +204,17 @@ PIECE(weights_square, 1, 3, 1, 2, 2)
 PIECE(strided_weights_two, 1, 3, 2, 2, 4)
 PIECE(strided_forward_square, 0, 3, 2, 2, 2)
 PIECE(strided_weights_square, 1, 3, 2, 2, 2)
-static const Pieces forward_pieces = {4, forward_four, forward_two, forward_row, forward_square};
-static const Pieces strided_forward_pieces = {2, strided_forward_two, NULL, strided_forward_row,
-                                              strided_forward_square};
-static const Pieces weights_pieces = {4, weights_four, weights_two, weights_row, weights_square};
-static const Pieces strided_weights_pieces = {2, strided_weights_two, NULL, strided_weights_row,
-                                              strided_weights_square};
-#else
-static const Pieces forward_pieces = {2, forward_two, NULL, forward_row, forward_square};
-static const Pieces strided_forward_pieces = {1, strided_forward_row, NULL, NULL, NULL};
-static const Pieces weights_pieces = {1, weights_row, NULL, NULL, NULL};
-static const Pieces strided_weights_pieces = {1, strided_weights_row, NULL, NULL, NULL};
-#endif
+#define WIDE_OR(rows, piece, else_rows, else_piece) \
+    BY_ISA(else_rows, else_rows, else_rows, rows), BY_ISA(else_piece, else_piece, else_piece, piece)
+#define IF_WIDE(piece) BY_ISA(NULL, NULL, NULL, piece)
+static const Pieces forward_pieces = {WIDE_OR(4, forward_four, 2, forward_two), IF_WIDE(forward_two), forward_row,
+                                      forward_square};
+static const Pieces strided_forward_pieces = {WIDE_OR(2, strided_forward_two, 1, strided_forward_row), NULL,
+                                              strided_forward_row, IF_WIDE(strided_forward_square)};
+static const Pieces weights_pieces = {WIDE_OR(4, weights_four, 1, weights_row), IF_WIDE(weights_two), weights_row,
+                                      IF_WIDE(weights_square)};
+static const Pieces strided_weights_pieces = {WIDE_OR(2, strided_weights_two, 1, strided_weights_row), NULL,
+                                              strided_weights_row, IF_WIDE(strided_weights_square)};
 static const Pieces wide_forward_pieces = {1, wide_forward_row, NULL, NULL, NULL};
 static const Pieces wide_weights_pieces = {1, wide_weights_row, NULL, NULL, NULL};
 static const Pieces any_pieces = {1, NULL, NULL, NULL, NULL};

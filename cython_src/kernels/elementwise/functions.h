@@ -45,36 +45,6 @@ INLINE Vec first_lanes(Vec v, int n)
         }                                      \
     } while (0)
 
-/* Lanes of a where the mask is set, of b elsewhere. */
-INLINE Vec choose_lanes(VecI mask, Vec a, Vec b)
-{
-    return (Vec)(((VecI)a & mask) | ((VecI)b & ~mask));
-}
-
-/* a > b ? a : b. */
-INLINE Vec maximum(Vec a, Vec b)
-{
-#if MICRO_ISA == AVX512
-    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
-#elif MICRO_ISA == AVX2
-    return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-    return choose_lanes((VecI)(a > b), a, b);
-#endif
-}
-
-/* a < b ? a : b. */
-INLINE Vec minimum(Vec a, Vec b)
-{
-#if MICRO_ISA == AVX512
-    return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
-#elif MICRO_ISA == AVX2
-    return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
-#else
-    return choose_lanes((VecI)(a < b), a, b);
-#endif
-}
-
 #define ROUND           12582912.0f /* 1.5 * 2^23: the last bits of a sum with it are the nearest integer */
 #define EXPONENTIAL_MIN -87.3f      /* below, the result would be denormal: it is zero */
 #define EXPONENTIAL_MAX 88.0f

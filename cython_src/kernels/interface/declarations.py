@@ -99,7 +99,7 @@ def specs(text: str) -> list[SimpleNamespace]:
     def value(node: ast.expr):
         return eval(compile(ast.Expression(node), "<spec>", "eval"), known)
 
-    for m in re.finditer(r"^_?[A-Z][A-Z_, ]* = ", text, re.M):
+    for m in re.finditer(r"^_?[A-Z][A-Z0-9_, ]* = ", text, re.M):
         with suppress(NameError, SyntaxError):  # not the names of arguments
             exec(whole(m.start()), known)
     result = []

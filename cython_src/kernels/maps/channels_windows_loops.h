@@ -76,21 +76,6 @@ INLINE int from_memory(const WindowTask *t)
     return sizeof(float) * t->images * (t->in.image + t->out.image) > L2_BYTES;
 }
 
-/* g where the index is `tap`, else zero. */
-INLINE Vec picked(Vec g, const uint8_t *index, int tap)
-{
-#if MICRO_ISA == AVX512
-    __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
-    return (Vec)_mm512_maskz_mov_ps(mask, (__m512)g);
-#elif MICRO_ISA == AVX2
-    VecI where = (VecI)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)index));
-    return (Vec)((where == tap) & (VecI)g);
-#else
-    UNROLL for (int i = 0; i < VL; i++) g[i] = index[i] == tap ? g[i] : 0;
-    return g;
-#endif
-}
-
 enum { GATHER_MAX, GATHER_AVERAGE, GATHER_DEPTHWISE };
 
 /* Each element of the large side adds up what the windows it lies in send it, in their order. */
@@ -119,7 +104,7 @@ INLINE void gather(const WindowTask *t, const int kind)
                 UNROLL for (int v = 0; v < N; v++)                                                                  \
                 {                                                                                                   \
                     if (kind == GATHER_MAX)                                                                         \
-                        sum[v] += picked(load(g + v * VL), t->index + at + v * VL, tap);                            \
+                        sum[v] += keep_lanes(equal_bytes(t->index + at + v * VL, tap), load(g + v * VL));           \
                     else if (kind == GATHER_AVERAGE)                                                                \
                         sum[v] += load(g + v * VL);                                                                 \
                     else                                                                                            \
@@ -143,15 +128,8 @@ INLINE void gather(const WindowTask *t, const int kind)
 /* Add what a window of gradient g sends through a tap: all where its maximum stood there, or all, or its weighted g. */
 INLINE void add_sent(Vec *sum, const int kind, Vec g, const uint8_t *index, int tap, Vec weight)
 {
-#if MICRO_ISA == AVX512
-    if (kind == GATHER_MAX) {
-        __mmask16 mask = _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)index), _mm_set1_epi8((char)tap));
-        *sum = (Vec)_mm512_mask_add_ps((__m512)*sum, mask, (__m512)*sum, (__m512)g);
-        return;
-    }
-#endif
     if (kind == GATHER_MAX)
-        *sum += picked(g, index, tap);
+        *sum = add_lanes(*sum, equal_bytes(index, tap), g);
     else if (kind == GATHER_AVERAGE)
         *sum += g;
     else

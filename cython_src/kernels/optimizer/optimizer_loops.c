@@ -59,18 +59,6 @@ static void sgd(const OptimizerTask *t)
     }
 }
 
-INLINE Vec square_root(Vec x)
-{
-#if MICRO_ISA == AVX512
-    return (Vec)_mm512_sqrt_ps((__m512)x);
-#elif MICRO_ISA == AVX2
-    return (Vec)_mm256_sqrt_ps((__m256)x);
-#else
-    UNROLL for (int i = 0; i < VL; i++) x[i] = sqrtf(x[i]);
-    return x;
-#endif
-}
-
 static void adam(const OptimizerTask *t)
 {
     EACH_RUN(t)

@@ -12,31 +12,11 @@ INLINE void clip_taps(int start, int kernel, int size, int *first, int *last)
 /* The larger of best and x, which is a tap of that number; of equals the first, but a NaN stays. */
 INLINE void keep_larger(Vec *best, VecI *where, Vec x, int tap)
 {
-#if MICRO_ISA == AVX512
-    __mmask16 larger = _mm512_cmp_ps_mask((__m512)x, (__m512)*best, _CMP_GT_OQ) |
-                       _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    *best = (Vec)_mm512_mask_mov_ps((__m512)*best, larger, (__m512)x);
-    *where = (VecI)_mm512_mask_mov_epi32((__m512i)*where, larger, _mm512_set1_epi32(tap));
-#else
-    VecI larger = (x > *best) | (x != x);
-    *best = (Vec)((larger & (VecI)x) | (~larger & (VecI)*best));
-    *where = (larger & tap) | (~larger & *where);
-#endif
+    LaneMask larger = greater(x, *best) | is_nan(x);
+    *best = choose_lanes(larger, x, *best);
+    *where = choose_numbers(larger, tap, *where);
 }
 
-INLINE void store_bytes(uint8_t *p, VecI v)
-{
-#if MICRO_ISA == AVX512
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
-#elif MICRO_ISA == AVX2
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
-    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
-#else
-    UNROLL for (int i = 0; i < VL; i++) p[i] = (uint8_t)v[i];
-#endif
-}
-
-#if MICRO_ISA == AVX512
 /* The largest of a window's elements and its number, K at most 3 and all else constant. Returns whether a NaN (or two
  * infinities) may be among them; then the result may be wrong. */
 INLINE int max_of_small(const float *window, ptrdiff_t row, ptrdiff_t pitch, float *out, uint8_t *index, const int N,
@@ -44,7 +24,7 @@ INLINE int max_of_small(const float *window, ptrdiff_t row, ptrdiff_t pitch, flo
 {
     Vec best[4], sum[4]; /* a sum is NaN if one of its numbers is: additions have pipes that nothing else here needs */
     VecI where[4];
-    __mmask16 unordered = 0;
+    int unordered = 0;
     UNROLL for (int tap = ky0 * K + kx0, number = 0; tap < K * K; tap++)
     {
         if (tap % K < kx0)
@@ -55,22 +35,20 @@ INLINE int max_of_small(const float *window, ptrdiff_t row, ptrdiff_t pitch, flo
             if (number == 0) {
                 best[v] = sum[v] = x, where[v] = (VecI){0} + tap;
             } else {
-                __mmask16 larger = _mm512_cmp_ps_mask((__m512)x, (__m512)best[v], _CMP_GT_OQ);
+                where[v] = choose_numbers(greater(x, best[v]), tap, where[v]);
                 sum[v] += x;
-                best[v] = (Vec)_mm512_max_ps((__m512)x, (__m512)best[v]); /* the second of equals */
-                where[v] = (VecI)_mm512_mask_mov_epi32((__m512i)where[v], larger, _mm512_set1_epi32(tap));
+                best[v] = maximum(x, best[v]); /* the second of equals */
             }
         }
         number++;
     }
     UNROLL for (int v = 0; v < N; v++)
     {
-        unordered |= _mm512_cmp_ps_mask((__m512)sum[v], (__m512)sum[v], _CMP_UNORD_Q);
+        unordered |= BY_WIDTH(1, 1, is_nan(sum[v]));
         store(out + v * VL, best[v]), store_bytes(index + v * VL, where[v]);
     }
     return unordered;
 }
-#endif
 
 INLINE void max_window(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K, int ky0,
                        int ky1, int kx0, int kx1){
@@ -93,15 +71,14 @@ INLINE void max_window(const WindowTask *t, const float *window, float *out, uin
 INLINE void max_window_small(const WindowTask *t, const float *window, float *out, uint8_t *index, const int K,
                              const int ky0, const int kx0)
 {
-#if MICRO_ISA == AVX512
-    int unordered = 0;
+    int unordered = BY_ISA(1, 1, 1, 0);
 #define SMALL_GROUP(N) unordered |= max_of_small(window + c, t->in.row, t->pitch, out + c, index + c, N, K, ky0, kx0);
-    EACH_PART(SMALL_GROUP)
+    if (!unordered) {
+        EACH_PART(SMALL_GROUP)
+    }
     if (unordered)
-        max_window(t, window, out, index, t->kernel, ky0, t->kernel, kx0, t->kernel);
-#else
-    max_window(t, window, out, index, K, ky0, K, kx0, K);
-#endif
+        max_window(t, window, out, index, BY_ISA(K, K, K, t->kernel), ky0, BY_ISA(K, K, K, t->kernel), kx0,
+                   BY_ISA(K, K, K, t->kernel));
 }
 
 INLINE void average_window(const WindowTask *t, const float *window, float *out, float factor, int ky0, int ky1,
@@ -195,8 +172,8 @@ INLINE void pairs(const WindowTask *t, const int maximum)
                 for (int c = 0; c < t->channels; c += VL) {
                     Vec g = load(from + c), first = g * 0.25f, second = first;
                     if (maximum) {
-                        first = picked(g, index + c, y % 2 * 2);
-                        second = picked(g, index + c, y % 2 * 2 + 1);
+                        first = keep_lanes(equal_bytes(index + c, y % 2 * 2), g);
+                        second = keep_lanes(equal_bytes(index + c, y % 2 * 2 + 1), g);
                     }
                     store_or_add(out + c, first, t->accumulate);
                     store_or_add(out + t->pitch + c, second, t->accumulate);

@@ -8,21 +8,7 @@
 
 INLINE Vec clip_below(Vec x)
 {
-#if MICRO_ISA == AVX512
-    return (Vec)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_NLE_UQ), (__m512)x);
-#else
-    return (Vec)((VecI)x & ~(x <= 0));
-#endif
-}
-
-INLINE Vec clip_above(Vec x)
-{
-#if MICRO_ISA == AVX512
-    return (Vec)_mm512_min_ps(_mm512_set1_ps(6), (__m512)x); /* the second operand where one is a NaN */
-#else
-    VecI over = x >= 6;
-    return (Vec)((over & (VecI)splat(6)) | (~over & (VecI)x));
-#endif
+    return keep_lanes(greater_or_nan(x, (Vec){0}), x);
 }
 
 /* ReLU and ReLU6. */
@@ -30,7 +16,7 @@ INLINE Vec activated(Vec x, const int activation)
 {
     if (activation)
         x = clip_below(x);
-    return activation == ACTIVATION_RELU6 ? clip_above(x) : x;
+    return activation == ACTIVATION_RELU6 ? minimum(splat(6), x) : x; /* of a NaN the second */
 }
 
 /* g where the activation passes it, whose result or argument is y; zero elsewhere. */
@@ -38,17 +24,10 @@ INLINE Vec passed(Vec g, Vec y, const int activation)
 {
     if (activation == 0)
         return g;
-#if MICRO_ISA == AVX512
-    __mmask16 mask = _mm512_cmp_ps_mask((__m512)y, _mm512_setzero_ps(), _CMP_GT_OQ);
+    LaneMask mask = greater(y, (Vec){0});
     if (activation == ACTIVATION_RELU6)
-        mask = _mm512_mask_cmp_ps_mask(mask, (__m512)y, _mm512_set1_ps(6), _CMP_LT_OQ);
-    return (Vec)_mm512_maskz_mov_ps(mask, (__m512)g);
-#else
-    VecI mask = y > 0;
-    if (activation == ACTIVATION_RELU6)
-        mask &= y < 6;
-    return (Vec)((VecI)g & mask);
-#endif
+        mask &= less(y, splat(6));
+    return keep_lanes(mask, g);
 }
 
 INLINE float activated_one(float x, int activation)

@@ -10,6 +10,7 @@
 #ifndef FORKTASK_VECTORS_H
 #define FORKTASK_VECTORS_H
 
+#include <math.h>
 #include <stdint.h>
 
 #include "lanes.h"
@@ -85,6 +86,95 @@ typedef int32_t VecI __attribute__((vector_size(VL * 4)));
 INLINE Vec splat(float x)
 {
     return x - (Vec){0};
+}
+
+/* Operations for which instruction sets have words of their own. In plain C a mask is -1 or 0 in each lane. */
+#define BY_WIDTH(plain, avx2, avx512) (BY_ISA(plain, plain, avx2, avx512))
+typedef BY_ISA(VecI, VecI, VecI, __mmask16) LaneMask;
+#define COMPARE(a, b, avx512, plain) \
+    BY_WIDTH((LaneMask)(plain), (LaneMask)(plain), _mm512_cmp_ps_mask((__m512)(a), (__m512)(b), avx512))
+
+INLINE LaneMask greater(Vec a, Vec b)
+{
+    return COMPARE(a, b, _CMP_GT_OQ, a > b);
+}
+INLINE LaneMask less(Vec a, Vec b)
+{
+    return COMPARE(a, b, _CMP_LT_OQ, a < b);
+}
+INLINE LaneMask greater_or_nan(Vec a, Vec b)
+{
+    return COMPARE(a, b, _CMP_NLE_UQ, ~(a <= b));
+}
+INLINE LaneMask is_nan(Vec a)
+{
+    return COMPARE(a, a, _CMP_UNORD_Q, a != a);
+}
+
+/* Bits of a where those of the mask are set, of b elsewhere. */
+INLINE VecI choose_bits(VecI mask, VecI a, VecI b)
+{
+    return (mask & a) | (~mask & b);
+}
+/* a where the mask is set, b elsewhere. */
+INLINE Vec choose_lanes(LaneMask mask, Vec a, Vec b)
+{
+    return (Vec)BY_WIDTH(choose_bits(mask, (VecI)a, (VecI)b), choose_bits(mask, (VecI)a, (VecI)b),
+                         _mm512_mask_mov_ps((__m512)b, mask, (__m512)a));
+}
+INLINE VecI choose_numbers(LaneMask mask, int a, VecI b)
+{
+    return (VecI)BY_WIDTH((mask & a) | (~mask & b), (mask & a) | (~mask & b),
+                          _mm512_mask_mov_epi32((__m512i)b, mask, _mm512_set1_epi32(a)));
+}
+/* v where the mask is set, zero elsewhere. */
+INLINE Vec keep_lanes(LaneMask mask, Vec v)
+{
+    return (Vec)BY_WIDTH(mask & (VecI)v, mask & (VecI)v, _mm512_maskz_mov_ps(mask, (__m512)v));
+}
+/* a + v where the mask is set; elsewhere a, or, in plain C, a + 0. */
+INLINE Vec add_lanes(Vec a, LaneMask mask, Vec v)
+{
+    return (Vec)BY_WIDTH(a + keep_lanes(mask, v), a + keep_lanes(mask, v),
+                         _mm512_mask_add_ps((__m512)a, mask, (__m512)a, (__m512)v));
+}
+/* Where bytes are equal to a number. */
+INLINE LaneMask equal_bytes(const uint8_t *p, int number)
+{
+    VecI bytes = BY_WIDTH((VecI){0}, (VecI)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)), (VecI){0});
+    for (int i = 0; i < BY_WIDTH(VL, 0, 0); i++)
+        bytes[i] = p[i];
+    return BY_WIDTH(bytes == number, bytes == number,
+                    _mm_cmpeq_epi8_mask(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8((char)number)));
+}
+INLINE void store_bytes(uint8_t *p, VecI v)
+{
+#if MICRO_ISA == AVX512
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v));
+#elif MICRO_ISA == AVX2
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
+#else
+    UNROLL for (int i = 0; i < VL; i++) p[i] = (uint8_t)v[i];
+#endif
+}
+/* a > b ? a : b. */
+INLINE Vec maximum(Vec a, Vec b)
+{
+    return (Vec)BY_WIDTH(choose_lanes(greater(a, b), a, b), _mm256_max_ps((__m256)a, (__m256)b),
+                         _mm512_max_ps((__m512)a, (__m512)b));
+}
+/* a < b ? a : b. */
+INLINE Vec minimum(Vec a, Vec b)
+{
+    return (Vec)BY_WIDTH(choose_lanes(less(a, b), a, b), _mm256_min_ps((__m256)a, (__m256)b),
+                         _mm512_min_ps((__m512)a, (__m512)b));
+}
+INLINE Vec square_root(Vec x)
+{
+    for (int i = 0; i < BY_WIDTH(VL, 0, 0); i++)
+        x[i] = sqrtf(x[i]);
+    return (Vec)BY_WIDTH(x, _mm256_sqrt_ps((__m256)x), _mm512_sqrt_ps((__m512)x));
 }
 
 /* Two vectors seen as rows of pieces: LOW keeps the first half of every piece, HIGH the second. */

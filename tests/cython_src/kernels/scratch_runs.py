@@ -19,7 +19,7 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CHANNELS_OPTIONS, COMPARED
+from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CHANNELS_OPTIONS, LANES_FORMS
 from forktask.cython_src.lowering.layouts.lanes.algorithms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS
@@ -220,7 +220,7 @@ def run(bound, ran, caught, tries):
         num_bytes = kernel_table.get(loop.kernel).scratch_of(loop)
         kernel = loop.kernel.rstrip("0123456789")  # a kernel of Task Bench for each number of predecessors
         if "algorithm" in loop.attributes:  # which has a formula of its own
-            names = COMPARED if kernel.startswith("conv_algorithm") else ALGORITHMS
+            names = LANES_FORMS if kernel.startswith("conv_") else ALGORITHMS
             kernel += f" {names[loop.attributes['algorithm']]}"
         pitch = 16 if "in_lanes" in loop.attributes else loop.attributes.get("in_pitch", 16)
         row = loop.attributes.get("in_width", 16) * pitch

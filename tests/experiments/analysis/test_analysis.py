@@ -261,7 +261,7 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
 
 def test_disturbed_rounds_are_left_out_and_counted():
     """Check the share of time lost to others, the sentence, and that the turns of the round are gone."""
-    assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0, 2) == pytest.approx(0.2)
+    assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0) == pytest.approx(0.2)
     assert math.isnan(disturbed_share({}, 1.0))
     rows = synthetic_rows()
     quiet = {

@@ -205,7 +205,7 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
         return found
 
     def asked(results, wanted, failed=()):
-        blocks = next_blocks(configuration, results, lambda: wanted, set(failed), sys.stderr)
+        blocks = next_blocks(configuration, results, lambda: wanted, set(failed))
         return [(block.repetition, {*block.samples}) for block in blocks]
 
     def results(*some):

@@ -151,9 +151,9 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("metg --network lenet5 --width 4", "--width is an option of Task Bench graphs"),
         ("plan --network lenet5,cifar10_cnn", "takes one value, got 'lenet5,cifar10_cnn'; give the command once"),
         ("run demonstraton", "did you mean 'demonstration'?; shipped: batch_networks, "),
-        ("run lenet5.toml", "did you mean `forktask study lenet5.toml`?"),
-        ("study time_to_acuracy", "did you mean 'time_to_accuracy'?; shipped: big_images, "),
-        ("study demonstration", "did you mean `forktask run demonstration`?"),
+        ("run time_to_acuracy", "did you mean 'time_to_accuracy'?; shipped: batch_networks, "),
+        ("run lenet5 --trace", "--trace is for sweeps, got it with the study lenet5; leave it out"),
+        ("run lenet5 --on slurm", "--on is for sweeps"),
         ("train --data digit", "got 'digit'; did you mean 'digits'?"),
         ("plan --network cifar10_cnn --graph x.svg --batch 8 --layers conv4", "got 'conv4'; did you mean 'conv"),
         (

@@ -14,9 +14,10 @@ from forktask.cython_src.reading import read_toml
 from forktask.cython_src.records import fields
 from forktask.cython_src.typed_text import rounded
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.results.grids import kind_of, shipped
 from forktask.experiments.subjects.memory import format_bytes
 from forktask.experiments.sweep import expected
-from forktask.experiments.sweep.configuration import config_folder, parse_configuration, read_configuration
+from forktask.experiments.sweep.configuration import parse_configuration, read_configuration
 
 FIELDS = {field.name: field for field in fields(PlanOptions)}
 # Commands that lower a plan, and the options that they set themselves.
@@ -97,18 +98,17 @@ def test_serial_is_the_base_of_a_sweep_over_threads():
     assert [(p.model, p.threads) for p in configuration.points()] == [("serial", 1), ("taskiter", 2)]
 
 
-@pytest.mark.parametrize("path", sorted(config_folder().rglob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*shipped("sweep"), *shipped("study")], ids=lambda p: p.stem)
 def test_a_dry_run_of_every_shipped_file_needs_nothing(path, monkeypatch, capsys):
     """Check that it explains its curve where there is no GPU and one core, and says what is missing."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(gpu_device, "shows_gpu", lambda: False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     monkeypatch.setattr(expected, "plan_row", lambda plan_id, plan: structs.replace(PLAN_ROW, options=plan))
-    command = "study" if path.parent.name == "studies" else "run"
-    assert main([command, path.stem, "--dry-run", "--quick"]) == 0
+    assert main(["run", path.stem, "--dry-run", "--quick"]) == 0
     said = capsys.readouterr().out
     assert " ".join(read_toml(path, "sweep")[1].split()) in " ".join(said.split())
-    needs_gpu = read_configuration(path).uses_gpu if command == "run" else path.stem == "cpu_gpu_batch"
+    needs_gpu = path.stem == "cpu_gpu_batch" or (kind_of(path) == "sweep" and read_configuration(path).uses_gpu)
     assert ("cannot run: this machine has no GPU" in said) == needs_gpu
 
 

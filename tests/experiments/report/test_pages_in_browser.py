@@ -74,9 +74,9 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     (folder / "small.toml").write_text(FILE)
     study = read_study(folder / "small.toml")
-    runs = [run for run in study.runs() if run.axes["batch"] == 32]
+    runs = [run for run in study.trainings() if run.axes["batch"] == 32]
     write_study_report(
-        StudyResults(study, [(run, result("a")) for run in runs], "env"), folder, "forktask study small.toml"
+        StudyResults(study, [(run, result("a")) for run in runs], "env"), folder, "forktask run small.toml"
     )
     found["study"] = folder / "report.html"
     return found

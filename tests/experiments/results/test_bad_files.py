@@ -149,7 +149,7 @@ FILES = {
         {"format_version": 1, "histories": [HISTORY]},
         lambda path: PerformanceModels.load(path).table(),
     ),
-    "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().runs()),
+    "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
 }
 
@@ -350,7 +350,7 @@ def test_grids_of_a_milliard_points_are_refused(tmp_path, capsys):
     sweep.write_text(f"[grid]\nbatch = {some}\nsequence = {some}\ndropout_seed = {some}\n")
     study.write_text(f"[train]\nbatch = {some}\nepochs = {some}\ndropout_seed = {some}\n")
     assert main(["run", str(sweep), "--dry-run"]) == 2 and "at most" in capsys.readouterr().err
-    assert main(["study", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
+    assert main(["run", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
     sweep.write_text(f"[grid]\nbatch = {numbers}\n")
     assert main(["run", str(sweep), "--dry-run"]) == 2 and "bytes" in capsys.readouterr().err
 

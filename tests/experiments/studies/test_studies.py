@@ -1,6 +1,7 @@
 """Training studies: their files, runs, resumption, tables and figures."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
-from forktask.experiments.results.files import SHIPPED
 from forktask.experiments.results.folder import SAMPLES
+from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
 from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
 from forktask.experiments.studies import figures, loaders, running, tables
-from forktask.experiments.studies.configuration import find_study, read_study
+from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import StudyResults
 from forktask.experiments.training.safetensors import read_safetensors
 
@@ -61,11 +62,12 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
         return train(run, folder, *arguments)
 
     monkeypatch.setattr(running, "_train", interrupted)
-    assert main(["study", str(file), "--out", str(out)]) == 130
-    assert f"forktask study {file} --out {out}" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["forktask", "run", str(file)])
+    assert main(["run", str(file), "--out", str(out)]) == 130
+    assert f"forktask run {file} --out {out}" in capsys.readouterr().err
     before = (out / SAMPLES).read_text()
     monkeypatch.setattr(running, "_train", train)
-    assert main(["study", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
+    assert main(["run", str(file), "--out", str(out)]) == 1  # a batch of 2048 images is refused
     text = capsys.readouterr().out
     assert (out / SAMPLES).read_text().startswith(before) and text.count("seed 0: test") == 1
     assert "bit-identical parameters (1 comparison of 2 runs" in text
@@ -141,7 +143,7 @@ def result(digest):
 def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
     study = read_study(file)
-    runs = [run for run in study.runs() if run.axes["batch"] == 32]
+    runs = [run for run in study.trainings() if run.axes["batch"] == 32]
     results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
@@ -196,13 +198,13 @@ def test_each_way_of_loading_is_measured(loading, way):
 
 def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
     """Check both shares against the rates in the report, and that what was measured is not measured again."""
-    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    assert main(["run", str(loading), "--out", str(tmp_path / "out")]) == 0
     assert "of both" in capsys.readouterr().out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     alone = {row["way"]: row["images_per_s"] for row in report["loaders"] if row["way"] != "DataLoader"}
     rates = {(row["load"], row["model"]): row["samples_per_s"] for row in report["runs"]}
     assert [*alone] == ["loop", "joblib"] and [row["load"] for row in report["loading"]] == ["files", "files"]
-    drawn, _ = figures.loading(running.run_study(read_study(loading), tmp_path / "out"), "double")
+    drawn, _ = figures.loading(running.run_study(read_study(loading), tmp_path / "out", ""), "double")
     bars = [[bar.get_width() for bar in axis.patches] for axis in drawn.axes]
     assert bars[0] == [row[name] for key, name in RATES for row in report[key]]
     assert bars[1][: len(bars[0])] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
@@ -215,16 +217,35 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     monkeypatch.setattr(
         running, "measure_in_process", lambda job, *rest: {"failure": "usage", "message": f"no {job['way']}"}
     )
-    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    assert main(["run", str(loading), "--out", str(tmp_path / "out")]) == 0
     again = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [row["images_per_s"] for row in again["loaders"]] == [row["images_per_s"] for row in report["loaders"]]
     kept = (tmp_path / "out" / SAMPLES).read_text().splitlines(keepends=True)
     (tmp_path / "out" / SAMPLES).write_text("".join(line for line in kept if '"kind":"loading"' not in line))
-    assert main(["study", str(loading), "--out", str(tmp_path / "out")]) == 0
+    assert main(["run", str(loading), "--out", str(tmp_path / "out")]) == 0
     again = json.loads((tmp_path / "out" / "report.json").read_text())
     assert not again["loaders"] and {"loop, 1: no loop", "joblib, 1: no joblib"} <= {
         row["message"] for row in again["failures"]
     }
+
+
+def test_a_file_says_what_it_is(tmp_path, capsys):
+    """Check that `run` knows sweeps and studies by their grids, refuses files with none or both, and options of the
+    other kind."""
+    path = tmp_path / "own.toml"
+    for text, kind in (("[grid]\nbatch = 8\n", "sweep"), ("[train]\nbatch = 8\nthreads = 1\n", "study")):
+        path.write_text(text)
+        assert kind_of(path) == kind and main(["run", str(path), "--dry-run", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert ("configurations" in found) == (kind == "sweep") and ("runs" in found) == (kind == "study")
+    assert main(["run", str(path), "--oversubscribe"]) == 2 and "is for sweeps" in capsys.readouterr().err
+    for text, said in (
+        ("[measure]\nrepeats = 1\n", "[grid], of a sweep, or [train], of a study, got none"),
+        ("[grid]\nbatch = 8\n[train]\nbatch = 8\n", "'train'"),
+        ("[tran]\nbatch = 8\n", "did you mean 'train'"),
+    ):
+        path.write_text(text)
+        assert main(["run", str(path)]) == 2 and said in capsys.readouterr().err
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
@@ -234,7 +255,7 @@ def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
         '# Read it so.\n[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 1\n'
         '[quick]\nmodel = "serial"\nthreads = 1\nbatch = 100\n[[stages]]\nepochs = 3\n'
     )
-    whole = find_study(str(path))
+    whole = read_study(path)
     small = whole.quick()
     assert whole.left_out == "" and whole.how_to_read == "Read it so."
     assert small.left_out == (
@@ -242,22 +263,22 @@ def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
         "the default; 1 epoch of each stage in place of 3."
     )
     assert small.how_to_read == f"{small.left_out} Read it so."
-    assert main(["study", str(path), "--quick", "--out", str(tmp_path / "out")]) == 0
+    assert main(["run", str(path), "--quick", "--out", str(tmp_path / "out")]) == 0
     assert f"forktask: {small.left_out}" in capsys.readouterr().err
     assert "1 epoch of each stage in place of 3" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED["study"].glob("*.toml")))
+@pytest.mark.parametrize("name", [path.stem for path in shipped("study")])
 def test_shipped_studies_run(name, tmp_path, monkeypatch, capsys):
     """Check that each shipped study says how to read it, and runs in its small form; without a GPU, that one for it
     names its runs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    study = find_study(name)
-    assert len(study.how_to_read) > 100 and len(study.quick().runs()) < len(study.runs())
+    study = read_study(given_or_shipped(name))
+    assert len(study.how_to_read) > 100 and len(study.quick().trainings()) < len(study.trainings())
     if any(model.startswith("gpu_") for model in study.axes.get("model", ())):
-        assert main(["study", name, "--quick", "--dry-run"]) == 0
+        assert main(["run", name, "--quick", "--dry-run"]) == 0
         assert "model gpu_taskiter" in capsys.readouterr().out
         return
-    assert main(["study", name, "--quick", "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().out
+    assert main(["run", name, "--quick", "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().out
     assert "bit-identical parameters" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000

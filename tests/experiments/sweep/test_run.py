@@ -23,18 +23,18 @@ from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.node import this_node
 from forktask.experiments.results.folder import read_results
+from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sweep import blocks as blocks_module
 from forktask.experiments.sweep import sweep as sweep_module
+from forktask.experiments.sweep.blocks import Means
 from forktask.experiments.sweep.configuration import (
     AXES,
     Configuration,
     Grid,
     Measure,
-    config_folder,
-    find_configuration,
     parse_configuration,
     read_configuration,
 )
@@ -122,10 +122,12 @@ def sweep(tmp_path):
             str(tmp_path / "out"),
             "forktask compare --out out",
             stream=io.StringIO(),
-            sample_command=(sys.executable, "-S", str(script), str(folder)),
-            plan_row=fake_plan_row,
-            environment=ENVIRONMENT,
-            machine_row=lambda: typed([{"kind": "machine"}])[0],
+            means=Means(
+                sample_command=(sys.executable, "-S", str(script), str(folder)),
+                plan_row=fake_plan_row,
+                environment=ENVIRONMENT,
+                machine_row=lambda: typed([{"kind": "machine"}])[0],
+            ),
         )
 
     make.jobs = lambda: [json.loads(line) for line in (folder / "jobs.jsonl").read_text().splitlines()]
@@ -261,7 +263,7 @@ def test_wrong_weights_are_found_and_figures_refused(sweep):
 def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
     """Check that a plan that says it is not deterministic may give different weights."""
     one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
-    one.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
+    one.means.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
     assert one.run().of(FailureRow) == []
 
 
@@ -272,9 +274,9 @@ def test_a_second_node_is_refused_unless_nodes_are_pooled(sweep):
     def on(host, boot_id, libc, nodes="one", repeats=2):
         one = sweep(Measure(repeats=repeats, profile=False, oversubscribe=True, nodes=nodes))
         node = {"host": host, "scheduler": "", "boot_id": boot_id}
-        one.environment = {"environment": {**ENVIRONMENT["environment"], "libc": libc, "node": node}}
-        one.environment["environment_id"] = libc
-        one.machine_row = lambda: typed([{"kind": "machine", "node": node}])[0]
+        one.means.environment = {"environment": {**ENVIRONMENT["environment"], "libc": libc, "node": node}}
+        one.means.environment["environment_id"] = libc
+        one.means.machine_row = lambda: typed([{"kind": "machine", "node": node}])[0]
         return one
 
     on("a", "1", "c").run()
@@ -287,7 +289,7 @@ def test_a_second_node_is_refused_unless_nodes_are_pooled(sweep):
     assert [row.node.host for row in results.of(MachineRow)] == ["a", "b"]
     assert Counter(row.node.host for row in results.of(SampleRow))["b"] == NUM_POINTS
     other = on("e", "4", "d", "pooled", 6)
-    other.environment["environment"]["kernel"] = "another"
+    other.means.environment["environment"]["kernel"] = "another"
     with pytest.raises(UsageError, match="must have the same kernel"):
         other.run()
 
@@ -298,13 +300,13 @@ sys.argv = json.loads(sys.argv[1])
 sys.path.insert(0, sys.argv[0])
 from experiments.sweep.test_run import ENVIRONMENT, GRID, fake_plan_row, typed
 from forktask.experiments.sweep.configuration import Configuration, Measure
+from forktask.experiments.sweep.blocks import Means
 from forktask.experiments.sweep.sweep import Sweep
 folder, out = sys.argv[1:]
 try:
     Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
-          "forktask compare --out out", plan_row=fake_plan_row, environment=ENVIRONMENT,
-          sample_command=(sys.executable, "-S", folder + "/sample.py", folder),
-          machine_row=lambda: typed([{"kind": "machine"}])[0]).run()
+          "forktask compare --out out", means=Means((sys.executable, "-S", folder + "/sample.py", folder),
+          fake_plan_row, ENVIRONMENT, lambda: typed([{"kind": "machine"}])[0])).run()
 except KeyboardInterrupt:
     sys.exit(130)
 """
@@ -430,15 +432,15 @@ def test_a_missing_file_names_the_shipped_ones(tmp_path, monkeypatch):
     """Check the message, and that shipped configurations are found by name, also beside a folder of their results."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"got 'none\.toml', which is neither; shipped: .*strong_scaling"):
-        find_configuration("none.toml")
+        given_or_shipped("none.toml")
     with pytest.raises(UsageError, match="No such file"):
-        find_configuration(str(tmp_path / "none.toml"))
-    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+        read_configuration(given_or_shipped(str(tmp_path / "none.toml")))
+    assert given_or_shipped("strong_scaling") == given_or_shipped("strong_scaling.toml") != "strong_scaling.toml"
     Path("strong_scaling").mkdir()
-    assert find_configuration("strong_scaling") == find_configuration("strong_scaling.toml")
+    assert given_or_shipped("strong_scaling") == given_or_shipped("strong_scaling.toml") != "strong_scaling.toml"
 
 
-SHIPPED = sorted(config_folder().glob("*.toml"))
+SHIPPED = shipped("sweep")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
@@ -480,7 +482,7 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
         plan_row("id", {"network": network, **max(several, key=lambda options: options.batch).as_dict()})
     made = sweep()
     made.configuration = configuration.quick()
-    made.plan_row = plan_row
+    made.means.plan_row = plan_row
     results = made.run()
     assert counts(results)["sample"] == len(made.configuration.points())
     assert len(results.of(PlanRow)) == len(made.configuration.plans())

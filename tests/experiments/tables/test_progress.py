@@ -16,6 +16,15 @@ def test_no_bar_without_a_terminal():
     assert stream.getvalue() == ""
 
 
+def test_work_of_an_unknown_amount_has_no_bar():
+    """Check that only the label and the note stand there, not a full bar."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    with ProgressBar(0, "measuring", stream) as bar:
+        bar.show(3, "repetition 4")
+    assert "measuring repetition 4" in stream.getvalue() and "%" not in stream.getvalue()
+
+
 def test_a_program_without_standard_error(monkeypatch):
     """Check that the bar is shown to nobody."""
     monkeypatch.setattr(progress.sys, "stderr", None)

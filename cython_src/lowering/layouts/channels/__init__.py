@@ -6,7 +6,6 @@ network alone.
 
 layout         what this layout supplies to the common lowering
 maps           maps, halos and windows
-pixels         loops that treat each pixel alone
 convolutions, depthwise, norms, pooling, features
                loops of each kind of layer, forward and backward
 block_sizes    how loops are cut into blocks

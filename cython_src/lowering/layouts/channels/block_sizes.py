@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 from ....errors import UsageError
 from ....kernels.maps.channels import ChannelsMap, Window
 from ....kernels.simd.instruction_sets import LANES
-from ...granularity import Granularity
+from ....plan.builder import block_bounds, ranges
+from ...options import Granularity
+from ...state import Lowering
 
 BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
@@ -32,13 +35,26 @@ def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
     return list(dict.fromkeys(sizes)) or [total]
 
 
-def pixel_blocks(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
+def _pixel_cuts(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
     """Images and rows of a block of a loop that treats each pixel alone."""
     if not cut.is_auto:
         return cut.images or batch, min(cut.rows or height, height)
     images = math.ceil(batch / BLOCKS_WANTED)
     pieces = min(height, math.ceil(BLOCKS_WANTED / 2 / batch))
     return images, math.ceil(height / pieces)
+
+
+def image_blocks(low: Lowering) -> list[tuple[int, int]]:
+    """Return the images of a block that has all rows."""
+    return ranges(low.batch, _pixel_cuts(low.options.cut, low.batch, 1)[0])
+
+
+def pixel_blocks(low: Lowering, feature_map: ChannelsMap) -> Iterator[dict[str, int]]:
+    """Yield the bounds of blocks of images and rows of a map, with their numbers."""
+    images, rows = _pixel_cuts(low.options.cut, low.batch, feature_map.height)
+    cuts = {"n": ranges(low.batch, images), "y": ranges(feature_map.height, rows), "c": [(0, feature_map.channels)]}
+    for number, block in enumerate(block_bounds(**cuts)):
+        yield {**block, "partial": number}
 
 
 def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: float) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from ...dense import data_gradient
 from ...gradients import gradient_map, sent_back
 from ...state import Lowering
 from ...units import Unit
-from .pixels import pixel_blocks
+from .block_sizes import pixel_blocks
 
 
 def flattened(low: Lowering, unit: Unit) -> Vector:

@@ -15,9 +15,9 @@ from ...options import FUSIONS
 from ...state import ImageLayout, Lowering
 from ...units import Unit
 from . import convolutions, norms, pooling
+from .block_sizes import image_blocks, pixel_blocks
 from .features import flattened, send_flattened
 from .maps import gradient_halo, gradient_halo_within, halo, new_map
-from .pixels import image_blocks, pixel_blocks
 
 FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
 

@@ -8,8 +8,8 @@ from ....plan.builder import block_bounds
 from ...gradients import gradient_map, pass_on, sent_to, set_gradient
 from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
+from .block_sizes import pixel_blocks
 from .maps import statistics_buffer, vector_buffer
-from .pixels import pixel_blocks
 
 
 def statistic(low: Lowering, name: str) -> str:

@@ -8,7 +8,7 @@ from ....plan.builder import block_bounds
 from ...gradients import gradient_map, sent_to
 from ...state import Loops, Lowering, loop_name, phase_of
 from ...units import Unit
-from .pixels import image_blocks, pixel_blocks
+from .block_sizes import image_blocks, pixel_blocks
 
 KERNELS = {MaxPool: "channels_max_pool", AveragePool: "channels_average_pool"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, RELATIVE_ERROR
+from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, LANES_FORMS, RELATIVE_ERROR
 from ....kernels.convolution.lanes_convolution import POINTS
 from ....kernels.convolution.lanes_convolution import TILE as WINOGRAD_TILE
 from ....kernels.maps.lanes import KERNEL
 from ....kernels.simd.instruction_sets import LANES
-from ...granularity import Granularity
+from ...options import Granularity
 from ...state import Lowering
 
 TAPS = KERNEL * KERNEL
@@ -72,9 +72,9 @@ def chosen_algorithm(low: Lowering, channels_in: int, channels_out: int, height:
 
 def kernel_name(algorithm: str, what: str) -> str:
     """Return the name of the kernel that computes a part of a convolution by an algorithm."""
-    return f"{'conv_algorithm' if algorithm in COMPARED else 'winograd' if algorithm == 'winograd' else 'conv'}_{what}"
+    return f"{'winograd' if algorithm == 'winograd' else 'conv'}_{what}"
 
 
 def algorithm_attributes(algorithm: str) -> dict[str, int]:
     """Return further attributes of the kernels of an algorithm."""
-    return {"algorithm": COMPARED.index(algorithm)} if algorithm in COMPARED else {}
+    return {"algorithm": LANES_FORMS.index(algorithm)} if algorithm in COMPARED else {}

@@ -1,3 +1,5 @@
+#include "outside.h"
+
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -11,8 +13,6 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_scheduler_observer.h>
-
-#include "flow.h"
 
 namespace
 {
@@ -30,7 +30,7 @@ using Join = tbb::flow::continue_node<Message, tbb::flow::lightweight>;
 class Observer : public tbb::task_scheduler_observer
 {
   public:
-    Observer(tbb::task_arena &arena, FlowRun *run) : tbb::task_scheduler_observer(arena), run_(run)
+    Observer(tbb::task_arena &arena, OutsideRun *run) : tbb::task_scheduler_observer(arena), run_(run)
     {
         observe(true);
     }
@@ -50,7 +50,7 @@ class Observer : public tbb::task_scheduler_observer
     }
     void enter(int slot)
     {
-        forktask_enter_thread(&run_->threads[slot], run_->cpus ? run_->cpus[slot] : -1);
+        forktask_enter_worker(run_, slot);
         if (run_->threads[slot].error)
             error.store(run_->threads[slot].error, std::memory_order_relaxed);
     }
@@ -61,7 +61,7 @@ class Observer : public tbb::task_scheduler_observer
     std::atomic<int> error{0};
 
   private:
-    FlowRun *run_;
+    OutsideRun *run_;
 };
 
 /* A node on cache lines of its own: neighbours run on other threads. */
@@ -70,7 +70,7 @@ struct alignas(128) OwnLines : Node {
 };
 
 struct Graph {
-    explicit Graph(FlowRun *r)
+    explicit Graph(OutsideRun *r)
         : run(r), limit(tbb::global_control::max_allowed_parallelism, r->num_threads), arena(r->num_threads, 1),
           observer(arena, r)
     {
@@ -132,11 +132,7 @@ struct Graph {
     {
         const int slot = tbb::this_task_arena::current_thread_index();
         const LoopRecord *loop = &run->loops[run->task_loop[task]];
-        if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
-            return;
-        if ((slot == caller_slot && forktask_must_stop(&run->poll)) ||
-            run_block(loop, task - loop->first_task, replay, &run->workers[slot]) != 0)
-            __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+        forktask_run_outside(run, loop, task - loop->first_task, replay, slot, slot == caller_slot);
     }
 
     void run_all()
@@ -156,13 +152,13 @@ struct Graph {
                 root->try_put(Message());
             graph->wait_for_all();
             if (forktask_must_stop(&run->poll))
-                __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
-            if (__atomic_load_n(&run->stop, __ATOMIC_RELAXED))
+                forktask_stop(run);
+            if (forktask_stopped(run))
                 return;
         }
     }
 
-    FlowRun *run;
+    OutsideRun *run;
     tbb::global_control limit;
     tbb::task_arena arena;
     Observer observer;
@@ -176,13 +172,14 @@ struct Graph {
 
 /* The arena captures the floating-point mode of the thread that makes it and sets it for each task, whatever mode the
  * task's thread had: make it in the mode that blocks run in. */
-void *prepare(FlowRun *run)
+void *prepare(OutsideRun *run, int *error)
 {
     const unsigned former_control = forktask_flush_denormals();
     Graph *graph = nullptr;
     try {
         graph = new Graph(run);
     } catch (const std::bad_alloc &) {
+        *error = ENOMEM;
     }
     forktask_restore_denormals(former_control);
     return graph;
@@ -192,10 +189,8 @@ int run(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
     g->run->stop = 0;
-    g->observer.error.store(0, std::memory_order_relaxed);
-    for (int slot = 0; slot < g->run->num_threads; slot++)
-        if (g->run->threads[slot].error) /* of a thread that has stayed in the arena since */
-            g->observer.error.store(g->run->threads[slot].error, std::memory_order_relaxed);
+    /* of a thread that has stayed in the arena since */
+    g->observer.error.store(forktask_pinning_error(g->run), std::memory_order_relaxed);
     g->arena.execute([g] { g->run_all(); });
     return g->observer.error.load(std::memory_order_relaxed);
 }
@@ -214,4 +209,4 @@ void close(void *graph)
 
 } /* namespace */
 
-static const FlowLibrary forktask_tbb = {prepare, run, close};
+OUTSIDE_MODULE(tbb_flow, prepare, run, close)

@@ -1,42 +1,14 @@
 /* The plan as StarPU tasks over data handles, one for each cell: an outside reference. */
-#ifndef FORKTASK_STARPU_TASKS_H
-#define FORKTASK_STARPU_TASKS_H
+#include "outside.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-
 #include <starpu.h>
-
-#include "thread_state.h"
-
-/* How a task accesses a cell; shape (num_tasks + 1,) and the cells themselves. */
-typedef struct CellLists {
-    const int32_t *offsets, *cells;
-} CellLists;
-
-/* Lists of a task, in the order of openmp_task_run.depend_lists(). */
-enum { STARPU_READS, STARPU_WRITES, STARPU_UPDATES, STARPU_CONCURRENT, STARPU_COMMUTATIVE, STARPU_NUM_LISTS };
-
-typedef struct StarpuRun {
-    const LoopRecord *loops;
-    int num_loops, num_threads;
-    int32_t num_tasks, num_cells;
-    const uint8_t *wait_after; /* shape (num_loops,): wait for all tasks after the loop */
-    CellLists lists[STARPU_NUM_LISTS];
-    const char *scheduler;
-    int64_t first_replay, num_replays;
-    WorkerState *workers;
-    ThreadState *threads;
-    const int *cpus; /* or NULL: do not pin */
-    SignalPoll poll; /* of the thread that calls forktask_starpu_run(), which submits tasks and runs none */
-    int stop;
-} StarpuRun;
 
 /* Tasks of so many iterations may wait for their turn: creation runs ahead without end otherwise. */
 #define ITERATIONS_AHEAD 2
 
 typedef struct Session {
-    StarpuRun *run;
+    OutsideRun *run;
     starpu_data_handle_t *handles; /* shape (num_cells,) */
     int32_t *offsets;              /* shape (num_tasks + 1,): accesses of each task, those of all lists together */
     int32_t *cells;
@@ -46,7 +18,7 @@ typedef struct Session {
 } Session;
 
 typedef struct TaskArgument {
-    StarpuRun *run;
+    OutsideRun *run;
     const LoopRecord *loop;
     int64_t replay;
     int32_t block, loop_index;
@@ -56,9 +28,7 @@ static void run_task(void *buffers[], void *argument)
 {
     const TaskArgument *a = argument;
     (void)buffers;
-    if (!__atomic_load_n(&a->run->stop, __ATOMIC_RELAXED) &&
-        run_block(a->loop, a->block, a->replay, &a->run->workers[starpu_worker_get_id()]) != 0)
-        __atomic_store_n(&a->run->stop, 1, __ATOMIC_RELAXED);
+    forktask_run_outside(a->run, a->loop, a->block, a->replay, starpu_worker_get_id(), 0);
 }
 
 /* Blocks of a loop have one history of durations: void handles have no sizes that would tell loops apart. */
@@ -69,26 +39,24 @@ static uint32_t footprint_of_loop(struct starpu_task *task)
 
 static void enter_worker(void *argument)
 {
-    const StarpuRun *run = argument;
-    const int worker = starpu_worker_get_id();
-    forktask_enter_thread(&run->threads[worker], run->cpus ? run->cpus[worker] : -1);
+    forktask_enter_worker(argument, starpu_worker_get_id());
 }
 
 /* Put the accesses of each task side by side, as StarPU takes them. */
 static void join_lists(Session *s)
 {
-    static const enum starpu_data_access_mode MODES[STARPU_NUM_LISTS] = {
-        [STARPU_READS] = STARPU_R,
-        [STARPU_WRITES] = STARPU_W,
-        [STARPU_UPDATES] = STARPU_RW,
-        [STARPU_CONCURRENT] = STARPU_RW | STARPU_COMMUTE,
-        [STARPU_COMMUTATIVE] = STARPU_RW | STARPU_COMMUTE,
+    static const enum starpu_data_access_mode MODES[NUM_LISTS] = {
+        [LIST_READS] = STARPU_R,
+        [LIST_WRITES] = STARPU_W,
+        [LIST_UPDATES] = STARPU_RW,
+        [LIST_CONCURRENT] = STARPU_RW | STARPU_COMMUTE,
+        [LIST_COMMUTATIVE] = STARPU_RW | STARPU_COMMUTE,
     };
-    const StarpuRun *run = s->run;
+    const OutsideRun *run = s->run;
     int32_t n = 0;
     for (int32_t task = 0; task < run->num_tasks; task++) {
         s->offsets[task] = n;
-        for (int l = 0; l < STARPU_NUM_LISTS; l++)
+        for (int l = 0; l < NUM_LISTS; l++)
             for (int32_t i = run->lists[l].offsets[task]; i < run->lists[l].offsets[task + 1]; i++, n++) {
                 s->cells[n] = run->lists[l].cells[i];
                 s->modes[n] = MODES[l];
@@ -101,7 +69,7 @@ static void join_lists(Session *s)
 static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
 static int num_sessions, num_runs;
 
-static int start_library(StarpuRun *run)
+static int start_library(OutsideRun *run)
 {
     if (num_sessions > 0)
         return 0;
@@ -111,21 +79,20 @@ static int start_library(StarpuRun *run)
     conf.ncuda = conf.nopencl = 0;
     conf.sched_policy_name = run->scheduler;
     conf.catch_signals = 0;
-    const int error = -starpu_init(&conf);
+    int error = -starpu_init(&conf);
     if (error)
         return error;
     starpu_execute_on_each_worker(enter_worker, run, STARPU_CPU);
     starpu_pause();
-    for (int t = 0; t < run->num_threads; t++)
-        if (run->threads[t].error) {
-            starpu_resume();
-            starpu_shutdown();
-            return run->threads[t].error;
-        }
-    return 0;
+    error = forktask_pinning_error(run);
+    if (error) {
+        starpu_resume();
+        starpu_shutdown();
+    }
+    return error;
 }
 
-static int begin_session(StarpuRun *run)
+static int begin_session(OutsideRun *run)
 {
     pthread_mutex_lock(&shared);
     const int error = start_library(run);
@@ -169,15 +136,15 @@ static void free_session(Session *s)
     free(s);
 }
 
-/* Start StarPU and register handles. Returns NULL and sets *error to an errno. `run` must outlive what is returned. */
-static void *forktask_starpu_prepare(StarpuRun *run, int *error)
+/* Start StarPU and register handles. */
+static void *prepare(OutsideRun *run, int *error)
 {
     Session *s = calloc(1, sizeof *s);
     size_t accesses = 1;
     *error = ENOMEM;
     if (s == NULL)
         return NULL;
-    for (int l = 0; l < STARPU_NUM_LISTS; l++)
+    for (int l = 0; l < NUM_LISTS; l++)
         accesses += run->lists[l].offsets[run->num_tasks];
     s->run = run;
     s->handles = calloc(run->num_cells + 1, sizeof *s->handles);
@@ -189,6 +156,7 @@ static void *forktask_starpu_prepare(StarpuRun *run, int *error)
         free_session(s);
         return NULL;
     }
+    run->team_size = run->num_threads;
     join_lists(s);
     s->durations.type = STARPU_HISTORY_BASED;
     s->durations.symbol = "forktask";
@@ -235,7 +203,7 @@ static int submit(Session *s, int loop_index, int32_t block, int64_t replay)
 
 static int submit_all(Session *s)
 {
-    StarpuRun *run = s->run;
+    OutsideRun *run = s->run;
     int error = 0;
     for (int64_t replay = run->first_replay; replay < run->first_replay + run->num_replays; replay++) {
         for (int l = 0; l < run->num_loops; l++) {
@@ -243,8 +211,8 @@ static int submit_all(Session *s)
                 error = submit(s, l, block, replay);
             if (run->wait_after[l])
                 starpu_task_wait_for_all();
-            if (error || __atomic_load_n(&run->stop, __ATOMIC_RELAXED) || forktask_must_stop(&run->poll)) {
-                __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+            if (error || forktask_stopped(run) || forktask_must_stop(&run->poll)) {
+                forktask_stop(run);
                 return error;
             }
         }
@@ -253,8 +221,7 @@ static int submit_all(Session *s)
     return error;
 }
 
-/* Returns 0, or the errno of a thread that could not be pinned, or of a task that was not taken. */
-static int forktask_starpu_run(void *session)
+static int run_all(void *session)
 {
     Session *s = session;
     int error;
@@ -266,7 +233,7 @@ static int forktask_starpu_run(void *session)
     return error;
 }
 
-static void forktask_starpu_close(void *session)
+static void close_session(void *session)
 {
     Session *s = session;
     begin_run(); /* handles are given back while workers take part */
@@ -277,4 +244,4 @@ static void forktask_starpu_close(void *session)
     free_session(s);
 }
 
-#endif
+OUTSIDE_MODULE(starpu_tasks, prepare, run_all, close_session)

@@ -1,3 +1,5 @@
+#include "outside.h"
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -6,8 +8,6 @@
 #include <vector>
 
 #include <taskflow/taskflow.hpp>
-
-#include "flow.h"
 
 namespace
 {
@@ -19,13 +19,12 @@ constexpr auto LOOK_FOR_SIGNALS = std::chrono::milliseconds(20);
 class Workers : public tf::WorkerInterface
 {
   public:
-    explicit Workers(FlowRun *run) : run_(run)
+    explicit Workers(OutsideRun *run) : run_(run)
     {
     }
     void scheduler_prologue(tf::Worker &worker) override
     {
-        const size_t id = worker.id();
-        forktask_enter_thread(&run_->threads[id], run_->cpus ? run_->cpus[id] : -1);
+        forktask_enter_worker(run_, static_cast<int>(worker.id()));
         here++;
     }
     void scheduler_epilogue(tf::Worker &, std::exception_ptr) override
@@ -34,11 +33,11 @@ class Workers : public tf::WorkerInterface
     std::atomic<int> here{0};
 
   private:
-    FlowRun *run_;
+    OutsideRun *run_;
 };
 
 struct Graph {
-    explicit Graph(FlowRun *r)
+    explicit Graph(OutsideRun *r)
         : run(r), workers(tf::make_worker_interface<Workers>(r)), executor(r->num_threads, workers)
     {
         const auto limit = std::chrono::steady_clock::now() + START_LIMIT;
@@ -56,29 +55,28 @@ struct Graph {
     void execute(int32_t task)
     {
         const LoopRecord *loop = &run->loops[run->task_loop[task]];
-        if (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) &&
-            run_block(loop, task - loop->first_task, replay, &run->workers[executor.this_worker_id()]) != 0)
-            __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+        forktask_run_outside(run, loop, task - loop->first_task, replay, executor.this_worker_id(), 0);
     }
 
     /* Begin an iteration, unless none is left: Taskflow asks before each. */
     bool ends()
     {
-        return ++replay == run->first_replay + run->num_replays || __atomic_load_n(&run->stop, __ATOMIC_RELAXED);
+        return ++replay == run->first_replay + run->num_replays || forktask_stopped(run);
     }
 
-    FlowRun *run;
+    OutsideRun *run;
     std::shared_ptr<Workers> workers;
     tf::Executor executor;
     tf::Taskflow flow;
     int64_t replay = 0;
 };
 
-void *prepare(FlowRun *run)
+void *prepare(OutsideRun *run, int *error)
 {
     try {
         return new Graph(run);
     } catch (const std::bad_alloc &) {
+        *error = ENOMEM;
         return nullptr;
     }
 }
@@ -86,17 +84,17 @@ void *prepare(FlowRun *run)
 int run(void *graph)
 {
     Graph *g = static_cast<Graph *>(graph);
-    FlowRun *r = g->run;
+    OutsideRun *r = g->run;
     r->stop = 0;
-    for (int thread = 0; thread < r->num_threads; thread++)
-        if (r->threads[thread].error)
-            return r->threads[thread].error;
+    const int error = forktask_pinning_error(r);
+    if (error)
+        return error;
     g->replay = r->first_replay - 1;
     auto done = g->executor.run_until(g->flow, [g] { return g->ends(); });
     while (done.wait_for(LOOK_FOR_SIGNALS) != std::future_status::ready) {
         r->poll.countdown = 1; /* it is time to look */
         if (forktask_must_stop(&r->poll))
-            __atomic_store_n(&r->stop, 1, __ATOMIC_RELAXED);
+            forktask_stop(r);
     }
     return 0;
 }
@@ -108,4 +106,4 @@ void close(void *graph)
 
 } /* namespace */
 
-static const FlowLibrary forktask_taskflow = {prepare, run, close};
+OUTSIDE_MODULE(taskflow_flow, prepare, run, close)

@@ -1,0 +1,204 @@
+"""The plan in other libraries: OpenMP tasks, oneTBB, Taskflow and StarPU, as outside references.
+
+OpenMP's compiled code runs on any runtime with GCC's interface. LLVM's libomp has it: start the process with LD_PRELOAD
+naming libomp.so (Debian: libomp5, libomp-dev), and ask for `runtime="libomp"`, which refuses to run on anything else.
+"""
+
+from __future__ import annotations
+
+import errno as errors_of_system
+import os
+from typing import Any, ClassVar
+
+from ..cython_src.binding.executor_contract import Conduct
+from ..cython_src.errors import MachineError, UsageError
+from ..cython_src.plan.barriers import barrier_after
+from ..cython_src.plan.dependences import record_graph
+from .executor import ForkGuard, LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
+from .models import OPENMP_TASKS, STARPU, TASKFLOW, TBB
+from .outside_runs import OutsideRuns
+
+TASKFLOW_LOOKS_FOR_SIGNALS_NS = 20_000_000
+
+
+class OutsideExecutor(LoopExecutor):
+    """Base of executors that leave a plan to another library, whose threads start when a plan is prepared."""
+
+    guard: ClassVar[ForkGuard]
+    _runs: OutsideRuns | None = None
+
+    def _prepare(self, bound) -> None:
+        self.guard.enter()
+        self._make(bound)
+
+    def _make(self, bound) -> None:
+        super()._prepare(bound)
+        self._runs = OutsideRuns(bound, self._workers, self.cpus, self.about.library_address(), **self._given(bound))
+
+    def _given(self, bound) -> dict[str, Any]:
+        """Return what the library takes besides the plan: by default, tasks that are created anew."""
+        return {"wait_after": barrier_after(bound.plan, self.options.taskwait)}
+
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
+        self.guard.enter()
+        return self._runs.run(first_replay, num_replays, poll_signals)
+
+    def _forget(self) -> None:
+        if self._runs is not None:
+            if self._pid == os.getpid():
+                self._runs.close()
+            else:
+                self._runs.abandon()
+        self._runs = None
+
+    def _conduct(self, **conduct: Any) -> Conduct:
+        pinned = "no" if self.cpus is None else "at start"
+        return Conduct(**{"caller_executes": False, "threads_start": "prepare", "pinned": pinned} | conduct)
+
+
+class OpenMPTasksExecutor(OutsideExecutor):
+    """`#pragma omp task depend(...)` for each block, over the plan's cells, created anew in each iteration.
+
+    Notes
+    -----
+    With `taskwait=none` iterations overlap as far as their dependences let them. `prepare` refuses a plan where this
+    process has loaded another OpenMP runtime than the one asked for. The calling thread looks for signals, when it
+    creates or runs a task.
+    """
+
+    about = OPENMP_TASKS
+
+    def _prepare(self, bound) -> None:
+        runtime = self.options.runtime
+        if runtime != loaded_runtime():
+            raise UsageError(
+                f"runtime={runtime} must be the OpenMP runtime that this process has loaded, which is "
+                f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
+            )
+        self._make(bound)
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return openmp_conduct(self._pinned())
+
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
+        enter_openmp()
+        result = self._runs.run(first_replay, num_replays, poll_signals)
+        check_team(self._runs.team_size, self.num_threads)
+        return result
+
+
+class FlowExecutor(OutsideExecutor):
+    """A node of the library for each task and join, made once; each iteration starts the roots and waits for the graph.
+
+    Notes
+    -----
+    `prepare` raises MachineError where the library does not start as many threads as asked for.
+    """
+
+    def _make(self, bound) -> None:
+        super()._make(bound)
+        if self._runs.team_size != self.num_threads:
+            raise MachineError(
+                f"{self.guard.library} must run {self.num_threads} threads but did not start so many within seconds; "
+                f"use fewer"
+            )
+
+    def _given(self, bound) -> dict[str, Any]:
+        return {"graph": record_graph(bound.plan.accesses, closed=False)}
+
+
+class TBBExecutor(FlowExecutor):
+    """A continue_node for each task; see `FlowExecutor`.
+
+    Notes
+    -----
+    The calling thread is one of `num_threads`; it looks for signals when it runs a task and between iterations.
+    """
+
+    about = TBB
+    guard = ForkGuard("oneTBB")
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        # oneTBB's threads are pinned when they enter the arena, the caller for each run.
+        return self._conduct(caller_executes=True, pinned=self._pinned(), idle_runtime="onetbb")
+
+
+class TaskflowExecutor(FlowExecutor):
+    """A static task of a Taskflow for each task; see `FlowExecutor`.
+
+    Notes
+    -----
+    The calling thread executes no block: it waits, and looks for signals every 20 ms.
+    """
+
+    about = TASKFLOW
+    guard = ForkGuard("Taskflow")
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return self._conduct(caller_wakes_ns=TASKFLOW_LOOKS_FOR_SIGNALS_NS, idle_runtime="taskflow")
+
+
+# StarPU starts once in a process, with these settings, for executors that have the same.
+_open: set[StarPUExecutor] = set()
+
+
+class StarPUExecutor(OutsideExecutor):
+    """A StarPU task for each block, created anew in each iteration, with a data handle for each of the plan's cells.
+
+    Notes
+    -----
+    The calling thread executes no block: it creates tasks, at most one iteration ahead. StarPU is started by the first
+    executor of a process that is prepared, and ended when the last one is closed. In the meantime `prepare` refuses
+    executors with another number of threads, other CPUs or another scheduler. The calling thread looks for signals
+    between loops.
+    """
+
+    about = STARPU
+    guard = ForkGuard("StarPU")
+
+    def _make(self, bound) -> None:
+        for other in _open:
+            if other._settings() != self._settings():
+                raise MachineError(
+                    "StarPU runs once in a process, and another executor has it running with other settings (threads, "
+                    "CPUs, scheduler); close that one first"
+                )
+        # StarPU reads these variables once. Its own messages would stand among those of the measurement.
+        os.environ.setdefault("STARPU_SILENT", "1")
+        # It would pin each worker to a core of its own choice; `cpus` says where each belongs, or that none is pinned.
+        os.environ["STARPU_WORKERS_NOBIND"] = "1"
+        try:
+            super()._make(bound)
+        except OSError as error:
+            if error.errno == errors_of_system.EINVAL and self.cpus is not None:
+                raise UsageError(
+                    f"cpus must be CPUs this process may use, got {self.cpus} ({error.strerror})"
+                ) from None
+            raise RuntimeError(
+                f"StarPU must start with {self.num_threads} workers on CPUs but did not ({error.strerror}); use fewer "
+                f"threads, and look at variables of the environment that begin with STARPU_"
+            ) from None
+        _open.add(self)
+
+    def _settings(self):
+        return self.num_threads, self.cpus, self.options.scheduler
+
+    def _given(self, bound) -> dict[str, Any]:
+        return {**super()._given(bound), "scheduler": self.options.scheduler}
+
+    def conduct(self) -> Conduct:
+        """Return what this executor does besides running blocks."""
+        return self._conduct(idle_runtime="starpu")
+
+    def _run_loops(self, bound, first_replay, num_replays, poll_signals):
+        errno, errors = super()._run_loops(bound, first_replay, num_replays, poll_signals)
+        if errno:
+            raise RuntimeError(f"StarPU must take every task but refused one ({os.strerror(errno)})")
+        return 0, errors
+
+    def _forget(self) -> None:
+        super()._forget()
+        _open.discard(self)

@@ -1,0 +1,178 @@
+"""Runs of a plan by another library (outside.h)."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
+
+from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
+from ..cython_src.binding.bind cimport BoundPlan, Workers
+from .serial_loops cimport check_signals
+from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
+
+import errno as errors_of_system
+import os
+
+import numpy as np
+
+from ..cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
+
+
+cdef extern from "forkjoin/outside.h" nogil:
+    ctypedef struct CellLists:
+        const int32_t *offsets
+        const int32_t *cells
+
+    ctypedef struct OutsideRun:
+        const LoopRecord *loops
+        const int32_t *task_loop
+        int num_loops, num_threads
+        int32_t num_tasks, num_cells
+        int64_t first_replay, num_replays
+        WorkerState *workers
+        ThreadState *threads
+        const int *cpus
+        SignalPoll poll
+        int team_size
+        const uint8_t *wait_after
+        CellLists *lists
+        const char *scheduler
+        int32_t num_nodes
+        const int32_t *successor_offsets
+        const int32_t *successors
+        const int32_t *num_predecessors
+
+    ctypedef struct OutsideLibrary:
+        void *(*prepare)(OutsideRun *run, int *error) noexcept nogil
+        int (*run)(void *session) noexcept nogil
+        void (*close)(void *session) noexcept nogil
+
+
+def depend_lists(table):
+    """Cells of each task by the clause they go into, each cell once.
+
+    A cell that a task both reads and writes goes into `inout`.
+
+    Returns
+    -------
+    list of (offsets, cells) for in, out, inout, inoutset, mutexinoutset; int32 arrays, offsets of shape
+    (num_tasks + 1,)
+    """
+    lengths = np.diff(table.list_offsets)[table.access_list]
+    task_of_access = np.repeat(np.arange(table.num_tasks), np.diff(table.task_offsets))
+    task = np.repeat(task_of_access, lengths).astype(np.int64)
+    kind = np.repeat(table.access_kind, lengths)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    cell = table.list_cells[np.repeat(table.list_offsets[:-1][table.access_list], lengths) + within]
+    key, inverse = np.unique(task * max(table.num_cells, 1) + cell, return_inverse=True)
+    touched = np.zeros((len(key), 2), dtype=bool)
+    touched[inverse[kind != WRITE], 0] = True
+    touched[inverse[kind != READ], 1] = True
+    clause = np.where(touched.all(axis=1), UPDATE, np.where(touched[:, 1], WRITE, READ))
+    in_any_order = kind >= CONCURRENT  # a task's other accesses to the cell, if any, are of the same kind
+    clause[inverse[in_any_order]] = kind[in_any_order]
+    lists = []
+    for wanted in (READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE):
+        chosen = key[clause == wanted]
+        counts = np.bincount(chosen // max(table.num_cells, 1), minlength=table.num_tasks)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        lists.append((offsets, (chosen % max(table.num_cells, 1)).astype(np.int32)))
+    return lists
+
+
+cdef class OutsideRuns:
+    """What a library needs for a bound plan, and runs of it.
+
+    Parameters
+    ----------
+    bound : BoundPlan
+    workers : Workers
+    cpus : list of int or None
+    library : int
+        Address of its `OutsideLibrary`.
+    wait_after : sequence of bool, optional
+        Of libraries that create tasks anew: for each loop, wait for all tasks after it.
+    scheduler : str, optional
+        StarPU's name of a scheduling policy.
+    graph : TaskGraph, optional
+        Of libraries that run a graph; not closed.
+
+    Raises
+    ------
+    OSError
+        The library could not make ready; MemoryError if memory was short.
+    """
+
+    cdef OutsideRun record
+    cdef const OutsideLibrary *library
+    cdef void *session
+    cdef list keep
+
+    def __cinit__(self):
+        self.session = NULL
+
+    def __init__(self, BoundPlan bound, Workers workers, cpus, uintptr_t library, *, wait_after=(), scheduler="",
+                 graph=None):
+        cdef int i, error = 0
+        table = bound.plan.accesses
+        name = scheduler.encode()
+        self.keep = [bound, workers, name]
+        self.library = <const OutsideLibrary *> library
+        self.record.loops = bound.loops
+        self.record.task_loop = bound.task_loop
+        self.record.num_loops = bound.num_loops
+        self.record.num_threads = workers.num_workers
+        self.record.num_tasks = table.num_tasks
+        self.record.num_cells = table.num_cells
+        self.record.workers = workers.states
+        self.record.threads = <ThreadState *> self.hold(np.zeros(workers.num_workers * sizeof(ThreadState), np.uint8))
+        if cpus is not None:
+            self.record.cpus = <const int *> self.hold(np.array(cpus, np.intc))
+        if graph is None:
+            self.record.wait_after = <const uint8_t *> self.hold(np.array(wait_after, np.uint8))
+            self.record.scheduler = name
+            for i, (offsets, cells) in enumerate(depend_lists(table)):
+                self.record.lists[i].offsets = <const int32_t *> self.hold(offsets)
+                self.record.lists[i].cells = <const int32_t *> self.hold(cells)
+        else:
+            self.record.num_nodes = graph.num_nodes
+            self.record.successor_offsets = <const int32_t *> self.hold(graph.successor_offsets)
+            self.record.successors = <const int32_t *> self.hold(graph.successors)
+            self.record.num_predecessors = <const int32_t *> self.hold(graph.num_intra)
+        with nogil:
+            self.session = self.library.prepare(&self.record, &error)
+        if self.session == NULL:
+            raise MemoryError if error == errors_of_system.ENOMEM else OSError(error, os.strerror(error))
+
+    cdef void *hold(self, array):
+        """Address of an array, which is kept."""
+        cdef uintptr_t address = array.ctypes.data
+        self.keep.append(array)
+        return <void *> address
+
+    @property
+    def team_size(self):
+        """Threads that came when the library was made ready, or to the last run."""
+        return self.record.team_size
+
+    def run(self, int64_t first_replay, int64_t num_replays, bint poll_signals):
+        """Returns (errno of the library's run, errors raised by signal handlers)."""
+        cdef list errors = []
+        cdef int errno
+        self.record.first_replay = first_replay
+        self.record.num_replays = num_replays
+        forktask_start_poll(&self.record.poll, check_signals, <void *> errors, poll_signals)
+        with nogil:
+            errno = self.library.run(self.session)
+        return errno, errors
+
+    def close(self):
+        if self.session != NULL:
+            with nogil:
+                self.library.close(self.session)
+            self.session = NULL
+
+    def abandon(self):
+        """Leave all as it is, in a process that was forked from the one with the library's threads."""
+        self.session = NULL
+
+    def __dealloc__(self):
+        if self.session != NULL:
+            self.library.close(self.session)
