@@ -114,9 +114,7 @@ KINDS = {
         "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)",
         _has_module("forktask.forkjoin.taskflow_flow"),
     ),
-    "starpu": Kind(
-        "needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_tasks")
-    ),
+    "starpu": Kind("needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_tasks")),
     "stranger": Kind(
         "needs an installation from a fresh clone (make stranger)", lambda: bool(os.environ.get("FORKTASK_FRESH_CLONE"))
     ),
