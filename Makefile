@@ -181,14 +181,15 @@ STRESS_ROUNDS ?= 1000
 STRESS_SECONDS ?= 120
 STRESS_GRAPHS ?= 0
 STRESS_NETWORKS ?= 1000
-STRESS_SEED ?=
+STRESS_SEED ?= $(shell date +%s)
 
-stress: install
+stress: install-tests
 	mkdir -p build
 	$(CC) -std=gnu11 -O2 -I . -I tasking tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
 	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
 	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
-	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_networks.py --networks $(STRESS_NETWORKS) $(STRESS_SEED:%=--seed %)
+	STRESS_NETWORKS=$(STRESS_NETWORKS) STRESS_SEED=$(STRESS_SEED) $(PYTEST) -n $(TEST_PROCESSES) tests/random_networks \
+		-k refused_in_a_sentence
 
 tsan: install-tests
 	FORKTASK_LONG_TESTS=1 $(PYTEST) --require tsan tests/tasking/test_native.py

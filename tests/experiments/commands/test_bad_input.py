@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentTypeError
 
 import pytest
+from experiments.results.test_faults import run_with_faults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -343,40 +344,11 @@ def test_an_interrupt_is_no_traceback(place, processes):
     assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
 
 
-# Makes one call of the command line after the other in little address space, each in a fork of a process that has
-# loaded all modules.
-LIMITED = """
-import json, os, resource, sys
-from forktask.experiments.commands.main import main
-from forktask.experiments.training import train
-
-train.draw_accuracy = lambda *_: None
-for words in json.loads(sys.argv[1]):
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(write, 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        resource.setrlimit(resource.RLIMIT_AS, (6_000_000 << 10,) * 2)
-        code = main(words)
-        sys.stderr.flush()
-        os._exit(code)
-    os.close(write)
-    with open(read) as messages:
-        said = messages.read()
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said]), flush=True)
-"""
-
-
 def test_threads_that_cannot_start(tmp_path, processes):
     """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
     models = [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
-    calls = []
-    for model in models:
-        calls += [[*TRAIN, model, "--threads", n, "--out", str(tmp_path / model)] for n in ("2000", "2")]
-    program = [sys.executable, "-P", "-c", LIMITED, json.dumps(calls)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=250, check=True)
-    found = iter(map(json.loads, done.stdout.splitlines()))
+    calls = [f"train {OPTIONS} {model} --threads {n} --out {model}" for model in models for n in (2000, 2)]
+    found = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
     for model, (many, said), (few, failure) in zip(models, found, found, strict=True):
         assert few == 0, (model, failure)
         assert many == 2 and said.count("\n") == 1, (model, said)
