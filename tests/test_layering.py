@@ -49,7 +49,7 @@ ARROWS = {
         "kernel_table": CONCEPTS | {"interface"},
     },
     "cython_src/lowering": {
-        "layouts": {"dense", "elementwise", "ends", "gradients", "granularity", "options", "state", "units"},
+        "layouts": {"dense", "elementwise", "ends", "gradients", "options", "state", "units"},
         "lower": {"layouts"},
     },
     "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},

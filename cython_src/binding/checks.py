@@ -333,13 +333,8 @@ class _BlockChecker:
         size = self.scratch_sizes[number]
         where = _first_difference(self.scratch[size:], spare)
         if where is not None:
-            raise AccessError(
-                name,
-                "scratch",
-                (where[0] + size,),
-                "outside buffer",
-                f"kernel {loop.kernel!r} asks for {size} bytes of scratch memory",
-            )
+            asked = f"kernel {loop.kernel!r} asks for {size} bytes of scratch memory"
+            raise AccessError(name, "scratch", (where[0] + size,), "outside buffer", asked)
 
     def try_reads(self, number: int, loop: BlockLoop, block: int, replay: int, written, cuts, used) -> None:
         """Poison each cell that a block declares as read, alone, and note whether that shows."""
@@ -381,30 +376,17 @@ class _BlockChecker:
         if where is None:
             return
         declared = [a for a in accesses if a.buffer == buffer and a.kind != READ and _holds(a.box, where)]
+        regions = f"declared as written: {_describe(accesses, buffer)}"
         if not declared:
-            raise AccessError(
-                name,
-                buffer,
-                where,
-                "undeclared write",
-                f"it wrote {now[where]!r}; declared as written: {_describe(accesses, buffer)}",
+            fault, explanation = "undeclared write", f"it wrote {now[where]!r}; {regions}"
+        elif now[where].tobytes() == poisoned[where].tobytes() and all(a.kind == WRITE for a in declared):
+            fault, explanation = "not fully overwritten", f"{regions}; declare an update or write all of it"
+        else:
+            fault = "undeclared read"
+            explanation = (
+                f"it wrote {after[where]!r}, but {now[where]!r} once what it does not declare as read holds {pattern}"
             )
-        untouched = now[where].tobytes() == poisoned[where].tobytes()
-        if untouched and all(a.kind == WRITE for a in declared):
-            raise AccessError(
-                name,
-                buffer,
-                where,
-                "not fully overwritten",
-                f"declared as written: {_describe(accesses, buffer)}; declare an update or write all of it",
-            )
-        raise AccessError(
-            name,
-            buffer,
-            where,
-            "undeclared read",
-            f"it wrote {after[where]!r}, but {now[where]!r} once what it does not declare as read holds {pattern}",
-        )
+        raise AccessError(name, buffer, where, fault, explanation)
 
     def poison(self, array: np.ndarray, former: np.ndarray, pattern: str) -> None:
         """Overwrite an array; integers keep to the range of values that the buffer, `former`, holds."""

@@ -38,32 +38,7 @@ from .grids import (
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
 
 SOURCE_FOLDER = Path(__file__).parent.parent
-SOURCE_FILES = (
-    "gpu/counter.cu",
-    "kernels/attention/attention.cu",
-    "kernels/bench/bench.cu",
-    "kernels/convolution/lanes.cu",
-    "kernels/convolution/lanes_algorithms.cu",
-    "kernels/convolution/channels.cu",
-    "kernels/convolution/channels_winograd.cu",
-    "kernels/dense/dense.cu",
-    "kernels/dense/flatten.cu",
-    "kernels/depthwise/channels.cu",
-    "kernels/elementwise/channels.cu",
-    "kernels/elementwise/lanes.cu",
-    "kernels/elementwise/tokens.cu",
-    "kernels/embedding/embedding.cu",
-    "kernels/linear/linear.cu",
-    "kernels/load/load.cu",
-    "kernels/load/tokens.cu",
-    "kernels/loss/softmax.cu",
-    "kernels/loss/vocabulary.cu",
-    "kernels/norm/channels.cu",
-    "kernels/norm/tokens.cu",
-    "kernels/optimizer/optimizer.cu",
-    "kernels/pooling/channels.cu",
-    "kernels/pooling/lanes.cu",
-)
+SOURCE_FILES = tuple(sorted(str(file.relative_to(SOURCE_FOLDER)) for file in SOURCE_FOLDER.rglob("*.cu")))
 # Denormals are flushed, as the CPU models do; expf, logf and division stay accurate.
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
 ARGUMENTS = "kernels/interface/arguments.cuh"  # stands for what `_arguments` writes

@@ -10,36 +10,17 @@ from ..errors import UsageError
 from ..plan.model import Plan
 from .interface.kernel_spec import KernelSpec, registered
 
+# Folders of kernels, each with a module of its name that registers them and one that says what they touch.
+FOLDERS = (
+    *("attention", "dense", "depthwise", "elementwise", "embedding", "linear", "load", "loss", "norm", "optimizer"),
+    "pooling",
+)
 # Modules of this folder that register kernels, or say what they touch, when imported; imported at the first look-up.
 KERNEL_MODULES: tuple[str, ...] = (
-    "attention.attention",
-    "attention.regions",
+    *(f"{folder}.{module}" for folder in FOLDERS for module in (folder, "regions")),
     "bench.bench",
-    "convolution.channels_convolution",
-    "convolution.channels_weight_gradient",
-    "convolution.lanes_convolution",
-    "convolution.lanes_regions",
-    "convolution.regions",
-    "dense.dense",
-    "dense.regions",
-    "depthwise.depthwise",
-    "depthwise.regions",
-    "elementwise.elementwise",
-    "elementwise.regions",
-    "embedding.embedding",
-    "embedding.regions",
-    "linear.linear",
-    "linear.regions",
-    "load.load",
-    "load.regions",
-    "loss.loss",
-    "loss.regions",
-    "norm.norm",
-    "norm.regions",
-    "optimizer.optimizer",
-    "optimizer.regions",
-    "pooling.pooling",
-    "pooling.regions",
+    *("convolution.channels_convolution", "convolution.regions"),
+    *("convolution.lanes_convolution", "convolution.lanes_regions"),
 )
 
 

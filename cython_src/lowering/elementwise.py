@@ -32,8 +32,9 @@ def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append the gradient where the activation lets it pass."""
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
-        name, code = f"{unit.layer.name}.gradient", ACTIVATIONS[type(unit.layer)]
-        low.layout.elementwise(low, name, "activation_backward", unit, "backward", maps, accumulate, activation=code)
+        name, own = f"{unit.layer.name}.gradient", {"activation": ACTIVATIONS[type(unit.layer)]}
+        own["accumulate"] = int(accumulate)
+        low.layout.elementwise(low, name, "activation_backward", unit, "backward", maps, **own)
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:

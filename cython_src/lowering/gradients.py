@@ -92,6 +92,6 @@ def before_activation(low: Lowering, unit: Unit) -> TensorMap:
     name = unit.layer.name
     new = low.keep(low.layout.gradient(low, f"{name}.gradient", unit.target, before_activation=unit), "gradient")
     maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": new}
-    loop = f"{name}.activation_gradient"
-    low.layout.elementwise(low, loop, "activation_backward", unit, "backward", maps, False, activation=unit.activation)
+    loop, own = f"{name}.activation_gradient", {"activation": unit.activation, "accumulate": 0}
+    low.layout.elementwise(low, loop, "activation_backward", unit, "backward", maps, **own)
     return new

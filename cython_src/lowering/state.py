@@ -43,6 +43,9 @@ class TensorMap(Protocol):
         """Function of the arrays that gives the tensor as (batch, *shape of a sample)."""
 
 
+Maps = Mapping[str, TensorMap]  # by operand
+
+
 @dataclass(frozen=True)
 class Loops:
     """The functions that append the loops of a kind of layer.
@@ -177,15 +180,7 @@ class Layout(ABC):
 
     @abstractmethod
     def elementwise(
-        self,
-        low: Lowering,
-        name: str,
-        operation: str,
-        unit: Unit,
-        phase: str,
-        maps: Mapping[str, TensorMap],
-        accumulate: bool | None = None,
-        **attributes: float,
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
     ) -> None:
         """Append a loop that treats each element alone.
 
@@ -195,8 +190,8 @@ class Layout(ABC):
             add, activation, activation_backward or dropout.
         maps : mapping
             Operand -> map; "output" is written.
-        accumulate : bool, optional
-            Whether a backward loop adds to the output; None for other loops.
+        **attributes
+            Of the kernels; `accumulate`: whether a backward loop adds to the output.
         """
 
 

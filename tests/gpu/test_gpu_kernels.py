@@ -14,6 +14,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_orders, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_launches
+from forktask.cython_src.gpu.grids import STRIP_CHANNELS
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.maps.lanes import LanesMap
@@ -80,8 +81,9 @@ def test_every_launch_names_a_symbol_of_the_sources():
 def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
     text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
+    constants = {**vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
     for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
-        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == getattr(gpu_launches, name)
+        assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == constants[name]
     assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
     assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES
 
@@ -93,6 +95,8 @@ def test_what_has_no_cuda_form_is_refused():
         gpu_launches.launches_of("test_hash", {}, bounds)
     with pytest.raises(UsageError, match="convolution must be one of tiled, if"):
         gpu_launches.launches_of("conv_forward", {}, bounds, convolution="winograd")
+    with pytest.raises(UsageError, match="algorithm 'pad' of kernel 'conv_forward' has no CUDA form"):
+        gpu_launches.launches_of("conv_forward", {"algorithm": 3}, bounds)
     with pytest.raises(UsageError, match="lanes of 'fc_forward' must divide 128"):
         gpu_launches.launches_of("fc_forward", {"lanes": 3}, bounds)
     with pytest.raises(UsageError, match="'memory' of Task Bench"):

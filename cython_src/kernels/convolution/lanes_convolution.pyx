@@ -8,8 +8,8 @@ The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The 
 Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
 gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
 
-Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.LANES_FORMS; forward
-pass and data gradient sum in the direct algorithm's order, so they have its bits.
+Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.LANES_FORMS;
+forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
 
 if           bounds tested at each tap, one output pixel at a time
 if_blocked   the same with a tile of outputs in registers
@@ -655,7 +655,8 @@ register(KernelSpec(
     _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), LANES_BOX,
-    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve_winograd,
+    scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate",), (),

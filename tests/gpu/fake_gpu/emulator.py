@@ -101,7 +101,9 @@ def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), pro
         for i, operand in enumerate(spec.operands):
             if operand in operands:
                 args["operand"][i] = operands[operand].ctypes.data
-        args["integers"][: len(spec.integers)] = [attributes[n] for n in spec.integers]
+        args["integers"][: len(spec.integers)] = [
+            attributes.get(n, 0) if n in spec.optional_integers else attributes[n] for n in spec.integers
+        ]
         args["reals"][: len(spec.reals)] = [attributes[n] for n in spec.reals]
         args["bounds"], args["bounds_width"] = row.ctypes.data, row.shape[1]
         args["failure"], args["replay"], args["iteration_stride"] = failure.ctypes.data, iteration, 1

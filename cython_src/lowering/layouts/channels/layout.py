@@ -12,7 +12,7 @@ from ....plan.builder import ranges
 from ... import dense, elementwise
 from ...ends import IMAGES
 from ...options import FUSIONS
-from ...state import ImageLayout, Lowering
+from ...state import ImageLayout, Lowering, Maps
 from ...units import Unit
 from . import convolutions, norms, pooling
 from .block_sizes import image_blocks, pixel_blocks
@@ -73,18 +73,8 @@ class Channels(ImageLayout):
         send_flattened(low, unit, gradient)
 
     def elementwise(
-        self,
-        low: Lowering,
-        name: str,
-        operation: str,
-        unit: Unit,
-        phase: str,
-        maps: Mapping[str, ChannelsMap],
-        accumulate: bool | None = None,
-        **attributes: float,
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
     ) -> None:
-        if accumulate is not None:
-            attributes["accumulate"] = int(accumulate)
         bounds = pixel_blocks(low, maps["output"])
         low.loop(name, f"channels_{operation}", maps, bounds, unit.layer.name, phase, **attributes)
 

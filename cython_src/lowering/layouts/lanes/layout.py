@@ -13,7 +13,7 @@ from ... import dense, elementwise
 from ...ends import IMAGES
 from ...gradients import gradient_map
 from ...options import FUSIONS, PlanOptions
-from ...state import ImageLayout, Lowering
+from ...state import ImageLayout, Lowering, Maps
 from ...units import Unit
 from . import convolutions, pixels
 from .algorithms import CONVOLUTIONS
@@ -126,15 +126,7 @@ class Lanes(ImageLayout):
         dense.data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
 
     def elementwise(
-        self,
-        low: Lowering,
-        name: str,
-        operation: str,
-        unit: Unit,
-        phase: str,
-        maps: Mapping[str, LanesMap],
-        accumulate: bool | None = None,
-        **attributes: float,
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
     ) -> None:
         if operation == "activation":
             pixelwise(low, name, "relu_forward", unit, phase, maps)

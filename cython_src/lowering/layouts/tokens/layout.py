@@ -8,7 +8,7 @@ from typing import ClassVar
 from ....kernels.convolution.algorithms import CONV_OPTIONS
 from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU
 from ...options import FUSIONS, PlanOptions
-from ...state import Layout, Lowering
+from ...state import Layout, Lowering, Maps
 from ...units import Unit
 from . import attention, embedding, linear, norms, rows
 from .blocks import sample_blocks
@@ -79,15 +79,7 @@ class Tokens(Layout):
         return TokenMap(name, low.batch, length, features, -(-features // multiple) * multiple)
 
     def elementwise(
-        self,
-        low: Lowering,
-        name: str,
-        operation: str,
-        unit: Unit,
-        phase: str,
-        maps: Mapping[str, TokenMap],
-        accumulate: bool | None = None,
-        **attributes: float,
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
     ) -> None:
         if operation != "add" or any(attributes.values()):
             raise AssertionError(f"layout 'tokens' has no loop for {operation!r} with {attributes}")
