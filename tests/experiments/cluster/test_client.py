@@ -76,6 +76,7 @@ def scheduler(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("forktask.experiments.report.figures.available_figures", lambda *_: [])
     (tmp_path / "few.toml").write_text(FILE)
     write.calls = lambda: (tmp_path / "calls").read_text().split() if (tmp_path / "calls").exists() else []
     return write
