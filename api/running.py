@@ -17,7 +17,7 @@ from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
 from .cython_src.reading import Count
 from .cython_src.shown import Shown
-from .experiments.sampling.plan_check import check_together
+from .experiments.plan_check.checking import check_together
 from .experiments.subjects.models import built_models, make_executor, parse_model
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share
-from ..results.turns import disturbed_rounds, moved_sessions
+from ..results.turns import judge_rounds, moved_sessions
 from ..tables.numbers import format_time, plural
 from .names import model_label
 from .study import Study, capacities_of
@@ -32,7 +32,8 @@ def disturbance_warnings(study: Study) -> list[str]:
                 f"threads, their bounds and simulations hold for the median of the repetitions; measure again on a "
                 f"machine that does not change."
             )
-    disturbed, total = sum(len(disturbed_rounds(row)) for row in study.rounds), sum(len(r.wall_s) for r in study.rounds)
+    disturbed = sum(len(judge_rounds(row).disturbed) for row in study.rounds)
+    total = sum(len(row.wall_s) for row in study.rounds)
     if disturbed:
         sentences.append(
             f"{disturbed} of {plural(total, 'round')} were disturbed and are left out, by what is the same for all: a "

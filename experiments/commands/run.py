@@ -111,8 +111,8 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
 def _measure_on(configuration, arguments: Namespace) -> int:
     from ..cluster.client import Names, measure_on, next_blocks
     from ..results.folder import ResultsWriter, read_results
-    from ..scaling.questions import undecided
     from ..sweep.comparison import judge
+    from ..sweep.questions import undecided
     from ..sweep.status import describe_status
 
     if arguments.trace or configuration.measure.inject:

@@ -186,7 +186,6 @@ def _measure_together(
     order = cpu_order(threads, available_cpus(), oversubscribe=settings.oversubscribe)
     shared = {
         "kind": "metg",
-        "threads": threads,
         "cpus": order,
         "graph": graph,
         "runs": 2 if settings.quick else 5,
@@ -196,7 +195,9 @@ def _measure_together(
     }
     hogs = settings.interference
     contestants = [
-        contestant_of(c["model"], {**shared, "model": c["model"]}, 0, TIME_LIMIT_S, hogs=hogs, command=MEASURE_COMMAND)
+        contestant_of(
+            c["model"], c["model"], threads, limit_s=TIME_LIMIT_S, hogs=hogs, command=MEASURE_COMMAND, **shared
+        )
         for c in some
     ]
     with hogs_running(hogs, order):

@@ -25,10 +25,10 @@ from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
+from ..plan_check.checking import check_together
+from ..results.turns import judge_rounds, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
-from ..sampling.plan_check import check_together
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
 from ..tables.numbers import plural
@@ -104,25 +104,15 @@ def compare_with_torch(
     KeyboardInterrupt
         Before the first sample.
     """
-    spec, gpu, cpus = get_network(network), device == "gpu", available_cpus()
+    spec = get_network(network)
     modes = modes_of(spec) if modes is None else tuple(modes)
-    check_modes(spec, modes)
-    if modes and importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            "peers needs PyTorch, which is not installed; run: pip install torch, or leave PyTorch out with --modes ,"
-        )
-    if llmc:
-        llmc = _check_llmc(llmc, spec, options, device)
-    if gpu:
-        _check_torch_gpu()
+    _check_torch(spec, modes, device)
+    llmc = _check_llmc(llmc, spec, options, device) if llmc else ""
     specs = [parse_model(part) for part in models]
-    for count in threads:
-        if not 1 <= count <= len(cpus):
-            raise UsageError(f"threads must be in [1, {len(cpus)}] (the CPUs of this process), got {count}")
-    contestants = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
-    contestants += [(LLMC, count) for count in threads if llmc]
     ours = [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
-    contestants += ours
+    theirs = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
+    contestants = [*theirs, *((LLMC, count) for count in threads if llmc), *ours]
+    _check_threads(threads)
     threads = sorted({count for _, count in contestants})
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
@@ -143,9 +133,10 @@ def compare_with_torch(
     samples, failures, stopped = _measure(contestants, job, plan, **effort)
     if stopped == INTERRUPTED and not samples:
         raise KeyboardInterrupt
-    for (name, count), message in wrong_modes(samples).items():
-        failures[f"{name} @ {count}"] = message
-        del samples[name, count]
+    for key, message in wrong_modes(samples).items():
+        failures[_key_text(key)] = message
+        del samples[key]
+    gpu = device == "gpu"
     peak = _gpu_peak(samples) if gpu else machine["peak_flops_per_s_1thread"]
     floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
     if not gpu:
@@ -163,7 +154,7 @@ def compare_with_torch(
         "failures": failures,
         "stopped": stopped,
         "repeats": repeats,
-        "samples": {f"{name} @ {count}": values for (name, count), values in samples.items()},
+        "samples": {_key_text(key): values for key, values in samples.items()},
     }
 
 
@@ -190,14 +181,27 @@ def _roofline_floors(plan: Plan, machine: Mapping[str, Any], threads: Sequence[i
     return [{n: roofline_floor(loops, *machine_rates(peak, rates, n)) for n in threads} for rates in (highest, lowest)]
 
 
-def _check_torch_gpu() -> None:
-    """Raise `UsageError` unless PyTorch sees a GPU too."""
-    import torch
-
-    if not torch.cuda.is_available():
+def _check_torch(network: Network, modes: Sequence[str], device: str) -> None:
+    """Raise `UsageError` if PyTorch has no such modes of a network, is not there, or does not see the GPU."""
+    check_modes(network, modes)
+    if modes and importlib.util.find_spec("torch") is None:
         raise UsageError(
-            f"PyTorch must see the GPU too, and torch {torch.__version__} does not; install a CUDA build of PyTorch"
+            "peers needs PyTorch, which is not installed; run: pip install torch, or leave PyTorch out with --modes ,"
         )
+    if device == "gpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError(
+                f"PyTorch must see the GPU too, and torch {torch.__version__} does not; install a CUDA build of PyTorch"
+            )
+
+
+def _check_threads(threads: Sequence[int]) -> None:
+    available = len(available_cpus())
+    for count in threads:
+        if not 1 <= count <= available:
+            raise UsageError(f"threads must be in [1, {available}] (the CPUs of this process), got {count}")
 
 
 def _check_llmc(program: str, network: Network, options: PlanOptions, device: str) -> str:
@@ -303,8 +307,8 @@ def _measure(
         seed = f"{job['seed']}/{repetition}"
         groups = measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed))
         for number, group in enumerate(groups):
-            kept = SimpleNamespace(**group["rounds"])
-            seen = {"group": number, "disturbed": sorted(disturbed_rounds(kept)), "loud": sorted(loud_rounds(kept))}
+            disturbed, loud = map(sorted, judge_rounds(SimpleNamespace(**group["rounds"])))
+            seen = {"group": number, "disturbed": disturbed, "loud": loud}
             for name, answer in group["answers"].items():
                 yield alive[name], repetition, {**answer, **seen}
 

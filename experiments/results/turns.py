@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median, median_low
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -29,13 +31,30 @@ def step_times(sample: SampleRow) -> dict[int, float]:
     return {number: (long_s - short_s) / steps for number, short_s, long_s in turns}
 
 
-def disturbed_rounds(rounds: RoundsRow) -> set[int]:
-    """Return the numbers of the rounds that were disturbed, judged by what is the same for all contestants.
+class Judged(NamedTuple):
+    """Numbers of a session's rounds, judged by what is the same for all contestants, never by a contestant's own time.
 
-    A calibration kernel that took longer than usual before some turn, time stolen by the hypervisor, or runnable
-    threads that waited, each more than is usual in this generation; never a contestant's own time. On a machine that is
-    always disturbed nothing would be left otherwise.
+    Attributes
+    ----------
+    disturbed : set of int
+        Whose times are left out: a calibration kernel that took longer than usual before some turn, time stolen by the
+        hypervisor, or runnable threads that waited, each more than is usual in this generation. On a machine that is
+        always disturbed nothing would be left otherwise.
+    loud : set of int
+        On which no verdict may rest: those, and the rounds in which the calibration kernel took longer than its fastest
+        runs in this generation allow. Beside load that never ends no round stands out, and times of a generation are
+        no worse than those of others; but contestants bear load differently, so that their ratio is another one.
     """
+
+    disturbed: Set[int]
+    loud: Set[int]
+
+
+NOT_JUDGED = Judged(frozenset(), frozenset())
+
+
+def judge_rounds(rounds: RoundsRow) -> Judged:
+    """Judge the rounds of a session."""
 
     def standing_out(values: Iterable[float], least: float, times: float) -> set[int]:
         values = list(values)
@@ -45,20 +64,11 @@ def disturbed_rounds(rounds: RoundsRow) -> set[int]:
     stolen = (ticks * TICK_S / wall_s for ticks, wall_s in zip(rounds.steal_ticks, rounds.wall_s, strict=True))
     waited = (waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True))
     found = standing_out(map(max, rounds.spin_s), 0.0, SLOW_SPIN)
-    return found | standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
-
-
-def loud_rounds(rounds: RoundsRow) -> set[int]:
-    """Return the numbers of the rounds on which no verdict may rest: the disturbed ones, and those in which the
-    calibration kernel took longer than its fastest runs in this generation allow.
-
-    Beside load that never ends no round stands out, and times of a generation are no worse than those of others; but
-    contestants bear load differently, so that their ratio is another one.
-    """
+    found |= standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
     taken_s = sorted(spin for spins in rounds.spin_s for spin in spins)
     fast_s = taken_s[int(FAST_SPINS * len(taken_s))] if taken_s else 0.0
     slow = {number for number, spins in enumerate(rounds.spin_s) if max(spins) > LOUD_SPIN * fast_s}
-    return slow | disturbed_rounds(rounds)
+    return Judged(found, found | slow)
 
 
 def moved_sessions(rounds: Iterable[RoundsRow]) -> dict[tuple[int, tuple[str, int, int]], tuple[float, float]]:
@@ -131,9 +141,10 @@ def turns_of(
     interference, group) and round, as `quiet_turns` chooses, without `moved_sessions`; and the loud rounds, but of
     interference on purpose."""
     last = {(r.repetition, _session(r)): r for r in rounds}
-    loud = {(*key, number) for key, row in last.items() if not row.interference for number in loud_rounds(row)}
+    judged = {key: judge_rounds(row) for key, row in last.items()}
+    loud = {(*key, number) for key, row in last.items() if not row.interference for number in judged[key].loud}
     found: dict[tuple[str, int, str, int], dict[RoundOf, float]] = {}
-    for row, quiet, _ in _chosen(samples, last.values()):
+    for row, quiet in _chosen(samples, last.values(), judged):
         turns = {(row.repetition, _session(row), number): time for number, time in quiet.items() if time > 0}
         if turns:
             found.setdefault((row.plan_id, row.interference, row.model, row.threads), {}).update(turns)
@@ -143,8 +154,10 @@ def turns_of(
 def disturbed_points(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> set[tuple[str, str, int]]:
     """Return each (plan_id, model, threads) whose times hold disturbed rounds in most of its samples, since too few
     others were left."""
-    found: dict[tuple[str, str, int], list[bool]] = {}
-    for row, quiet, disturbed in _chosen(samples, rounds):
+    rounds, found = list(rounds), {}
+    judged = {(r.repetition, _session(r)): judge_rounds(r) for r in rounds}
+    for row, quiet in _chosen(samples, rounds, judged):
+        disturbed = judged.get((row.repetition, _session(row)), NOT_JUDGED).disturbed
         found.setdefault((row.plan_id, row.model, row.threads), []).append(not disturbed.isdisjoint(quiet))
     return {point for point, seen in found.items() if sum(seen) > len(seen) / 2}
 
@@ -154,17 +167,35 @@ def _session(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
 
 
 def _chosen(
-    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]
-) -> Iterator[tuple[SampleRow, dict[int, float], set[int]]]:
-    """Yield each sample whose CPUs lay as in most sessions, with the step times that `quiet_turns` chooses, and the
-    disturbed rounds of its session."""
-    rounds = list(rounds)
-    disturbed, moved = {(r.repetition, _session(r)): disturbed_rounds(r) for r in rounds}, moved_sessions(rounds)
+    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow], judged: Mapping[tuple, Judged]
+) -> Iterator[tuple[SampleRow, dict[int, float]]]:
+    """Yield each sample whose CPUs lay as in most sessions, with the step times that `quiet_turns` chooses."""
+    moved = moved_sessions(rounds)
     for row in samples:
         session = row.repetition, _session(row)
         if session not in moved:
-            numbers = disturbed.get(session, set())
-            yield row, quiet_turns(row, numbers), numbers
+            yield row, quiet_turns(row, judged.get(session, NOT_JUDGED).disturbed)
+
+
+def turns_in(
+    group: Mapping[str, Any], generation: int, session: int = 0
+) -> tuple[dict[str, dict[tuple[int, int, int], float]], Judged]:
+    """Return the positive step times of each contestant that finished, by (generation, session, round), as
+    `quiet_turns` chooses, and what is judged of the rounds.
+
+    Parameters
+    ----------
+    group : mapping
+        That was measured in turns: {"rounds": fields of a `RoundsRow`, "answers": fields of samples}.
+    generation, session : int
+    """
+    judged = judge_rounds(SimpleNamespace(**group["rounds"]))
+    found = {}
+    for name, answer in group["answers"].items():
+        if "failure" not in answer:
+            quiet = quiet_turns(SimpleNamespace(**answer), judged.disturbed)
+            found[name] = {(generation, session, number): time for number, time in quiet.items() if time > 0}
+    return found, judged
 
 
 def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:

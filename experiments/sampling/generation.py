@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
-from ..machine.topology import available_cpus
-from ..results.turns import disturbed_rounds, typical_step
+from ..machine.topology import available_cpus, cpu_order
+from ..results.turns import judge_rounds, typical_step
 from ..subjects.models import parse_model, process_environment
 from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment, sample_environment
 from .hogs import hogs_running
@@ -71,30 +71,36 @@ class Contestant(NamedTuple):
 
 def contestant_of(
     name: str,
-    job: Mapping[str, Any],
-    planned_bytes: int,
-    limit_s: float,
+    model: str,
+    threads: int,
     *,
+    limit_s: float,
+    planned_bytes: int = 0,
     hogs: int = 0,
     wait_policy: str = "auto",
     variables: Mapping[str, str] | None = None,
     command: Sequence[str] = SAMPLE_COMMAND,
+    **job: Any,
 ) -> Contestant:
-    """Return the process that measures the model of a job, with the environment that each of them gets.
+    """Return the process that measures a model on a number of threads, with the environment that each of them gets.
 
     Parameters
     ----------
-    job : mapping
-        With model, threads, cpus, plan, seed, check_iterations, warmup_s; kind, if it is no sample.
     hogs : int
         Processes that spin meanwhile.
     wait_policy : {"auto", "active", "passive"}
     variables : mapping, optional
-        Further environment variables.
+        Further environment variables, which come first.
+    **job
+        The rest of the process's job: what it needs besides, and what differs from a sample with the seed 1 on the
+        first CPUs in their order.
     """
-    settings = sample_environment(job["threads"], hogs, len(available_cpus()), wait_policy)
-    settings |= process_environment(parse_model(job["model"])) | dict(variables or {})
-    return Contestant(name, {"kind": "sample", **job}, settings, planned_bytes, limit_s, command)
+    own = {"kind": "sample", "model": model, "threads": threads, "seed": 1}
+    if "cpus" not in job:
+        own["cpus"] = cpu_order(threads, available_cpus())
+    settings = sample_environment(threads, hogs, len(available_cpus()), wait_policy)
+    settings |= process_environment(parse_model(model)) | dict(variables or {})
+    return Contestant(name, own | job, settings, planned_bytes, limit_s, command)
 
 
 class Generation(NamedTuple):
@@ -321,17 +327,18 @@ def _measure_group(
     with ExitStack() as stack:
         # Starting is not timed, so it goes on on all CPUs at once; what comes after it is timed, and so done alone.
         at_once = len(available_cpus())
-        for first in range(0, len(contestants), at_once):
-            for c in contestants[first : first + at_once]:
-                members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
-            for member in members[first:]:
-                member.attempt(member.process.answer)
+        for c in contestants:
+            if len(members) >= at_once:
+                members[-at_once].attempt(members[-at_once].process.answer)
+            members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
+        for member in members[-at_once:]:
+            member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
         rounds = _take_rounds(members, random.Random(seed), bench)
         for member in members:
             member.finish()
-    disturbed = disturbed_rounds(SimpleNamespace(**rounds))
+    disturbed = judge_rounds(SimpleNamespace(**rounds)).disturbed
     for member in members:
         if "failure" not in member.answer:
             step_time_s, fill_time_s = typical_step(SimpleNamespace(**member.turns), disturbed)

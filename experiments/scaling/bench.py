@@ -54,21 +54,21 @@ class Effort:
     """
 
     rounds: int = 6
-    target_s: float = 0.18
+    target_s: float = 0.12
     warmup_s: float = 0.1
     limit_s: float = TIME_LIMIT_S
 
     def passes(self) -> int:
-        """Passes through the plan in a process, at least: checked, warming up, in turns (two short runs and a long)."""
-        return CHECK_ITERATIONS + 3 + 4 * self.rounds
+        """Passes through the plan in a process, at least: checked, warming up, in turns (runs of 1, 1 and 3)."""
+        return CHECK_ITERATIONS + 3 + 5 * self.rounds
 
     def seconds(self, fixed_s: float, pass_s: float) -> float:
         """Time of a process whose start takes `fixed_s` and whose passes take `pass_s`."""
-        warm, timed = max(self.warmup_s, 3 * pass_s), max(1.2 * self.target_s, 4 * self.rounds * pass_s)
+        warm, timed = max(self.warmup_s, 3 * pass_s), max(1.2 * self.target_s, 5 * self.rounds * pass_s)
         return fixed_s + CHECK_ITERATIONS * pass_s + warm + timed
 
 
-EFFORTS = tuple(Effort(rounds, 0.03 * rounds) for rounds in (6, 4, 2))
+EFFORTS = tuple(Effort(rounds, 0.02 * rounds) for rounds in (6, 4, 2))
 TRIAL = Effort(rounds=1, target_s=0.01, warmup_s=0.01)
 
 
@@ -100,22 +100,21 @@ class Bench:
 
 
 def _contestant(name: str, side: Side, effort: Effort) -> Contestant:
-    cpus = available_cpus()
-    if side.threads > len(cpus):
+    available = len(available_cpus())
+    if side.threads > available:
         raise UsageError(
-            f"{side.threads} threads need as many CPUs to be timed, this process may use {len(cpus)}; ask for fewer"
+            f"{side.threads} threads need as many CPUs to be timed, this process may use {available}; ask for fewer"
         )
-    job = {
-        "model": side.model,
-        "threads": side.threads,
-        "cpus": cpu_order(side.threads, cpus),
-        "plan": dict(side.plan),
-        "seed": 1,
-        "check_iterations": CHECK_ITERATIONS,
-        "warmup_s": effort.warmup_s,
-    }
-    variables = {"PYTHONPATH": side.installation} if side.installation else {}
-    return contestant_of(name, job, 0, effort.limit_s, variables=variables)
+    return contestant_of(
+        name,
+        side.model,
+        side.threads,
+        plan=dict(side.plan),
+        check_iterations=CHECK_ITERATIONS,
+        warmup_s=effort.warmup_s,
+        limit_s=effort.limit_s,
+        variables={"PYTHONPATH": side.installation} if side.installation else {},
+    )
 
 
 def check_turns(installation: str) -> None:

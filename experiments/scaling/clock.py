@@ -1,8 +1,8 @@
 """Clock tier: ratios of times taken side by side in one job, judged by the estimator of all comparisons.
 
-Each generation starts fresh processes of both sides in a tossed order, which take turns of some ten milliseconds,
-and measures the capacity of the machine before and after. Generations go on until the interval of the ratio lies
-within the limit or beyond, or the budget is spent. Nothing absolute is stored or compared.
+Each generation starts fresh processes of both sides in a tossed order, which take turns of some ten milliseconds;
+for an efficiency the capacity of the machine is measured before and after. Generations go on until the interval of the
+ratio lies within the limit or beyond, or the budget is spent. Nothing absolute is stored or compared.
 
 A verdict needs some generations, whatever the ratio. So one trial of each side says first how long they may be, for the
 budget to hold that many; and how long a slow side may take before it is stopped: what it had not finished by then
@@ -15,12 +15,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, Turn, exceeds, generations_to_go
-from ..results.turns import disturbed_rounds, loud_rounds, quiet_turns
+from ..results.turns import turns_in
 from ..tables.numbers import plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -45,7 +44,7 @@ class Take:
     times_s : {"A": [...], "B": [...]}
         Step times in the rounds that both took part in; of a side that was stopped, the least that they can be.
     capacity : list of float
-        The machine's capacity, before and after.
+        The machine's capacity, before and after; empty where no efficiency is claimed.
     rounds, disturbed : list of int
         Numbers of the rounds, and of those on which no verdict may rest.
     unfinished : str
@@ -154,8 +153,8 @@ def run_clock_test(
     result = ClockResult(claim, limit)
     start = bench.now()
     longest, above = 0.0, None
-    before = bench.capacity(threads)
-    scale = limit / before if per_capacity else limit  # of step times at which the claim just holds
+    before = [bench.capacity(threads)] if per_capacity else []
+    scale = limit / before[0] if per_capacity else limit  # of step times at which the claim just holds
     allowed = plan_generations(claim, sides, scale, budget_s, bench)
     while above is None:
         begun = bench.now()
@@ -164,8 +163,8 @@ def run_clock_test(
             break
         order = "AB" if bench.toss() else "BA"
         groups = bench.measure({name: (sides[name == "B"], allowed.efforts[name == "B"]) for name in order})
-        after = bench.capacity(threads)
-        result.takes.append(_take(order, groups, sides, allowed, (before, after)))
+        after = [bench.capacity(threads)] if per_capacity else []
+        result.takes.append(_take(order, groups, sides, allowed, [*before, *after]))
         before = after
         longest = max(longest, bench.now() - begun)
         result.ratio = ratio_of(result.takes, per_capacity)
@@ -349,21 +348,14 @@ def _stride(row: Mapping[str, Any]) -> int:
 
 
 def _take(
-    order: str,
-    groups: Sequence[Mapping[str, Any]],
-    sides: tuple[Side, Side],
-    allowed: Allowed,
-    capacity: tuple[float, float],
+    order: str, groups: Sequence[Mapping[str, Any]], sides: tuple[Side, Side], allowed: Allowed, capacity: list[float]
 ) -> Take:
     """Return the generation of two samples: the step times in the rounds of both that count."""
     rows = {name: row for group in groups for name, row in group["answers"].items()}
     _check(rows, sides)
-    kept = SimpleNamespace(**groups[0]["rounds"])
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
-    turns: dict[str, dict[int, float]] = {}
-    for name in (name for name in "AB" if name not in unfinished):
-        times = quiet_turns(SimpleNamespace(**rows[name]), disturbed_rounds(kept))
-        turns[name] = {number: seconds for number, seconds in times.items() if seconds > 0}
+    found, judged = turns_in(groups[0], 0)
+    turns = {name: {number: seconds for (*_, number), seconds in times.items()} for name, times in found.items()}
     if len(turns) == 1:  # at least as far from the claim's limit as if the other side had just been finished
         ((finished, times),) = turns.items()
         longest = allowed.longest_step_s
@@ -371,4 +363,4 @@ def _take(
         turns[unfinished] = dict.fromkeys(times, longest[unfinished == "B"])
     rounds = sorted(set.intersection(*map(set, turns.values()))) if turns else []
     times_s = {name: [times[n] for n in rounds] for name, times in turns.items()}
-    return Take(order, times_s, [*capacity], rounds, sorted(loud_rounds(kept)), unfinished)
+    return Take(order, times_s, capacity, rounds, sorted(judged.loud), unfinished)

@@ -18,6 +18,7 @@ import msgspec
 from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
+from ..plan_check.checking import check_plans
 from ..results.folder import Results, new_run
 from ..results.nodes import Node
 from ..results.rows import (
@@ -37,7 +38,6 @@ from ..results.rows import (
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
-from ..sampling.plan_check import check_plans
 from ..subjects.models import parse_model
 from ..tables.numbers import plural
 from .configuration import Block, Configuration, Point
@@ -203,26 +203,23 @@ class Site:
     def _contestant(self, kind: str, point: Point) -> Contestant:
         """Return the process that measures a point."""
         measure = self.configuration.measure
-        job = {
-            "kind": kind,
-            "model": point.model,
-            "threads": point.threads,
-            "cpus": self._order_cpus(point.threads) if measure.pin else None,
-            "plan": point.plan,
-            "seed": measure.seed,
-            "check_iterations": measure.check_iterations,
-            "target_s": measure.target_s,
-            "warmup_s": measure.warmup_s,
-            "memory_limit": measure.memory_limit,
-        }
         return contestant_of(
             point.config_id,
-            job,
-            sum(self.plans[point.plan_id].memory_bytes.values()),
-            measure.time_limit_s,
+            point.model,
+            point.threads,
+            plan=point.plan,
+            planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()),
+            limit_s=measure.time_limit_s,
             hogs=point.interference,
             wait_policy=measure.wait_policy,
             command=self._means.sample_command,
+            kind=kind,
+            cpus=self._order_cpus(point.threads) if measure.pin else None,
+            seed=measure.seed,
+            check_iterations=measure.check_iterations,
+            target_s=measure.target_s,
+            warmup_s=measure.warmup_s,
+            memory_limit=measure.memory_limit,
         )
 
     def _conditions(self, block: Block, position: int, contestant: Contestant) -> dict[str, Any]:

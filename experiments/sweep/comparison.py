@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from ..report.trace_files import write_trace_files
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
-from ..scaling.questions import undecided
 from ..simulate.predict import keep_machine
 from ..subjects.models import parse_models
 from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
+from .questions import undecided
 from .status import failure_report, standing_failures
 from .sweep import Sweep
 

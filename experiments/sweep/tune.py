@@ -11,17 +11,17 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
-from ..machine.topology import available_cpus, cpu_order
+from ..analysis.estimates import Estimates, Turn
+from ..plan_check.checking import check_plans
 from ..results.files import check_writable
+from ..results.turns import turns_in
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
-from ..sampling.plan_check import check_plans
 from ..sampling.schedule import Job, Schedule
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
@@ -79,8 +79,8 @@ def _shape(plan) -> tuple:
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
-Times = dict[tuple[str, int], dict[str, list[float]]]  # seconds of a contestant's granularities
-Found = tuple[tuple[str, int], str, float]  # contestant, granularity, seconds
+Times = dict[tuple[str, int], dict[str, dict[Turn, float]]]  # seconds of a contestant's granularities, by turn
+Found = tuple[tuple[str, int], str, dict[Turn, float]]  # contestant, granularity, seconds
 
 
 def search(
@@ -106,7 +106,9 @@ def search(
         for repetition in range(1 + FINAL_REPEATS):
             if repetition == 1:
                 first = times.get(contestant, {})
-                finalists = dict.fromkeys(["auto", *sorted(first, key=first.__getitem__)[:FINALISTS]])
+                estimates = Estimates(first)
+                fastest = sorted(first, key=lambda granularity: estimates.time(granularity).value)
+                finalists = dict.fromkeys(["auto", *fastest[:FINALISTS]])
                 chosen = [granularity for granularity in finalists if granularity in first]
             if not chosen:
                 break
@@ -118,18 +120,19 @@ def best_of(all_times: Times) -> list[dict[str, Any]]:
     """Return model, threads, granularity, step_time_s, auto_time_s and times of each contestant that finished."""
     rows = []
     for contestant, times in all_times.items():
-        finished = {g: median(values) for g, values in times.items() if len(values) > FINAL_REPEATS}
+        estimates = Estimates(times)
+        finished = [granularity for granularity in times if estimates.generations(granularity) > FINAL_REPEATS]
         if not finished:
             continue
-        best = min(finished, key=finished.get)
+        best = estimates.fastest(finished)
         rows.append(
             {
                 "model": contestant[0],
                 "threads": contestant[1],
                 "granularity": best,
-                "step_time_s": finished[best],
-                "auto_time_s": finished.get("auto"),
-                "times": times,
+                "step_time_s": estimates.time(best).value,
+                "auto_time_s": estimates.time("auto").value if "auto" in finished else None,
+                "times": {granularity: [*estimates.times(granularity).values()] for granularity in times},
             }
         )
     return rows
@@ -151,7 +154,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
         A model that this machine cannot run, a file that another program wrote, or an unsound plan.
     """
     configuration.check_machine()
-    settings, cpus = configuration.measure, available_cpus()
+    settings = configuration.measure
     contestants = [(point.model, point.threads) for point in configuration.points()]
     ((network, options),) = configuration.plans()
     check_writable(out)  # this and the next raise before anything is measured
@@ -163,31 +166,32 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     checks = dict(zip(found, passed, strict=True))
 
     def as_contestant(model: str, count: int, granularity: str) -> Contestant:
-        job = {
-            "model": model,
-            "threads": count,
-            "cpus": cpu_order(count, cpus),
-            "plan": plans[granularity],
-            "seed": settings.seed,
-            "check_iterations": settings.check_iterations,
-            "warmup_s": settings.warmup_s,
-        }
-        size = sum(lower(**plans[granularity]).memory_bytes().values())
-        return contestant_of(granularity, job, size, settings.time_limit_s)
+        return contestant_of(
+            granularity,
+            model,
+            count,
+            plan=plans[granularity],
+            planned_bytes=sum(lower(**plans[granularity]).memory_bytes().values()),
+            limit_s=settings.time_limit_s,
+            seed=settings.seed,
+            check_iterations=settings.check_iterations,
+            warmup_s=settings.warmup_s,
+        )
 
     def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[Found]:
         processes = [as_contestant(*contestant, granularity) for granularity in granularities]
         seed = f"{settings.seed}/{contestant}/{repetition}"
         groups = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
-        for granularity, answer in (each for group in groups for each in group["answers"].items()):
-            if answer.get("step_time_s", 0.0) > 0:
-                yield contestant, granularity, answer["step_time_s"]
+        for number, group in enumerate(groups):
+            for granularity, turns in turns_in(group, repetition, number)[0].items():
+                if turns:
+                    yield contestant, granularity, turns
 
     times: Times = {}
 
     def keep(row: Found) -> None:
-        contestant, granularity, seconds = row
-        times.setdefault(contestant, {}).setdefault(granularity, []).append(seconds)
+        contestant, granularity, turns = row
+        times.setdefault(contestant, {}).setdefault(granularity, {}).update(turns)
 
     jobs = search(contestants, found, measure, times)
     Schedule("tuning", keep).run(jobs, len(contestants) * (1 + FINAL_REPEATS))

@@ -20,12 +20,12 @@ from ..images.decoding import BrokenImage
 from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
 from ..machine.environment import described_environment
+from ..plan_check.checking import check_together
 from ..results.files import check_writable_folder, list_folder, unfinished, write_atomically
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import resident_bytes
-from ..sampling.plan_check import check_together
 from ..subjects.memory import needs_text
 from ..subjects.models import check_threads, convolution_for, models_on, parse_model
 from ..tables.numbers import plural

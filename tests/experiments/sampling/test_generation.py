@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from forktask.experiments.results.turns import disturbed_rounds, step_times, typical_step
+from forktask.experiments.results.turns import judge_rounds, step_times, typical_step
 from forktask.experiments.sampling.child import MeasuringProcess, ProcessFailure, measure_in_process
 from forktask.experiments.sampling.generation import TURN_S, Contestant, Generation, make_groups, measure_generation
 from forktask.experiments.sampling.schedule import Job, Schedule
@@ -181,11 +181,11 @@ def rounds_of(spins, wall_s=0.1, steal=None, pressure=None):
 def test_disturbed_rounds_are_known_by_what_is_the_same_for_all():
     """Check a slow spin, stolen time and waiting threads, each in one round."""
     quiet = [[1.0, 1.01]] * 9
-    assert disturbed_rounds(rounds_of(quiet)) == set()
-    assert disturbed_rounds(rounds_of([*quiet, [1.0, 1.5]])) == {9}
-    assert disturbed_rounds(rounds_of(quiet, steal=[0, 5, *[0] * 7])) == {1}
-    assert disturbed_rounds(rounds_of(quiet, pressure=[0, 0, 50_000, *[0] * 6])) == {2}
-    assert disturbed_rounds(rounds_of(quiet, pressure=[90_000] * 9)) == set(), "that is usual here"
+    assert judge_rounds(rounds_of(quiet)).disturbed == set()
+    assert judge_rounds(rounds_of([*quiet, [1.0, 1.5]])).disturbed == {9}
+    assert judge_rounds(rounds_of(quiet, steal=[0, 5, *[0] * 7])).disturbed == {1}
+    assert judge_rounds(rounds_of(quiet, pressure=[0, 0, 50_000, *[0] * 6])).disturbed == {2}
+    assert judge_rounds(rounds_of(quiet, pressure=[90_000] * 9)).disturbed == set(), "that is usual here"
 
 
 def test_disturbed_rounds_are_left_out_where_enough_others_are_left():

@@ -76,16 +76,17 @@ def test_a_turn_holds_a_short_and_a_long_run(step, stride):
     for turn in taken:
         assert turn["short_s"] == pytest.approx(0.003 + short * step)
         assert turn["long_s"] == pytest.approx(0.003 + long * step)
-    assert [count for _, count in fake.done] == [short, short, long, short, long, short, short, short, long]
-    assert sum(count for _, count in fake.done) == steps
+    untimed = fake.done[0][1]
+    assert [count for _, count in fake.done] == [untimed, short, long, untimed, long, short, untimed, short, long]
+    assert untimed >= short and sum(count for _, count in fake.done) == steps
 
 
 def test_turn_lengths_keep_to_the_budget():
-    """Check that two different lengths are always chosen and that short steps stay within the target."""
+    """Check that the lengths are always far apart, that short steps stay within the target, and the untimed run."""
     for pass_time in 10.0 ** np.linspace(-7, 1, 33):
-        short, long = turn_lengths(pass_time, 0.03)
-        assert 1 <= short < long
-        assert (short + long) * pass_time <= max(0.03 + 1e-9, 3.01 * pass_time)
+        untimed, short, long = turn_lengths(pass_time, 0.03)
+        assert 1 <= short <= untimed <= long and 3 * short <= long
+        assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
 
 
 def test_the_trend_test():

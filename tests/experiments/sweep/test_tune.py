@@ -40,16 +40,14 @@ def test_every_model_gets_the_same_budget_and_its_own_best():
 
     def measure(contestant, granularities, repetition):
         calls.extend(contestant[0] for _ in granularities)
-        return [(contestant, g, times[contestant][g]) for g in granularities if times[contestant][g]]
+        return [(contestant, g, {(repetition, 0, 0): t}) for g in granularities if (t := times[contestant][g])]
 
     for job in search(list(times), ["auto", "x", "y", "z"], measure, found):
-        for contestant, granularity, seconds in job.measure():
-            found.setdefault(contestant, {}).setdefault(granularity, []).append(seconds)
+        for contestant, granularity, turns in job.measure():
+            found.setdefault(contestant, {}).setdefault(granularity, {}).update(turns)
     rows = best_of(found)
-    assert [(row["model"], row["granularity"], row["auto_time_s"]) for row in rows] == [
-        ("a", "y", 3.0),
-        ("b", "auto", 1.0),
-    ]
+    assert [(row["model"], row["granularity"]) for row in rows] == [("a", "y"), ("b", "auto")]
+    assert [(row["step_time_s"], row["auto_time_s"]) for row in rows] == [pytest.approx((1, 3)), pytest.approx((1, 1))]
     assert calls.count("c") == 4
     assert calls.count("a") == 4 + FINAL_REPEATS * FINALISTS and calls.count("b") <= calls.count("a")
 
@@ -115,7 +113,8 @@ def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypat
     failed = {"failure": "timeout", "message": "took longer"}
 
     def measure_generation(generation):
-        return [{"answers": {c.name: failed for c in generation.contestants}}]
+        rounds = {name: [] for name in ("spin_s", "wall_s", "steal_ticks", "pressure_us")}
+        return [{"rounds": rounds, "answers": {c.name: failed for c in generation.contestants}}]
 
     monkeypatch.setattr(tuning, "measure_generation", measure_generation)
     command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]

@@ -5,13 +5,13 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, typed
 
 from forktask.experiments.results.folder import Results
-from forktask.experiments.scaling.questions import undecided
+from forktask.experiments.sweep.questions import undecided
 
 
 @pytest.mark.parametrize("decided, scatter", [(True, 0.0), (False, 0.3), (False, 0.03)])
 def test_only_what_is_open_is_measured_again(tmp_path, decided, scatter):
-    """Check the configurations of questions that are open, or else answered in too wide an interval, on most threads:
-    the model, what it is compared with, and serial."""
+    """Check the configurations of questions that are open, or answered in too wide an interval, on most threads: the
+    model, what it is compared with, and serial."""
     rng = np.random.default_rng(2)
     models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskiter")
     rows = synthetic_rows(models=models, noise=0.001, repeats=20)
@@ -24,3 +24,16 @@ def test_only_what_is_open_is_measured_again(tmp_path, decided, scatter):
     for model, open_ones in (("forkjoin", set()), ("taskiter", None)):
         own = [row for row in rows if row["kind"] != "sample" or row["model"].startswith(model)]
         assert undecided(Results(tmp_path, typed(own))) == open_ones, "a model twice is a question, one alone is none"
+
+
+def test_an_answer_in_a_wide_interval_is_measured_beside_open_questions(tmp_path):
+    """Check that a model which is surely slower, by nobody knows how much, goes on beside one that is undecided."""
+    rng = np.random.default_rng(2)
+    rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), noise=0.001, repeats=20)
+    for row in rows:
+        if row["kind"] == "sample" and row["threads"] == 2 and row["model"] in ("tasks", "taskiter"):
+            open_one = row["model"] == "tasks"
+            row["step_time_s"] *= np.exp((0.3 if open_one else 0.03) * rng.normal()) * (1 if open_one else 2)
+    ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
+    going_on = {ids[model, 2] for model in ("forkjoin", "tasks", "taskiter")} | {ids["serial", 1]}
+    assert undecided(Results(tmp_path, typed(rows))) == going_on

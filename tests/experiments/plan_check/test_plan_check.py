@@ -12,10 +12,10 @@ from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks.own import make_own
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.plan_check import checking, worker
+from forktask.experiments.plan_check.checking import check_plans, plan_key
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import SampleRow
-from forktask.experiments.sampling import plan_check, plan_check_worker
-from forktask.experiments.sampling.plan_check import check_plans, plan_key
 
 PROGRAM = """
 import os
@@ -71,7 +71,7 @@ def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("forktask.experiments.report.figures.available_figures", lambda *_: [])
-    monkeypatch.setattr(plan_check, "_found", {})
+    monkeypatch.setattr(checking, "_found", {})
     (tmp_path / "mine.py").write_text(PROGRAM)
     make_own.cache_clear()
     get_network.cache_clear()
@@ -81,8 +81,8 @@ def program(tmp_path, monkeypatch):
 @pytest.fixture
 def started(monkeypatch):
     """The jobs of the processes that check."""
-    jobs, run = [], plan_check.measure_in_process
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda job, *rest: jobs.append(job) or run(job, *rest))
+    jobs, run = [], checking.measure_in_process
+    monkeypatch.setattr(checking, "measure_in_process", lambda job, *rest: jobs.append(job) or run(job, *rest))
     return jobs
 
 
@@ -114,7 +114,7 @@ def test_sound_plans_pass_once(program, started):
     plans = [asked("mine.py:network"), asked("mine.py:graph"), asked("mine.py:plan")]
     assert check_plans(plans) == ["passed"] * 3
     assert [job["accesses"] for job in started] == [True] * 3 and started[0]["models"] == [("taskiter", 2)]
-    plan_check._found.clear()  # as a new process
+    checking._found.clear()  # as a new process
     assert check_plans(plans) == ["passed"] * 3 and len(started) == 3
     assert check_plans([asked("mine.py:network", [("taskiter", 2), ("taskgraph", 2)])]) == ["passed"]
     assert not started[3]["accesses"] and started[3]["models"] == [("taskgraph", 2)]
@@ -141,7 +141,7 @@ def test_a_broken_cache_is_survived(program, started, monkeypatch, broken):
         kept.unlink()
         kept.mkdir() if broken == "a folder" else kept.write_bytes(b'{"accesses": 3')
         started.clear()
-        plan_check._found.clear()
+        checking._found.clear()
     assert check_plans([asked("mine.py:graph")]) == ["passed"] and len(started) == 1
     assert check_plans([asked("mine.py:graph")]) == ["passed"] and len(started) == 1
 
@@ -155,9 +155,9 @@ def test_what_decides_is_in_the_key(program, monkeypatch):
     keys = [keys[0], plan_key(lower("mine.py:network", batch=9)), plan_key(plan, [source])]
     source.write_text(PROGRAM + "\n")
     keys.append(plan_key(plan, [source]))
-    monkeypatch.setattr(plan_check.instruction_sets, "choose", lambda: "another")
+    monkeypatch.setattr(checking.instruction_sets, "choose", lambda: "another")
     keys.append(plan_key(plan))
-    monkeypatch.setitem(plan_check.BUILD, "version", "another")
+    monkeypatch.setitem(checking.BUILD, "version", "another")
     keys.append(plan_key(plan))
     assert len({*keys}) == 6
 
@@ -173,7 +173,7 @@ def test_a_changed_kernel_is_checked_again(program, started):
 
 def test_other_bits_than_serial_are_refused(program, monkeypatch):
     """Check the second half alone: a model whose run changes a weight is named with the first loop that writes it."""
-    real = plan_check_worker.make_executor
+    real = worker.make_executor
 
     class Wrong:
         def __init__(self, model, threads):
@@ -195,7 +195,7 @@ def test_other_bits_than_serial_are_refused(program, monkeypatch):
             if self.model == "taskiter":
                 self.bound.arrays["fc.weight"][0] += 1
 
-    monkeypatch.setattr(plan_check_worker, "make_executor", Wrong)
+    monkeypatch.setattr(worker, "make_executor", Wrong)
     plan, _ = asked("mine.py:network")
     job = {
         "plan": plan,
@@ -204,12 +204,12 @@ def test_other_bits_than_serial_are_refused(program, monkeypatch):
         "models": [["forkjoin", 2], ["taskiter", 2]],
         "limit_s": 0.5,
     }
-    fault = plan_check_worker.check(job)["fault"]
+    fault = worker.check(job)["fault"]
     assert fault["buffer"] == "fc.weight" and "taskiter on 2 threads" in fault["what"]
     assert fault["layer"] == "fc" and fault["loop"] in {loop.name for loop in lower("mine.py:network").loops}
-    sentence = plan_check._sentence("mine.py:network", plan, fault, is_graph=False)
+    sentence = checking._sentence("mine.py:network", plan, fault, is_graph=False)
     assert "please report it" in sentence and "batch 8" in sentence
-    assert "fault" not in plan_check_worker.check({**job, "models": [["forkjoin", 2]]})
+    assert "fault" not in worker.check({**job, "models": [["forkjoin", 2]]})
 
 
 def test_what_cannot_be_checked_is_said(program, capsys):
@@ -220,13 +220,13 @@ def test_what_cannot_be_checked_is_said(program, capsys):
 
 def test_the_time_is_bounded(program, monkeypatch):
     """Check that what was not reached within the time is called so, and is not begun again."""
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"failure": "timeout", "message": "too long"})
+    monkeypatch.setattr(checking, "measure_in_process", lambda *_: {"failure": "timeout", "message": "too long"})
     assert check_plans([asked("mine.py:graph")]) == ["in part"]
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(checking, "measure_in_process", lambda *_: pytest.fail("checked again"))
     assert check_plans([asked("mine.py:graph")]) == ["in part"]
     plan, _ = asked("mine.py:network")
     job = {"plan": plan, "path": sys.path, "accesses": True, "models": [], "limit_s": 0.0}
-    assert plan_check_worker.check(job) == {"whole": False}
+    assert worker.check(job) == {"whole": False}
 
 
 def test_the_small_plan_has_blocks_of_the_same_form(program):
@@ -239,7 +239,7 @@ def test_the_small_plan_has_blocks_of_the_same_form(program):
         (64, {"layout": "channels", "granularity": "images=8"}, 16),
     ):
         plan, _ = asked("mine.py:network", batch=batch, **options)
-        small = plan_check._small(plan)
+        small = checking._small(plan)
         assert small["batch"] == expected
         assert small["layout"] == lower(**plan).attributes["layout"] == lower(**small).attributes["layout"]
 
@@ -269,10 +269,10 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
 )
 def test_every_command_that_measures_asks_for_the_check(program, monkeypatch, command):
     """Check that each command ends before it measures where the check fails, and runs without it where asked to."""
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: {"fault": {"what": "something differs"}})
+    monkeypatch.setattr(checking, "measure_in_process", lambda *_: {"fault": {"what": "something differs"}})
     words = [*command.split(), "--network", "mine.py:network"]
     assert main(words) == 4
-    monkeypatch.setattr(plan_check, "measure_in_process", lambda *_: pytest.fail("checked all the same"))
+    monkeypatch.setattr(checking, "measure_in_process", lambda *_: pytest.fail("checked all the same"))
     if command.split()[0] in ("train", "peers"):  # the others take longer
         assert main([*words, "--no-check"]) == 0
 
@@ -283,8 +283,6 @@ def test_run_in_python(program, monkeypatch, capsys):
     for check in (True, True, False):
         ft.run(network, batch=4, iterations=1, model="taskiter", num_threads=2, check=check)
     assert capsys.readouterr().err.count("checking small") == 1
-    monkeypatch.setattr(
-        plan_check, "measure_in_process", lambda *_: {"failure": "crash", "message": "killed by SIGSEGV"}
-    )
+    monkeypatch.setattr(checking, "measure_in_process", lambda *_: {"failure": "crash", "message": "killed by SIGSEGV"})
     with pytest.raises(UnsoundPlan, match="SIGSEGV"):
         ft.run(network, batch=5, iterations=1, num_threads=2)

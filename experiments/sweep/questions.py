@@ -1,4 +1,4 @@
-"""Which questions of a comparison the estimator has not answered yet, or not as narrowly as it should.
+"""Which questions of a comparison the estimator has not answered yet, or not narrowly.
 
 They are those of the report, on the largest number of threads, for each plan. Intervals are valid at every look, so
 that measuring may stop after any generation.
@@ -13,22 +13,21 @@ from ..results.folder import Results
 from ..results.rows import RoundsRow, SampleRow
 from ..results.turns import separate_nodes, turns_of
 
-NARROW = 0.01  # half-width to which intervals are narrowed while there is time
+NARROW = 0.01  # half-width of an interval that is not measured further
 ONCE = ("joblib",)  # far behind, and slow to measure: one generation shows it
 
 
 def undecided(results: Results) -> set[str] | None:
     """Return the ids of the configurations to measure again, or None where there is no question at all.
 
-    Those of the questions that are undecided, the serial ones among them; when all are decided, those of the intervals
-    that are wider than `NARROW`.
+    Those of the questions that are undecided or whose interval is wider than `NARROW`, the serial ones among them: a
+    decision alone may rest on the six generations that an interval needs at least, the widest there is.
     """
     rows = separate_nodes(results.rows)
     samples = [row for row in rows if isinstance(row, SampleRow)]
     ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
     times = Estimates(*turns_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
     open_ones: set[str] = set()
-    wide: set[str] = set()
     asked = False
     for plan in dict.fromkeys(point[:2] for point in times.points):
         here = [point[2:] for point in times.points if point[:2] == plan]
@@ -43,9 +42,6 @@ def undecided(results: Results) -> set[str] | None:
             asked = True
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
             ratio = times.ratio_to_fastest(candidate, others)
-            needed = {ids[*plan, *each] for each in (question.contestant, *question.references, *serial)}
-            if verdict(ratio) == UNDECIDED:
-                open_ones |= needed
-            elif ratio.half_width > NARROW:
-                wide |= needed
-    return (open_ones or wide) if asked else None
+            if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
+                open_ones |= {ids[*plan, *each] for each in (question.contestant, *question.references, *serial)}
+    return open_ones if asked else None

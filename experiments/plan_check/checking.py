@@ -32,10 +32,10 @@ from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
+from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import parse_model, process_environment
-from .child import clean_environment, measure_in_process, sample_environment
 
-COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.plan_check_worker")
+COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.plan_check.worker")
 CACHE = "checked"  # folder below the user's cache folder
 FEW = 4  # samples; images in the lanes of vectors: one whole vector and the rest of another
 LIMIT_S = 4.0  # for accesses, and for bits, of all plans of a call together

@@ -1,6 +1,6 @@
 """The process that checks a plan: declared accesses, and the bits of each model against those of `serial`.
 
-python -P -m forktask.experiments.sampling.plan_check_worker < job.json
+python -P -m forktask.experiments.plan_check.worker < job.json
 
 A process of its own, since a kernel that leaves its buffers may end it.
 """
@@ -18,10 +18,10 @@ import numpy as np
 from ...cython_src.binding.checks import AccessError, sample_accesses
 from ...cython_src.plan.model import READ, Plan, UniformBlocks
 from ..machine.disturbance import read_memory
+from ..sampling.child import answer_job
 from ..subjects.memory import format_bytes
 from ..subjects.models import make_executor
 from ..subjects.subject import build, result_hashes
-from .child import answer_job
 
 PASSES = 3  # of a run: enough for iterations to overlap
 RUNS = 4  # of each model, since a race does not show each time
