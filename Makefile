@@ -59,11 +59,13 @@ compare: install
 # One process more than there are CPUs, since many tests wait for processes that they start; four at most.
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 
-# Two runs of pytest. REQUIRE=1 fails where a kind of tests that needs no further package cannot run (tests/kinds.py).
+ANY_FURTHER = $(subst $(space), or ,$(strip $(FURTHER)))
+
+# Two runs of pytest, without the kinds in FURTHER. REQUIRE=1 fails where another kind cannot run (tests/kinds.py).
 test: install-tests
-	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) \
+	$(PYTEST) tests -n $(TEST_PROCESSES) --dist worksteal $(ALONE:%=--ignore=%) -m 'not ($(ANY_FURTHER))' \
 		$(if $(REQUIRE),--require cc$(comma)cxx$(comma)tsan$(comma)nvrtc$(comma)malloc_count)
-	$(PYTEST) $(ALONE) $(if $(REQUIRE),--require two_cpus$(comma)quiet)
+	$(PYTEST) $(ALONE) -m 'not ($(ANY_FURTHER))' $(if $(REQUIRE),--require two_cpus$(comma)quiet)
 
 # Every kind of tests but those that need a GPU; fails where one of them ran nowhere.
 test-all: check-packages
@@ -72,7 +74,7 @@ test-all: check-packages
 
 # The tests of the kinds in FURTHER, all of which must run.
 test-further: install-further
-	$(PYTEST) tests -m '$(subst $(space), or ,$(strip $(FURTHER)))' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
+	$(PYTEST) tests -m '$(ANY_FURTHER)' --require $(subst $(space),$(comma),$(strip $(FURTHER)))
 
 # A package that was built before a C++ compiler or StarPU was there is built again.
 install-further: check-packages install-tests $(if $(filter torch,$(FURTHER)),check-torch)
@@ -179,14 +181,15 @@ STRESS_ROUNDS ?= 1000
 STRESS_SECONDS ?= 120
 STRESS_GRAPHS ?= 0
 STRESS_NETWORKS ?= 1000
-STRESS_SEED ?=
+STRESS_SEED ?= $(shell date +%s)
 
-stress: install
+stress: install-tests
 	mkdir -p build
 	$(CC) -std=gnu11 -O2 -I . -I tasking tests/tasking/native/race_runtime.c -o build/race_runtime -lpthread
 	for threads in 1 2 3 4 8 16; do build/race_runtime $(STRESS_ROUNDS) $$threads $$(date +%N) || exit 1; done
 	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_graphs.py --seconds $(STRESS_SECONDS) --graphs $(STRESS_GRAPHS)
-	PYTHONPATH=tests $(BIN)/python -P tests/stress/stress_networks.py --networks $(STRESS_NETWORKS) $(STRESS_SEED:%=--seed %)
+	STRESS_NETWORKS=$(STRESS_NETWORKS) STRESS_SEED=$(STRESS_SEED) $(PYTEST) -n $(TEST_PROCESSES) tests/random_networks \
+		-k refused_in_a_sentence
 
 tsan: install-tests
 	FORKTASK_LONG_TESTS=1 $(PYTEST) --require tsan tests/tasking/test_native.py

@@ -109,9 +109,9 @@ def main(model):
         wide = task_bench("no_comm", 8, 8, kernel="compute", work=20_000)
         long_task = task_bench("no_comm", 1, 2, kernel="compute", work=LONG_WORK)
         if model not in ("joblib", "serial"):
-            by_thread, took = switches_in(executor, wide, 0.6)
+            by_thread, took = switches_in(executor, wide, 0.4)
             found["caller_switches_per_s"] = by_thread[me] / took
-            by_thread, took = switches_in(executor, long_task, 0.6)
+            by_thread, took = switches_in(executor, long_task, 0.4)
             del by_thread[me]
             found["sleeper_switches_per_s"] = max(by_thread.values(), default=0) / took
     maps = Path("/proc/self/maps").read_text()

@@ -12,10 +12,12 @@ os.environ.setdefault("STARPU_HOME", tempfile.mkdtemp(prefix="starpu"))
 # What is found about tests' own networks and graphs is kept for one run of the tests, not in the user's folder.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forktask-cache")
 
+import builds
 import pytest
 from hypothesis import HealthCheck, settings
 from kinds import KINDS, LONG
 
+builds.share()
 # The same examples in every run, so that a change of the sources is what turns a test red; new ones in long forms. A
 # failure prints the decorator that reproduces it.
 settings.register_profile(

@@ -11,7 +11,8 @@ from forktask.experiments.subjects.subject import fill_dataset, result_hashes
 
 STEPS = 20
 THREADS = range(1, 9) if LONG else (1, 2, 3, 4, 8)
-TASK_SPECS = [
+SPECS = [
+    *("forkjoin", "forkjoin:region=persistent"),
     *(f"tasks:taskwait={wait}" for wait in ("loop", "phase", "iteration", "none")),
     *(
         f"{model}:placement={placement}"
@@ -60,16 +61,8 @@ def plan_and_hashes(request):
     return plan, hashes_after_steps(plan, "serial", 1)
 
 
-@pytest.mark.parametrize("spec", TASK_SPECS)
-def test_task_models_equal_serial_on_one_to_eight_threads(plan_and_hashes, spec):
-    """Check weights and losses after 20 steps, bit for bit."""
-    plan, expected = plan_and_hashes
-    for threads in THREADS:
-        assert hashes_after_steps(plan, spec, threads) == expected, f"{threads} threads"
-
-
-@pytest.mark.parametrize("spec", ["forkjoin", "forkjoin:region=persistent"])
-def test_fork_join_equals_serial_on_one_to_eight_threads(plan_and_hashes, spec):
+@pytest.mark.parametrize("spec", SPECS)
+def test_models_equal_serial_on_one_to_eight_threads(plan_and_hashes, spec):
     """Check weights and losses after 20 steps, bit for bit."""
     plan, expected = plan_and_hashes
     for threads in THREADS:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from experiments.synthetic_results import completed, synthetic_rows, write_rows
 
 from forktask.experiments.machine.build_info import BUILD
 from forktask.experiments.machine.environment import collect, version_text
@@ -93,17 +94,43 @@ def update_readme():
     return module_of_docs("update_readme")
 
 
-def test_figures_of_studies_are_drawn_again_from_results(tmp_path):
-    """Check that each figure is what its numbers give, that a page shows it, and that its conditions are kept."""
-    studies = module_of_docs("update_studies")
+@pytest.fixture
+def update_studies():
+    """The module docs/update_studies.py."""
+    return module_of_docs("update_studies")
+
+
+def test_figures_of_studies_are_drawn_again_from_results(update_studies, tmp_path):
+    """Check that each figure is what its samples give, that a page shows it, and that samples and list go together."""
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "studies").glob("*.md"))
-    drawn = studies.draw(studies.PUBLISHED, tmp_path)
-    assert drawn
-    for path in drawn:
-        assert path.read_bytes() == (studies.IMAGES / path.name).read_bytes(), path.name
-        assert f"](../images/{path.name})" in pages
-    for name in studies.STUDIES:
-        assert (studies.PUBLISHED / name / "conditions.txt").read_text().strip()
+    published = update_studies.published()
+    assert published and len(published) == len({*published.values()})
+    for name, folder in published.items():
+        for path in update_studies.draw(name, folder, tmp_path):
+            assert path.read_bytes() == (update_studies.IMAGES / path.name).read_bytes(), path.name
+            assert f"](../images/{path.name})" in pages, path.name
+    text = update_studies.LIST.read_text()
+    assert update_studies.with_list(text) == text
+
+
+def test_samples_are_published_without_what_no_figure_needs(update_studies, tmp_path, monkeypatch):
+    """Check that large samples lose profiles, draw the same and name no host, and that too large ones are refused."""
+    rows = [completed(row) for row in synthetic_rows(models=("serial", "taskiter"))]
+    rows[0]["environment"] |= {"cpu": {"model": "AMD EPYC(R) 9"}, "topology": {"cores": 4}}
+    write_rows(tmp_path / "out", rows)
+    monkeypatch.setitem(update_studies.FIGURES, "lenet5", ("speedup",))
+    whole = update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
+    assert whole.parent == tmp_path / "results" / "epyc_4_cores" / "lenet5"
+    assert rows[0]["environment"]["node"]["host"] == "n0" and '"n0"' not in whole.read_text()
+    assert len(whole.read_text().splitlines()) == len(rows)
+    drawn = update_studies.drawn_bytes("lenet5", tmp_path, whole.read_text())
+    monkeypatch.setattr(update_studies, "LARGEST", whole.stat().st_size - 1)
+    smaller = update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
+    assert smaller.stat().st_size <= update_studies.LARGEST
+    assert update_studies.drawn_bytes("lenet5", tmp_path, smaller.read_text()) == drawn
+    monkeypatch.setattr(update_studies, "LARGEST", 1000)
+    with pytest.raises(ValueError, match="must fit into 1000 bytes"):
+        update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results")
 
 
 def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from .estimates import NOTHING, Estimate, verdict
-from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, value_text
+from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, plan_beside, value_text
 from .study import Point, Study
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
@@ -112,6 +112,15 @@ def is_usable(study: Study, point: Point) -> bool:
     serial = best_serial(study, plan_id)
     possible = is_gpu(model) or not serial or not study.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
     return possible and point not in study.disturbed_points
+
+
+def row_is_usable(study: Study, row: Mapping[str, Any]) -> bool:
+    """Return whether the points may be used that a table's row is about: its own, that of the plan which it is compared
+    with, and that beside its hogs. What was not measured spoils nothing."""
+    own = row["plan_id"]
+    plans = {own, row.get("baseline_plan_id", own), plan_beside(own, row.get("hogs", 0))}
+    points = [(plan_id, row["model"], row["threads"]) for plan_id in plans]
+    return all(point not in study.turns or is_usable(study, point) for point in points)
 
 
 def _plain(value: Any) -> Any:

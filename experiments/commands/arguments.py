@@ -345,6 +345,19 @@ def add_check(parser: ArgumentParser) -> None:
     add_fields(parser, Measure, leave_out=others, check=True)
 
 
+def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> None:
+    """Add `--out`; `folder_of` reads it."""
+    parser.add_argument("--out", metavar="DIR", help=f"{text}; default: {kind}/<date and time>")
+    parser.set_defaults(kind_of_folder=kind)
+
+
+def folder_of(arguments: Namespace) -> str:
+    """Return the results folder that was asked for."""
+    from ..results.folder import dated_folder
+
+    return arguments.out or dated_folder(arguments.kind_of_folder)
+
+
 def add_json(parser: ArgumentParser, what: str = "") -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what + ' as ' if what else ''}JSON")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from .arguments import (
     add_device,
     add_fields,
     add_json,
     add_models,
+    add_out,
     add_plan_options,
     add_threads,
+    folder_of,
     given,
     models,
     plan_options,
@@ -18,6 +21,7 @@ from .arguments import (
     texts,
     threads,
 )
+from .sweeping import command_line
 
 HELP = "what a runtime costs a task: METG(50 %%) on Task Bench graphs"
 DESCRIPTION = (
@@ -45,12 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_threads(parser)
     add_fields(parser, TaskBenchOptions)
     add_fields(parser, MetgSettings)
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="folder for samples, table and figures; the same command again goes on with what is there; "
-        "default: print only",
-    )
+    add_out(parser, "metg", "folder for samples, table and figures, new or of the same command, which goes on there")
     parser.add_argument(
         "--format", choices=("pdf", "svg", "png"), default="pdf", help="of figures; default: %(default)s"
     )
@@ -58,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def call(arguments: Namespace) -> int:
-    """Measure, print and draw, after Ctrl-C what there is. Exit code 1: nothing could be measured."""
+    """Measure, print and draw. Exit code 1: nothing could be measured."""
     from ...cython_src.errors import UsageError
     from ...cython_src.graphs.task_bench import PATTERNS_WITH_RADIX
     from ...cython_src.lowering.options import PlanOptions
@@ -84,9 +83,8 @@ def call(arguments: Namespace) -> int:
             raise UsageError(f"--{flag} is an option of Task Bench graphs, got it with --network; leave it out")
         graphs = [network_graph(arguments.network, plan_options(arguments), options, arguments.device)]
     settings = MetgSettings(**given(arguments, MetgSettings))
-    table = measure_metg(graphs, specs, threads(arguments), settings, arguments.out, arguments.format)
-    if table["results"] or not table["interrupted"]:
-        show(arguments, table, format_table)
-    if table["interrupted"]:
-        raise KeyboardInterrupt
+    folder = folder_of(arguments)
+    again = command_line(folder)
+    table = measure_metg(graphs, specs, threads(arguments), settings, Path(folder), again, arguments.format)
+    show(arguments, table, format_table)
     return 0 if any(entry["repeats"] for entry in table["results"]) else 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from .arguments import add_json, show, texts
@@ -59,28 +61,45 @@ def call(arguments: Namespace) -> int:
 
 def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
+    from ..studies.report import as_json, write_study_report
 
+    if results := _study(arguments):
+        text = write_study_report(results, Path(arguments.folder))
+        print(json.dumps(as_json(results), indent=1) if arguments.json else text)
+        return
     print(report_folder(arguments.folder, arguments.json, [arguments.kind] if arguments.kind else ()))
+
+
+def _study(arguments: Namespace):
+    """Return the results of a study of trainings; None: the folder holds something else."""
+    from ..results.folder import read_results
+    from ..studies.running import results_of
+
+    return results_of(Path(arguments.folder)) if read_results(arguments.folder).run.holds == "study" else None
 
 
 def _figure(arguments: Namespace) -> None:
     from ..report.files import draw_folder
+    from ..studies.report import draw_study
 
+    form = {
+        "column": arguments.column or "double",
+        "kind": arguments.kind or "pdf",
+        "out": arguments.file,
+        "title": not arguments.no_title,
+    }
+    if results := _study(arguments):
+        for name in ("plan", "models", "names"):
+            if getattr(arguments, name):
+                raise UsageError(f"{_OPTIONS[name]} is for figures of samples, got a folder of trainings; leave it out")
+        print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
+        return
     models = arguments.models or ()
     names = arguments.names or [""] * len(models)
     if len(names) != len(models):
         raise UsageError(f"--names must name each of --models, got {len(names)} for {len(models)} models")
-    path = draw_folder(
-        arguments.folder,
-        arguments.figure,
-        column=arguments.column or "double",
-        kind=arguments.kind or "pdf",
-        plan=arguments.plan,
-        out=arguments.file,
-        title=not arguments.no_title,
-        models=dict(zip(models, names, strict=True)),
-    )
-    print(path)
+    named = dict(zip(models, names, strict=True))
+    print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, models=named, **form))
 
 
 def _against(arguments: Namespace) -> None:

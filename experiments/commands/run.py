@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ..tables.progress import say
-from .arguments import progress_printer, show
-from .sweeping import add_output, command_line, folder_of, measure_and_report, print_expected, report_on
+from .arguments import folder_of, progress_printer, show
+from .sweeping import add_output, command_line, measure_and_report, print_expected, report_on
 
 HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
 DESCRIPTION = (
@@ -85,7 +85,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     except KeyboardInterrupt:
         say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
         raise
-    text = write_study_report(results, Path(out), again)
+    text = write_study_report(results, Path(out))
     show(arguments, as_json(results) if arguments.json else text, str)
     return 1 if results.failed() or agreement(results)[1] else 0
 

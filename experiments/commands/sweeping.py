@@ -7,12 +7,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from ..tables.progress import say
-from .arguments import add_json, show
+from .arguments import add_json, add_out, folder_of, show
 
 
 def add_output(parser: ArgumentParser) -> None:
     """Add `--out`, `--json` and `--quick`."""
-    parser.add_argument("--out", metavar="DIR", help="results folder; default: results/<date and time>")
+    add_out(parser, "results")
     add_json(parser, "the summary")
     parser.add_argument(
         "--trace",
@@ -42,13 +42,6 @@ def measure_and_report(configuration, arguments: Namespace) -> int:
     command = command_line(out_dir)
     compared = measure_comparison(configuration, out_dir, command, quick=arguments.quick, trace=arguments.trace)
     return report_on(compared, configuration, out_dir, arguments)
-
-
-def folder_of(arguments: Namespace) -> str:
-    """Return the results folder that was asked for."""
-    from ..results.folder import dated_folder
-
-    return arguments.out or dated_folder("results")
 
 
 def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> int:

@@ -9,7 +9,9 @@ from .arguments import (
     add_device,
     add_json,
     add_models,
+    add_out,
     add_plan_options,
+    folder_of,
     models,
     number_from,
     plan_options,
@@ -54,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
-    parser.add_argument("--out", metavar="DIR", help="results folder; default: traces/<date and time>")
+    add_out(parser, "traces")
     add_json(parser, "folder and losses")
 
 
@@ -64,7 +66,7 @@ def call(arguments: Namespace) -> int:
 
     from ..machine.topology import core_counts
     from ..report.files import write_report
-    from ..results.folder import dated_folder, read_results
+    from ..results.folder import read_results
     from ..results.rows import TraceRow
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
@@ -80,7 +82,7 @@ def call(arguments: Namespace) -> int:
         oversubscribe=arguments.oversubscribe,
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
-    folder = arguments.out or dated_folder("traces")
+    folder = folder_of(arguments)
     length = {"iterations": arguments.iterations, "shown": arguments.show}
     compared = measure_comparison(configuration, folder, command_line(folder), trace=True, **length)
     if not compared.usable:

@@ -17,10 +17,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,12 +66,11 @@ def measure_metg(
     models: Sequence[str],
     threads: Sequence[int],
     settings: MetgSettings,
-    out: str | None = None,
+    folder: Path,
+    again: str,
     figure_format: str = "pdf",
 ) -> dict[str, Any]:
-    """Measure all models on all graphs, and return the table of `summarise`, with "interrupted" beside its entries.
-
-    Ctrl-C ends a measurement without a folder early, with the table of what there is; with a folder it is raised.
+    """Measure all models on all graphs, and return the table of `summarise`.
 
     Parameters
     ----------
@@ -83,8 +80,10 @@ def measure_metg(
     threads : sequence of int
         A model of one thread takes part once, on one.
     settings : MetgSettings
-    out : str, optional
-        Folder for samples, table and figures; samples in it are not measured again.
+    folder : Path
+        For samples, table and figures; samples in it are not measured again.
+    again : str
+        The command that goes on there.
     figure_format : {"pdf", "svg", "png"}
 
     Raises
@@ -104,48 +103,38 @@ def measure_metg(
         points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(parse_model(m), threads)]
         random.Random(f"{settings.seed} {repetition}").shuffle(points)
         asked += points
-    folder, interrupted = None if out is None else Path(out), False
     rows: list[AnyMetg] = []
-    with nullcontext() if folder is None else ResultsWriter(folder) as writer:
-        if writer is not None:
-            _start(writer, graphs, specs, threads, settings, cores)
+    with ResultsWriter(folder) as writer:
+        _start(writer, graphs, specs, threads, settings, cores, again)
 
         def keep(row: AnyMetg | DurationsRow) -> None:
             if isinstance(row, AnyMetg):
                 rows.append(row)
-            if writer is not None:
-                writer.append(row)
+            writer.append(row)
 
-        schedule = Schedule("metg", keep)
-        done = [] if writer is None else writer.results.rows
+        schedule, done = Schedule("metg", keep), writer.results.rows
         rows += [row for row in done if isinstance(row, MetgRow) or getattr(row, "reason", "") in LASTING_FAILURES]
         try:
             schedule.run(_jobs(asked, settings, cores, done, schedule))
         except KeyboardInterrupt:
-            if writer is None:
-                interrupted = True
-            else:
-                kept = len(writer.results.of(MetgRow))
-                schedule.say(f"interrupted; {kept} measurements are kept in {folder}, the same command goes on")
-                raise
-    table = {**summarise(rows), "interrupted": interrupted}
-    if folder is not None:
-        from .figure import draw_all
+            kept = len(writer.results.of(MetgRow))
+            schedule.say(f"interrupted; {kept} measurements are kept in {folder}. To go on: {again}")
+            raise
+    from .figure import draw_all
 
-        write_atomically(folder / "metg.csv", as_csv(table))
-        for path in draw_all(table, folder, figure_format):
-            say(f"wrote {path}")
+    table = summarise(rows)
+    write_atomically(folder / "metg.csv", as_csv(table))
+    for path in draw_all(table, folder, figure_format):
+        say(f"wrote {path}")
     return table
 
 
-def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int) -> None:
+def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int, command: str) -> None:
     """Write the run row; continue the folder's run if it was measured in the same way."""
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, cores)))
     shared = {k: v for k, v in graphs[0].items() if k != "pattern"}
     config = {"patterns": [graph_name(g) for g in graphs], **shared, "models": list(models), "threads": list(threads)}
-    continued = writer.start(
-        new_run("metg", {**config, **settings.as_dict()}, shlex.join(["forktask", *sys.argv[1:]]), **environment)
-    )
+    continued = writer.start(new_run("metg", {**config, **settings.as_dict()}, command, **environment))
     if continued:
         say(f"going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
 

@@ -14,7 +14,7 @@ from ..analysis.accounting import layers_of_all
 from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
-from ..analysis.speeds import main_plan
+from ..analysis.speeds import main_plan, row_is_usable
 from ..analysis.study import Study
 from ..results.files import write_atomically, write_table
 from ..traces.sweep import plan_folder
@@ -87,7 +87,9 @@ def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[s
         if len(study.samples):
             write_table(out_dir / SUMMARY, summary_table(study))
         if study.profiles:
-            write_table(out_dir / LAYERS, layers_of_all(study))
+            layers = layers_of_all(study)
+            usable = [row_is_usable(study, row) for row in layers.to_dict("records")]
+            write_table(out_dir / LAYERS, layers.assign(usable=usable))
         page = out_dir / REPORT
         write_atomically(page, render_html(report, drawn))
     except OSError as error:

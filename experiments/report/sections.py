@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -27,7 +28,7 @@ from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.nodes import leaves, node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, is_usable, leading_plans, main_plan, own_best_table, speed_table
+from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
 from ..analysis.study import Study
 from ..events.events import overhead_text
 from ..tables import Column, Table
@@ -69,7 +70,7 @@ class Section:
     figures : tuple of str
         Names of figures, shown where they could be drawn.
     plan_id : str
-        The plan of the figures; empty without any.
+        The plan of the figures.
     definitions : sequence of (word, explanation)
     in_terminal : bool
         Whether the text for the terminal holds it too.
@@ -115,9 +116,7 @@ def with_usable(study: Study, table: Table) -> Table:
     """Return a table of points with a column, and an entry of each row, that says which may be used."""
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return table
-    points = [(row["plan_id"], row["model"], row["threads"]) for row in table.rows]
-    usable = [point not in study.turns or is_usable(study, point) for point in points]
-    rows = [{"usable": known, **row} for row, known in zip(table.rows, usable, strict=True)]
+    rows = [{"usable": row_is_usable(study, row), **row} for row in table.rows]
     return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
 
 
@@ -141,7 +140,9 @@ def build(study: Study) -> Report:
             Section("How to read the curves", level=2, sentences=[study.run.how_to_read], in_terminal=False)
         )
     for plan_id in study.plan_ids():
-        sections += _plan_sections(study, plan_id)
+        sections += _sections_of_models(study, plan_id)
+        sections += _sections_of_time(study, plan_id)
+        sections += _sections_of_cost(study, plan_id)
     if len(study.samples):
         sections += _comparisons(study)
     sections = [replace(section, tables=[with_usable(study, t) for t in section.tables]) for section in sections]
@@ -178,135 +179,77 @@ def _title(study: Study) -> str:
     return f"{len(problems)} problems: " + "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
 
 
-def _plan_sections(study: Study, plan_id: str) -> Iterable[Section]:
-    """Return the sections of one plan."""
-    point_sections = [
-        Section(
-            plan_title(study, plan_id),
-            level=2,
-            sentences=[t1_text(study, plan_id)],
-            tables=[Table("floors", (), records_of(floor_table(study), plan_id))],
-            figures=("speedup", "simulated"),
-            plan_id=plan_id,
-        ),
-        Section(
-            "On each node",
-            tables=[Table("by_node", columns.BY_NODE, [r for r in nodes_figure.rows_of(study, plan_id) if r["node"]])],
-            figures=("nodes",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Every model and number of threads", tables=[Table("speed", columns.SPEED, speed_rows(study, plan_id))]
-        ),
-    ]
+def _sections_of_models(study: Study, plan_id: str) -> Iterable[Section]:
+    """Yield how models compare: on each number of threads, over nodes and plans, rung by rung."""
+    of_plan = partial(_section, plan_id)
+    floors = Table("floors", (), records_of(floor_table(study), plan_id))
+    facts = {"level": 2, "sentences": [t1_text(study, plan_id)]}
+    yield of_plan(plan_title(study, plan_id), floors, figures=("speedup", "simulated"), **facts)
+    by_node = [row for row in nodes_figure.rows_of(study, plan_id) if row["node"]]
+    yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
+    yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(study, plan_id)))
     if plan_id in leading_plans(study):
-        point_sections.append(
-            Section(
-                "Over a property of the plan",
-                figures=("batch", "memory", "granularity", "overlay", "options", "bound"),
-                plan_id=plan_id,
-            )
-        )
+        over = ("batch", "memory", "granularity", "overlay", "options", "bound")
+        yield of_plan("Over a property of the plan", figures=over)
     rungs = ladder_figure.rows_of(study, plan_id)
+    title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""
+    yield of_plan(title, Table("ladder", columns.LADDER, rungs), figures=("ladder",))
+
+
+def _sections_of_time(study: Study, plan_id: str) -> Iterable[Section]:
+    """Yield where the time of a step goes: phases, a GPU's parts, layers, kernels, threads."""
+    of_plan = partial(_section, plan_id)
     phases = records_of(phase_table(study), plan_id)
-    layers = [{"plan_id": plan_id, **row} for row in records_of(layer_table(study, plan_id))]
+    table = Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)
+    said = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
+    yield of_plan("Phases of a step", table, figures=("run_time", "phases"), **said)
+    of_gpu = records_of(gpu_table(study), plan_id)
+    table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(study)] if of_gpu else ()
+    yield of_plan("Models of a GPU", table, figures=("gpu_batch",), sentences=sentences)
+    serial = {"plan_id": plan_id, "model": "serial", "threads": 1}
+    layers = [{**serial, **row} for row in records_of(layer_table(study, plan_id))]
+    step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
+    table, sentences = Table("layers", columns.LAYER, layers), [step] if layers else ()
+    yield of_plan("Layers, serial", table, figures=("layers", "layer_times"), sentences=sentences)
+    table = Table("roofline", columns.ROOFLINE, records_of(roofline_table(study, plan_id)))
+    title = "What bounds the kernels, serial: arithmetic or memory"
+    yield of_plan(title, table, figures=("roofline",), answers=bound_sentences(study, plan_id))
+    losses = losses_figure.rows_of(study, plan_id)
+    tables = Table("losses", columns.LOSS, losses), Table("efficiencies", columns.EFFICIENCY, losses)
+    title = "Where the time of the threads went, in logged runs"
+    yield of_plan(title, *tables, figures=("losses", "gantt"), answers=_logging(study, plan_id))
+
+
+def _sections_of_cost(study: Study, plan_id: str) -> Iterable[Section]:
+    """Yield what is spent: one-time costs, time over bounds and floors, loss beside others, memory, energy."""
+    of_plan = partial(_section, plan_id)
     costs = records_of(cost_table(study), plan_id)
+    table = Table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
+    yield of_plan("One-time costs, and iterations until they are earned back", table, figures=("overhead",))
+    table = Table("bounds", columns.BOUND, records_of(bound_table(study), plan_id))
+    yield of_plan("Bounds on the time of a step, from serial block durations", table, in_terminal=False)
     accounts = records_of(accounting_table(study), plan_id)
-    cells = records_of(factorial.factorial_table(study), plan_id)
-    beside = [r for r in records_of(interference_table(study), plan_id) if r["hogs"]]
-    accelerated = records_of(gpu_table(study), plan_id)
-    return [
-        *point_sections,
-        Section(
-            f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else "",
-            tables=[Table("ladder", columns.LADDER, rungs)],
-            figures=("ladder",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Phases of a step",
-            sentences=phase_sentences(phases),
-            answers=remarks(phases),
-            tables=[Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)],
-            figures=("run_time", "phases"),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Models of a GPU",
-            sentences=[gpu_text(study)] if accelerated else (),
-            tables=[Table("gpu", _gpu_columns(accelerated), accelerated)],
-            figures=("gpu_batch",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Layers, serial",
-            sentences=[f"Shares of the serial run of this plan, {format_time(sum(r['time_s'] for r in layers))}."]
-            if layers
-            else (),
-            tables=[Table("layers", columns.LAYER, layers)],
-            figures=("layers", "layer_times"),
-            plan_id=plan_id,
-        ),
-        Section(
-            "What bounds the kernels, serial: arithmetic or memory",
-            answers=bound_sentences(study, plan_id),
-            tables=[Table("roofline", columns.ROOFLINE, records_of(roofline_table(study, plan_id)))],
-            figures=("roofline",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Where the time of the threads went, in logged runs",
-            answers=_logging(study, plan_id),
-            tables=[
-                Table("losses", columns.LOSS, losses_figure.rows_of(study, plan_id)),
-                Table("efficiencies", columns.EFFICIENCY, losses_figure.rows_of(study, plan_id)),
-            ],
-            figures=("losses", "gantt"),
-            plan_id=plan_id,
-        ),
-        Section(
-            "One-time costs, and iterations until they are earned back",
-            tables=[Table("costs", columns.COST, costs if any(math.isfinite(r["prepare_s"]) for r in costs) else [])],
-            figures=("overhead",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Bounds on the time of a step, from serial block durations",
-            tables=[Table("bounds", columns.BOUND, records_of(bound_table(study), plan_id))],
-            in_terminal=False,
-        ),
-        Section(
-            "Measured time against the floor from its own block durations",
-            answers=remarks(accounts),
-            tables=[Table("accounting", columns.ACCOUNT, accounts)],
-        ),
-        Section(
-            "Creation, barrier and placement of tasks",
-            sentences=[text for text in [factorial.answer(study, plan_id)] if text],
-            tables=[
-                Table("factorial", columns.FACTORIAL, cells),
-                Table("effects", columns.EFFECT, records_of(factorial.effect_table(study), plan_id)),
-            ],
-            figures=("factorial",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Beside other processes",
-            tables=[Table("interference", columns.INTERFERENCE, beside)],
-            figures=("interference",),
-            plan_id=plan_id,
-        ),
-        Section(
-            "Peak resident memory of a measuring process, and what it is for",
-            tables=[Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))],
-            in_terminal=False,
-        ),
-        Section(
-            "Hardware counters and energy of the timed runs, medians",
-            sentences=counter_sentences(study),
-            tables=[Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))],
-        ),
-    ]
+    table = Table("accounting", columns.ACCOUNT, accounts)
+    yield of_plan("Measured time against the floor from its own block durations", table, answers=remarks(accounts))
+    tables = (
+        Table("factorial", columns.FACTORIAL, records_of(factorial.factorial_table(study), plan_id)),
+        Table("effects", columns.EFFECT, records_of(factorial.effect_table(study), plan_id)),
+    )
+    said = [text for text in [factorial.answer(study, plan_id)] if text]
+    yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=said)
+    beside = [row for row in records_of(interference_table(study), plan_id) if row["hogs"]]
+    table = Table("interference", columns.INTERFERENCE, beside)
+    yield of_plan("Beside other processes", table, figures=("interference",))
+    table = Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))
+    yield of_plan("Peak resident memory of a measuring process, and what it is for", table, in_terminal=False)
+    table = Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))
+    title = "Hardware counters and energy of the timed runs, medians"
+    yield of_plan(title, table, sentences=counter_sentences(study))
+
+
+def _section(plan_id: str, title: str, *tables: Table, **parts: Any) -> Section:
+    """Return a section of a plan."""
+    return Section(title, tables=tables, plan_id=plan_id, **parts)
 
 
 def _gpu_columns(rows: Sequence[Mapping[str, Any]]) -> Sequence[Column]:

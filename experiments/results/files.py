@@ -195,7 +195,7 @@ def output_folder(path: Path | str, marker: str) -> Path:
         foreign = not (folder / marker).exists() and any(not (one / marker).exists() for one in folder.iterdir())
     except OSError as error:
         raise UsageError(
-            f"the output folder must be writable, got {str(path)!r}: {error.strerror}; choose another with --out"
+            f"--out must be a folder that can be written, got {str(path)!r}: {error.strerror}; choose another"
         ) from None
     if foreign:
         raise UsageError(

@@ -42,6 +42,7 @@ from ...cython_src.reading import check_keys
 from ...cython_src.records import Record, about, fields
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, small_form, values_of
+from ..results.rows import RunRow
 from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
@@ -228,7 +229,7 @@ def read_study(path: Path | str) -> Study:
     study = Study(
         title=values.get("title") or Path(path).stem,
         train=train,
-        stages=tuple({name: one for name, (one,) in stage.items()} for stage in chosen),
+        stages=tuple(map(_one_each, chosen)),
         options=StudyOptions.from_mapping(options, f"[study] of {path}"),
         quick_values=quick,
         how_to_read=" ".join(comment.split()),
@@ -240,6 +241,18 @@ def read_study(path: Path | str) -> Study:
                 f"loaders in [study] of {path} needs a load of cache or files in [train], got memory; add one"
             )
     return study
+
+
+def study_of(run: RunRow) -> Study:
+    """Return the study that the first row of its folder names."""
+    where, of_file = "the run row", run.config
+    stages = tuple(_one_each(_listed(stage, where)) for stage in of_file["stages"])
+    options = StudyOptions.from_mapping(of_file["study"], where)
+    return Study(of_file["title"], _listed(of_file["train"], where), stages, options, {}, run.how_to_read)
+
+
+def _one_each(values: Mapping[str, tuple]) -> dict[str, Any]:
+    return {name: one for name, (one,) in values.items()}
 
 
 def _listed(table: Any, where: str) -> dict[str, tuple]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +13,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from ..analysis.names import model_label
 from ..report.figures.axes import cross_out, with_gaps
 from ..report.figures.style import COLORS, LINES, UNUSABLE, add_legend, new_figure, panel_title
 from ..subjects.memory import parse_bytes
+from ..tables.numbers import plural
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
@@ -27,9 +30,8 @@ ALONE = "alone"  # loading in no step
 
 def _written(axes: Mapping[str, Any]) -> str:
     """Values of a combination as figures write them."""
-    return ", ".join(
-        str(value) if name in PLAIN else f"{name.replace('_', ' ')} {value}" for name, value in axes.items()
-    )
+    said = {name: model_label(value) if name == "model" else str(value) for name, value in axes.items()}
+    return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in said.items())
 
 
 def _legend_labels(results: Any) -> dict[str, str]:
@@ -149,8 +151,8 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     return figure, said + note
 
 
-def _bar_name(row: Mapping[str, Any], said: Mapping[str, str]) -> str:
-    return said[row["label"]] + " *" * (row["phases_timed"] == BUSY) + UNUSABLE * (not row["usable"])
+def _bar_name(row: Mapping[str, Any], name: str) -> str:
+    return name + UNUSABLE * (not row["usable"])
 
 
 def phases(results: Any, column: str) -> tuple[Figure, str] | None:
@@ -169,7 +171,9 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
     said = _legend_labels(results)
-    axis.set_yticks(range(len(table)), [_bar_name(row, said) for row in table])
+    axis.set_yticks(
+        range(len(table)), [_bar_name(row, said[row["label"]] + " *" * (row["phases_timed"] == BUSY)) for row in table]
+    )
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
     add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
@@ -185,13 +189,15 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     stages = {run.label: run.stages[0] for run, _ in results.done()}
     if len({stage.load for stage in stages.values()}) < 2 and not alone:
         return None
-    said = _legend_labels(results)
-    bars = [
-        (said[row["label"]], row["samples_per_s"], row["peak_bytes"], 0.0, stages[row["label"]].load) for row in runs
-    ]
+    axes_of = {run.label: {**run.axes} for run, _ in results.done()}
+    said = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
+    bars = []
+    for row in runs:
+        name, load = _bar_name(row, said[row["label"]]), stages[row["label"]].load
+        bars.append((name, row["samples_per_s"], row["peak_bytes"], 0.0, load))
     for row in alone:
-        name = f"alone, {row['load']}: {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
-        bars.append((name, row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
+        name = f"{row['load']}, {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
+        bars.append((_bar_name(row, name), row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
     kinds = list(dict.fromkeys(kind for *_, kind in bars))
     colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
     figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))
@@ -208,7 +214,8 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     for axis, title, unit in zip(axes, ("rate", "memory"), units, strict=True):
         panel_title(axis, title)
         axis.set(xlabel=unit, xlim=(0, None))
-        axis.set_yticks(places, [name for name, *_ in bars] if axis is axes[0] or column == "single" else [])
+        names = [textwrap.fill(name, 90 if column == "double" else 28) for name, *_ in bars]
+        axis.set_yticks(places, names if axis is axes[0] or column == "single" else [], linespacing=0.9)
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
     words = {ALONE: "loading alone"}
@@ -222,6 +229,18 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
         f"{results.study.title}: images a second of training, or of loading alone, and the most memory that was "
         f"resident in the process.{note}"
     )
+
+
+def title(results: Any) -> str:
+    """Return the line above the panels: what all runs of a study have in common."""
+    stage, axes = results.study.trainings()[0].stages[0], results.study.axes
+    facts = {
+        "network": stage.network,
+        "data": stage.data,
+        "batch": f"batch {stage.batch}",
+        "threads": plural(stage.threads, "thread"),
+    }
+    return ", ".join(fact for name, fact in facts.items() if name not in axes)
 
 
 FIGURES: dict[str, Callable[[Any, str], tuple[Figure, str] | None]] = {

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ..report.columns import USABLE
-from ..report.figures.style import FORMATS, finish, save, style_parameters
+from ..report.figures.heading import write_lines
+from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
@@ -25,6 +26,7 @@ from ..tables.columns import count_column, number_column, percent_column, size_c
 from ..tables.numbers import known, percent, plural, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
+from .figures import title as title_of
 from .running import StudyResults
 from .tables import (
     PLANNED,
@@ -65,7 +67,7 @@ LOADING_SAID = (
 )
 
 
-def build(results: StudyResults, command: str) -> Report:
+def build(results: StudyResults) -> Report:
     """Return the report of a study."""
     sentences, wrong = agreement(results)
     study = results.study
@@ -92,10 +94,10 @@ def build(results: StudyResults, command: str) -> Report:
     ]
     facts = {
         "title": study.title,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
+        "created": results.run.created,
+        "command": results.run.command,
         "data": "",
-        "environment_id": results.environment_id,
+        "environment_id": results.run.environment_id,
     }
     count = f"{len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(runs)
@@ -162,7 +164,7 @@ def _reached_sentences(results: StudyResults, runs: list[dict[str, Any]]) -> lis
     return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 
 
-def write_study_report(results: StudyResults, out: Path, command: str) -> str:
+def write_study_report(results: StudyResults, out: Path) -> str:
     """Write epochs.csv, runs.csv, the figures and report.html; return the report's text.
 
     Raises
@@ -170,32 +172,65 @@ def write_study_report(results: StudyResults, out: Path, command: str) -> str:
     UsageError
         The folder cannot be written.
     """
-    report = build(results, command)
+    report = build(results)
     drawn = []
     try:
         folder = out / "figures"
         folder.mkdir(exist_ok=True)
         write_table(out / "epochs.csv", epoch_table(results))
         write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
-        for name, draw in FIGURES.items():
+        for name in FIGURES:
             for column, stem in (("single", f"{name}-single"), ("double", name)):
-                with matplotlib.rc_context(style_parameters()):
-                    found = draw(results, column)
-                    if found is None:
-                        break
-                    figure, caption = finish(found[0]), found[1]
+                if (found := drawn_figure(results, name, column)) is None:
+                    break
                 for kind in FORMATS:
-                    save(figure, folder / f"{stem}.{kind}")
+                    save(found[0], folder / f"{stem}.{kind}")
             if found is None:
                 continue
-            method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
-            write_atomically(folder / f"{name}.txt", "\n\n".join([caption, "\n".join(method)]) + "\n")
-            drawn.append(DrawnFigure("study", name, (folder / f"{name}.svg").read_text(encoding="utf-8"), caption))
+            write_atomically(folder / f"{name}.txt", _caption_file(results, report, found[1]))
+            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+            drawn.append(DrawnFigure("study", name, svg, found[1]))
+        write_atomically(out / "report.html", render_html(report, drawn))
+        write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
-    write_atomically(out / "report.html", render_html(report, drawn))
-    write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
+
+
+def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
+    """Return the text beside a figure: its caption, and how its numbers came about."""
+    method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
+    return "\n\n".join([caption, "\n".join(method)]) + "\n"
+
+
+def drawn_figure(results: StudyResults, name: str, column: str, title: bool = True) -> tuple[Figure, str] | None:
+    """Return one of `FIGURES` and its caption; None where the study has nothing for it."""
+    with matplotlib.rc_context(style_parameters()):
+        if (found := FIGURES[name](results, column)) is None:
+            return None
+        write_lines(found[0], [title_of(results)], column)
+        return finish(found[0], title), found[1]
+
+
+def draw_study(
+    results: StudyResults, folder: Path, figure: str, *, column: str, kind: str, out: str | None, title: bool
+) -> Path:
+    """Draw one figure, with its caption beside it, and return its path; arguments as for `report.files.draw_folder`.
+
+    Raises
+    ------
+    UsageError
+        An unknown figure or format, a study that has nothing for it, or a file that cannot be written.
+    """
+    check_choice("the figure", figure, FIGURES)
+    check_choice("the column", column, COLUMN_WIDTH_IN)
+    check_choice("--format", kind, FORMATS)
+    found = drawn_figure(results, figure, column, title)
+    if found is None:
+        raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
+    path = Path(out) if out else folder / "figures" / f"{figure}{'-single' * (column == 'single')}.{kind}"
+    save_asked(found[0], path, _caption_file(results, build(results), found[1]))
+    return path
 
 
 def as_json(results: StudyResults) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,15 @@ from ...cython_src.errors import UsageError, refusals
 from ...cython_src.gpu import device as gpu_device
 from ..machine.environment import described_environment
 from ..machine.topology import available_cpus
-from ..results.folder import ResultsWriter, new_run
-from ..results.rows import make_row
+from ..results.folder import Results, ResultsWriter, new_run, read_results
+from ..results.rows import RunRow, make_row
 from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
-from .configuration import Study, Training
+from .configuration import Study, Training, study_of
 from .loaders import COMMAND as LOADERS_COMMAND
 from .loaders import jobs as loading_jobs
 from .one_run import COMMAND
@@ -37,14 +37,15 @@ class StudyResults:
     ----------
     study : Study
     found : list of (Training, TrainingRow or TrainingFailureRow)
-    environment_id : str
+    run : RunRow
+        The latest of the folder.
     loading : list of LoadingRow or LoadingFailureRow
         Where the study asks for them.
     """
 
     study: Study
     found: Sequence[tuple[Training, TrainingRow | TrainingFailureRow]]
-    environment_id: str
+    run: RunRow
     loading: Sequence[LoadingRow | LoadingFailureRow] = ()
 
     def done(self) -> list[tuple[Training, TrainingRow]]:
@@ -115,26 +116,49 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
     environment = described_environment(clean_environment(os.environ, sample_environment(1, 0, len(available_cpus()))))
     with ResultsWriter(out) as writer:
         writer.start(new_run("study", study.as_dict(), command, study.how_to_read, **environment), CHANGEABLE)
-        found = list(_trainings(study, out, writer, report))
-        loading = list(_loadings(study, writer, report)) if study.options.loaders else []
-    return StudyResults(study, found, environment["environment_id"], loading)
+        _run_trainings(study, out, writer, report)
+        if study.options.loaders:
+            _run_loadings(study, writer, report)
+        return found_results(study, writer.results)
 
 
-def _trainings(
-    study: Study, out: Path, writer: ResultsWriter, report: Callable[[str], None]
-) -> Iterator[tuple[Training, TrainingRow | TrainingFailureRow]]:
-    done = {row.run_id: row for row in writer.results.of(TrainingRow)}
+def results_of(folder: Path) -> StudyResults:
+    """Return the results of a study's folder, as its last run asked for them.
+
+    Raises
+    ------
+    UsageError
+        No rows there, or those of something else.
+    """
+    results = read_results(folder, "study")
+    return found_results(study_of(results.run), results)
+
+
+def found_results(study: Study, results: Results) -> StudyResults:
+    """Return what rows hold of the runs of a study: the last row of each run, and of each way of loading alone."""
+    trained = {row.run_id: row for row in results.rows if isinstance(row, TrainingRow | TrainingFailureRow)}
+    found = [(run, trained[run.run_id]) for run in study.trainings() if run.run_id in trained]
+    loaded = [row for row in results.rows if isinstance(row, LoadingRow | LoadingFailureRow)]
+    of_jobs = [[row for row in loaded if _is_of(row, job)] for job in loading_jobs(study) if study.options.loaders]
+    return StudyResults(study, found, results.run, [rows[-1] for rows in of_jobs if rows])
+
+
+def _is_of(row: LoadingRow | LoadingFailureRow, job: Mapping[str, Any]) -> bool:
+    return (row.way, row.count, row.config) == (*job.values(),)
+
+
+def _run_trainings(study: Study, out: Path, writer: ResultsWriter, report: Callable[[str], None]) -> None:
+    done = {row.run_id for row in writer.results.of(TrainingRow)}
     runs = study.trainings()
     with ProgressBar(len(runs), "study", lines=False) as bar:
         for number, run in enumerate(runs):
-            row: TrainingRow | TrainingFailureRow | None = done.get(run.run_id)
-            if row is None:
-                bar.show(number, f"{run.label}, seed {run.seed}")
-                row = _train(run, out / "runs" / run.run_id, study.options.time_limit_s)
-                writer.append(row)
-                bar.clear()
-                report(f"{run.label}, seed {run.seed}: {_said(row)}")
-            yield run, row
+            if run.run_id in done:
+                continue
+            bar.show(number, f"{run.label}, seed {run.seed}")
+            row = _train(run, out / "runs" / run.run_id, study.options.time_limit_s)
+            writer.append(row)
+            bar.clear()
+            report(f"{run.label}, seed {run.seed}: {_said(row)}")
 
 
 def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
@@ -144,20 +168,14 @@ def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | Trainin
     return _row(TrainingRow, TrainingFailureRow, {"run_id": run.run_id}, answer)
 
 
-def _loadings(
-    study: Study, writer: ResultsWriter, report: Callable[[str], None]
-) -> Iterator[LoadingRow | LoadingFailureRow]:
-    done = writer.results.of(LoadingRow)
+def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], None]) -> None:
     for job in loading_jobs(study):
-        row = next((row for row in done if (row.way, row.count, row.config) == (*job.values(),)), None)
-        if row is None:
-            report(f"loading alone: {job['way']}, {job['count']}")
-            answer = _in_own_process(
-                {**job, "cpus": None}, job["config"]["threads"], study.options.time_limit_s, LOADERS_COMMAND
-            )
-            row = _row(LoadingRow, LoadingFailureRow, job, answer)
-            writer.append(row)
-        yield row
+        if any(_is_of(row, job) for row in writer.results.of(LoadingRow)):
+            continue
+        report(f"loading alone: {job['way']}, {job['count']}")
+        limit_s = study.options.time_limit_s
+        answer = _in_own_process({**job, "cpus": None}, job["config"]["threads"], limit_s, LOADERS_COMMAND)
+        writer.append(_row(LoadingRow, LoadingFailureRow, job, answer))
 
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def compile_for(library, file, target):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("target", ["compute_75", "sm_90", "compute_100"])
+@pytest.mark.parametrize("target", ["compute_75", "sm_90"])
 @pytest.mark.parametrize("file", gpu_launches.SOURCE_FILES)
 def test_sources_compile_without_warnings(file, target):
     """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;

@@ -51,7 +51,6 @@ SPECS = (
 )
 THREADS = (1, 2, 3, 4)
 MOST_TASKS = 1500  # of a plan whose orders and NumPy forms are run too: these are Python
-POISONS = ("nan", "huge")
 PERTURBATION = 2.0**-21  # eight roundings of float32
 ALLOWED = 30.0  # times what a perturbation changes
 FLOOR = 2e-5  # and this share of the largest number

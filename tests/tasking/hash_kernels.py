@@ -1,10 +1,10 @@
 """Compiled test kernels, built when first asked for."""
 
 import ctypes
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
+
+from builds import built
 
 import forktask
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
@@ -16,13 +16,8 @@ HEADERS = Path(forktask.__file__).parent
 @cache
 def register_hash_kernels():
     """Register "test_hash", "test_kinds" and "test_copy" (hash_kernel.c)."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "hash_kernel.so"
-        subprocess.run(
-            ["cc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-I", HEADERS, HERE / "hash_kernel.c", "-o", library],
-            check=True,
-        )
-        loaded = ctypes.CDLL(str(library))  # stays mapped when the file is gone
+    command = ["cc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-I", HEADERS, HERE / "hash_kernel.c"]
+    loaded = ctypes.CDLL(str(built("hash_kernel.so", command)))
     register(
         KernelSpec(
             name="test_hash",

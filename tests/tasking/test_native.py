@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from builds import built
 from kinds import LONG
 
 HERE = Path(__file__).parent
@@ -15,16 +16,10 @@ pytestmark = [pytest.mark.timeout(1000), pytest.mark.cc]
 FLAGS = ["-std=gnu11", "-g", "-O1", "-Wno-tsan", "-I", str(ROOT / "tasking"), "-I", str(ROOT)]
 
 
-def build(folder, source, *flags):
+def build(source, *flags):
     """Compile one program of native/."""
-    program = folder / (source + "".join(flag.replace("=", "_") for flag in flags if flag.startswith("-D")))
-    subprocess.run(
-        ["cc", *FLAGS, *flags, HERE / "native" / f"{source}.c", "-o", program, "-lpthread"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return program
+    command = ["cc", *FLAGS, *flags, HERE / "native" / f"{source}.c", "-lpthread"]
+    return built("".join((source, *flags)), command)
 
 
 def run(program, *arguments, timeout=120):
@@ -34,37 +29,37 @@ def run(program, *arguments, timeout=120):
     )
 
 
-def test_deque(tmp_path):
+def test_deque():
     """Check smoke, owner_lifo_thief_fifo, wraparound, stampede, no_task_lost_or_duplicated, no_starvation."""
-    done = run(build(tmp_path, "test_deque", "-Wall", "-Wextra", "-Werror"), 100_000)
+    done = run(build("test_deque", "-Wall", "-Wextra", "-Werror"), 100_000)
     assert done.returncode == 0, done.stderr
     names = "smoke owner_lifo_thief_fifo wraparound stampede no_task_lost_or_duplicated no_starvation"
     assert done.stdout.split()[1::2] == names.split() and {*done.stdout.split()[::2]} == {"ok"}
 
 
 @pytest.mark.tsan
-def test_no_race_in_deque(tmp_path):
+def test_no_race_in_deque():
     """Check the deque under ThreadSanitizer."""
-    done = run(build(tmp_path, "test_deque", "-fsanitize=thread"), 10_000)
+    done = run(build("test_deque", "-fsanitize=thread"), 10_000)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (1, 2, 3, 4, 8, 16) if LONG else (2, 5))
-def test_no_race_in_runtime(num_threads, tmp_path):
+def test_no_race_in_runtime(num_threads):
     """Check replay, compiled programs and eager tasks under ThreadSanitizer, against serial order; no wake-up is lost
     even where threads sleep at once and take no naps."""
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
+    program = build("race_runtime", "-fsanitize=thread", "-DPROGRAM_NAPS=0")
     done = run(program, 1000 if LONG else 30, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("num_threads", (2, 3, 4, 8) if LONG else (3,))
-def test_no_race_when_claims_open_and_close(num_threads, tmp_path):
+def test_no_race_when_claims_open_and_close(num_threads):
     """Check compiled programs where homes open a few iterations ahead and decide anew in each iteration."""
     settings = [f"-DPROGRAM_{name}" for name in ("NAPS=0", "LOOK=1", "AHEAD=60", "CLAIM_NS=2000")]
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", *settings)
+    program = build("race_runtime", "-fsanitize=thread", *settings)
     done = run(program, 1000 if LONG else 40, num_threads, timeout=900)
     assert done.returncode == 0, done.stderr
 
@@ -87,9 +82,9 @@ WEAKENED = [
 
 @pytest.mark.tsan
 @pytest.mark.parametrize("order", WEAKENED if LONG else WEAKENED[:2])
-def test_a_weakened_ordering_is_caught(order, tmp_path):
+def test_a_weakened_ordering_is_caught(order):
     """Check that the sanitizer would notice: negative controls."""
-    program = build(tmp_path, "race_runtime", "-fsanitize=thread", f"-D{order}=relaxed")
+    program = build("race_runtime", "-fsanitize=thread", f"-D{order}=relaxed")
     done = run(program, 400, 4)
     assert done.returncode == 66, done.stdout + done.stderr
     assert "data race" in done.stderr

@@ -113,5 +113,6 @@ def caption(study: Study, figure: str, plan_id: str | None = None, models: Mappi
     plan_id = plan_id or main_plan(study)
     with _chosen(study, models) as study:
         said = FIGURES[figure].caption(study, plan_id)
-        wrong = any(not is_usable(study, (plan_id, *point)) for point in study.points_of(plan_id))
+        plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else study.plan_ids()
+        wrong = any(not is_usable(study, (plan, *point)) for plan in plans for point in study.points_of(plan))
     return " ".join(filter(None, [*said, "Crossed out: not usable." if wrong else ""]))

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
 from ...analysis.study import Study
-from .style import CROSS, CROSSED, GREY, ModelStyle, marker_look
+from .style import COLUMN_WIDTH_IN, CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
@@ -41,7 +42,7 @@ def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float)
     one = getattr(axis, f"{which}axis")
     one.set_major_locator(FixedLocator(list(ticks)))
     one.set_minor_locator(NullLocator())
-    one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    one.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}" if v >= 1 else f"{v:.3g}"))
     getattr(axis, f"set_{which}lim")(low, high)
 
 
@@ -140,6 +141,32 @@ def equivalence_band(axis) -> None:
     axis.axhline(1, color=GREY, linewidth=0.7, zorder=1)
 
 
+def rows_of_ratios(axis, label: str, **look) -> None:
+    """Make an axis of ratios along x, for rows one below the other: with the band of equivalence, without a frame."""
+    axis.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
+    axis.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(label, **look)
+
+
+def mark_ratio(axis, place: float, ratio: Sequence[float], color, marker: str = "o", usable: bool = True) -> None:
+    """Draw a ratio with the ends of its interval in a row, hollow without one, crossed out where it is not usable."""
+    value, low, high = ratio
+    known = math.isfinite(low)
+    if known:
+        axis.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
+    look = {"color": color, "markerfacecolor": color if known else "white", "markersize": 3.5}
+    axis.plot([value], [place], marker, zorder=4, **look)
+    if not usable:
+        cross_out(axis, [value], [place])
+
+
+def band_handle() -> Patch:
+    """Return the entry of a legend."""
+    return Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")
+
+
 def ratio_axis(axis, values: np.ndarray) -> None:
     values = values[np.isfinite(values)]
     low = min([0.97, *values]) / 1.015
@@ -193,46 +220,44 @@ def ratio_panel(
     draw_across(axis, lines, "ratio", styles)
     part = pd.concat([part, lines])
     if not len(part):
-        axis.text(
-            0.5,
-            0.5,
-            "no task model and fork-join form\nwere measured together",
-            ha="center",
-            va="center",
-            transform=axis.transAxes,
-            fontsize=7,
-            color=GREY,
-        )
+        say_why_empty(axis, "no task model and fork-join form\nwere measured together")
     ratio_axis(axis, part[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
+    axis.set_ylabel("time / better fork-join")
+    panel_title(axis, "below 1: faster")
     return len(part) > 0
 
 
-def speedup_limits(points, highest: float) -> tuple[float, float]:
+def say_why_empty(axis, reason: str) -> None:
+    """Write why a panel shows nothing."""
+    axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, fontsize=7, color=GREY)
+
+
+def speedup_limits(points, highest: float, slowest: float) -> tuple[float, float]:
     """Return limits of a speedup axis: 1, all medians, and intervals as far as a factor of two beyond them; never below
-    `SLOWEST_SPEEDUP`."""
-    low, high = min([1.0, *points["speedup"]]), max([highest, *points["speedup"]])
+    the slowest."""
+    known = points["speedup"].dropna()
+    low, high = min([1.0, *known]), max([highest, *known])
     low = max(min([low, *points["speedup_low"].dropna()]), low / 2)
     high = min(max([high, *points["speedup_high"].dropna()]), high * 2)
-    return max(low / 1.15, SLOWEST_SPEEDUP), high * 1.12
+    return max(low / 1.15, slowest), high * 1.12
 
 
 def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) -> None:
     """Write the values of models too slow for the axis at its lower edge; showing them would squeeze the others.
 
-    Of many, the fastest are named: more names would lie over what is drawn.
+    Of many, the fastest are named, and none in a single column: more names would lie over what is drawn.
     """
+    most = MOST_BELOW if axis.figure.get_figwidth() > COLUMN_WIDTH_IN["single"] else 0
     below = points[points["speedup"] < low].sort_values("speedup")
     for threads, group in below.groupby("threads"):
         named = [
             (f"{model_label(p['model'])} {p['speedup']:.2g} \u2193", styles[p["model"]].color)
             for p in group.to_dict("records")
         ]
-        if len(named) > MOST_BELOW:
-            others = len(named) - MOST_BELOW + 1
-            named = [
-                (f"{others} others, at most {group['speedup'].iloc[others - 1]:.2g} \u2193", GREY),
-                *named[others:],
-            ]
+        if len(named) > most:
+            others = len(named) - max(most - 1, 0)
+            word = "others, at most" if most else "below:"
+            named = [(f"{others} {word} {group['speedup'].iloc[others - 1]:.2g} \u2193", GREY), *named[others:]]
         for row, (text, color) in enumerate(named):
             axis.annotate(
                 text,

@@ -40,7 +40,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         f"batch ({samples_word(study, plan_id)})",
         lambda p, t: p.batch * each / t / scale,
         f"{unit}{counted} per second",
-        ("throughput", "below 1: faster"),
+        "throughput",
         [
             study.problem_name(plan_id).replace(own, ""),
             f"batches {', '.join(str(study.plans[p].batch) for p in plans)}",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from ...analysis.names import GRANULARITY, NETWORK, axis_label, value_text
 from ...analysis.roofline import floors_by_phase, memory_share
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
-from ..words import axes_text
 from .heading import header
 from .roofline import BOUND_COLORS
-from .style import add_legend, new_figure, panel_title
+from .style import UNUSABLE, add_legend, new_figure, panel_title
 
-NAMED = 3  # in the caption
+NAMED = 2  # in the caption
 RANK, ONE_FOR = 3.5, "study"
 PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24
@@ -40,7 +43,10 @@ def missing(study: Study, plan_id: str) -> str:
 
 
 def _label(study: Study, plan_id: str) -> str:
-    return axes_text(study, plan_id) or plan_id
+    """Return what tells a plan from the others; networks and granularities need no word before them."""
+    record = study.records[plan_id]
+    words = {axis: "" if axis in (NETWORK, GRANULARITY) else f"{axis_label(axis)} " for axis in study.axes}
+    return ", ".join(f"{word}{value_text(record[axis])}" for axis, word in words.items()) or plan_id
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
@@ -61,12 +67,14 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             if both:
                 own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
                 phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [_label(study, each) for each in plans]
+    labels = [_label(study, each) + UNUSABLE * (not is_usable(study, (each, "serial", 1))) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-    shares.set_yticks(range(len(plans)), labels)
+    if column == "single":
+        labels = ["\n".join(textwrap.wrap(label, 30)) for label in labels]
+    shares.set_yticks(range(len(plans)), labels, linespacing=0.9)
     phases.set_yticks(range(len(plans)), [""] * len(plans))
     phases.set_xlim(0, 1)
     phases.grid(axis="y")
@@ -79,6 +87,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles += [
         phases.plot([], [], "oD^"[offset], color="0.2", markersize=3.5, label=phase)[0]
         for offset, phase in enumerate(PHASES)
+        if any(phase in floors_by_phase(study, each, 1) for each in plans)
     ]
     add_legend(figure, column, handles)
     header(figure, study, [f"{len(plans)} plans, one thread"], column)

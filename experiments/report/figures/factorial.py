@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import BARRIERS, effect_table, factorial_table
+from ...analysis.speeds import row_is_usable
 from ...analysis.study import Study
 from ..words import blocks_text
-from .axes import equivalence_band, ratio_axis, series
+from .axes import band_handle, equivalence_band, ratio_axis, series
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
@@ -39,7 +39,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         own = cells[(cells["creation"] == creation) & (cells["placement"] == placement)]
         style = ModelStyle(COLORS[number], "os^"[number], LINES[number])
         x = np.arange(len(own)) + 0.08 * (number - 1)
-        series(times, x, own["median_s"] * 1e3, own["low_s"] * 1e3, own["high_s"] * 1e3, style, "", band=False)
+        columns = (1e3 * own[name] for name in ("median_s", "low_s", "high_s"))
+        usable = [row_is_usable(study, row) for row in own.to_dict("records")]
+        series(times, x, *columns, style, "", band=False, usable=usable)
         handles.append(
             Line2D(
                 [], [], color=style.color, marker=style.marker, linestyle=style.line, label=f"{creation}, {placement}"
@@ -62,7 +64,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ratio_axis(parts, effects[["ratio", "low", "high"]].to_numpy(dtype=float).ravel())
     parts.set_ylabel("time after / before")
     panel_title(parts, "attribution")
-    handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    handles.append(band_handle())
     add_legend(figure, column, handles)
     header(
         figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column

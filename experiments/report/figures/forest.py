@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 from matplotlib.figure import Figure
 
@@ -11,7 +10,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import is_again
 from ...analysis.study import Study
 from ..answers import answers
-from .axes import cross_out
+from .axes import cross_out, mark_ratio, rows_of_ratios
 from .style import COLUMN_WIDTH_IN, GREY, TALLEST_IN, model_styles
 
 RANK, ONE_FOR = -1, "study"
@@ -42,8 +41,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ends = [end for end in ends if 1 / WIDEST <= end <= WIDEST]
     near = 2 * EQUIVALENCE_BAND
     limits = min([1 - near, *ends]), max([1 + near, *ends])
-    axis.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
-    axis.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+    rows_of_ratios(axis, "time / better fork-join")
     names, place = [], 0
     for title, own in groups:
         if len(groups) > 1:
@@ -60,9 +58,6 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_ylim(height - 0.5, -0.5)
     pad = 0.03 * (limits[1] - limits[0])
     axis.set_xlim(limits[0] - pad, limits[1] + pad)
-    axis.tick_params(axis="y", length=0)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.set_xlabel("time / better fork-join")
     return figure
 
 
@@ -85,13 +80,7 @@ def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -
             color=color,
         )
         return
-    known = math.isfinite(low)
-    if known:
-        axis.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
-    look = {"color": color, "markerfacecolor": color if known else "white", "markersize": 3.5}
-    axis.plot([value], [place], style.marker, zorder=4, **look)
-    if not row["usable"]:
-        cross_out(axis, [value], [place])
+    mark_ratio(axis, place, (value, low, high), color, style.marker, row["usable"])
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

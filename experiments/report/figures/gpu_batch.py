@@ -9,6 +9,7 @@ from matplotlib.ticker import StrMethodFormatter
 
 from ...analysis.gpu import EPOCH_SAMPLES
 from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from ..words import samples_word
 from .axes import log2_axis, series
@@ -27,15 +28,17 @@ def missing(study: Study, plan_id: str) -> str:
     return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
 
 
-def _lines(study: Study, plan_id: str) -> dict[str, dict[int, tuple[float, float, float]]]:
-    """Return seconds of an epoch with their interval by model and batch, on the number of threads that is fastest."""
-    lines: dict[str, dict[int, tuple[float, float, float]]] = {}
+def _lines(study: Study, plan_id: str) -> dict[str, dict[int, tuple[float, float, float, bool]]]:
+    """Return seconds of an epoch with their interval, and whether they are usable, by model and batch, on the number of
+    threads that is fastest."""
+    lines: dict[str, dict[int, tuple[float, float, float, bool]]] = {}
     for plan in study.siblings(plan_id, "batch"):
         batch = study.plans[plan].batch
         for model, threads in study.points_of(plan):
             typical, line = study.typical_time((plan, model, threads)), lines.setdefault(model, {})
             if typical.value < line.get(batch, (math.inf,))[0] * batch / EPOCH_SAMPLES:
-                line[batch] = tuple(s * EPOCH_SAMPLES / batch for s in (typical.value, typical.low, typical.high))
+                seconds = [s * EPOCH_SAMPLES / batch for s in (typical.value, typical.low, typical.high)]
+                line[batch] = (*seconds, is_usable(study, (plan, model, threads)))
     return lines
 
 
@@ -47,8 +50,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     asked = sorted({study.plans[plan].batch for plan in study.siblings(plan_id, "batch", asked=True)})
     figure, (axis,) = new_figure(column, 1, 2.6)
     for model in models:
-        columns = zip(*(lines[model].get(batch, (math.nan,) * 3) for batch in asked), strict=True)
-        series(axis, asked, *map(list, columns), styles[model], model_label(model))
+        found = [lines[model].get(batch, (math.nan, math.nan, math.nan, True)) for batch in asked]
+        *columns, usable = zip(*found, strict=True)
+        series(axis, asked, *columns, styles[model], model_label(model), usable=usable)
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     log2_axis(axis, "x", batches, batches[0] / 1.2, batches[-1] * 1.2)

@@ -29,7 +29,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         "tasks per step",
         lambda p, t: t * 1e3,
         "time per step (ms)",
-        ("time over granularity", "below 1: faster"),
+        "time over granularity",
         [study.problem_name(plan_id), "the same granularity on both sides"],
     )
 

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from ...analysis.interference import interference_table, label_with_preemption
 from ...analysis.names import INTERFERENCE
+from ...analysis.speeds import row_is_usable
 from ...analysis.study import Study
 from ..words import blocks_text
 from .axes import nested_size, series, with_gaps
@@ -29,33 +30,16 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
     table = table[table["threads"] == threads]
+    table = table.assign(usable=[row_is_usable(study, row) for row in table.to_dict("records")])
     models = list(dict.fromkeys(table["model"]))
     styles = model_styles(models)
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
         own = with_gaps(table[table["model"] == model], "hogs", study.config.get(INTERFERENCE, ()))
-        series(
-            times,
-            own["hogs"],
-            own["slowdown"],
-            own["slowdown_low"],
-            own["slowdown_high"],
-            styles[model],
-            "",
-            band=False,
-            size=nested_size(number, len(models)),
-        )
-        series(
-            losses,
-            own["hogs"],
-            100 * own["loss"],
-            100 * own["loss_low"],
-            100 * own["loss_high"],
-            styles[model],
-            "",
-            band=False,
-            size=nested_size(number, len(models)),
-        )
+        look = {"band": False, "size": nested_size(number, len(models)), "usable": own["usable"]}
+        for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
+            columns = (scale * own[f"{name}{end}"] for end in ("", "_low", "_high"))
+            series(axis, own["hogs"], *columns, styles[model], "", **look)
     left = table.groupby("hogs")["capacity"].first()
     times.plot(left.index, 1 / left, color=GREY, linewidth=0.9, linestyle=":", zorder=3)
     times.set_ylabel("step time / without hogs")

@@ -17,7 +17,7 @@ from ...analysis.study import Study
 from ...simulate.predict import error_text, prediction_table
 from ...tables.numbers import time
 from . import simulated
-from .axes import cross_out
+from .axes import mark_ratio, rows_of_ratios
 from .heading import header
 from .style import COLUMN_WIDTH_IN, GREY, add_legend, model_styles
 
@@ -61,9 +61,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     for place, row in enumerate(rows):
         color = styles[row["model"]].color
         for panel, name in zip(panels, ("ratio", "above"), strict=False):
-            _mark(panel, place, *(row[f"{name}{end}"] for end in ("", "_low", "_high")), color)
-            if not row["usable"]:
-                cross_out(panel, [row[name]], [place])
+            ratio = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+            mark_ratio(panel, place, ratio, color, usable=row["usable"])
         if math.isnan(row["ratio"]):
             panels[0].plot(1, place, "|", color=color, markersize=9)
         if wide:
@@ -81,11 +80,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     for panel, label in zip(
         panels, ("time /\nfork-join", "time /\nrung above", "simulated /\nfork-join"), strict=False
     ):
-        panel.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
-        panel.axvline(1, color=GREY, linewidth=0.7, zorder=1)
-        panel.tick_params(axis="y", length=0)
-        panel.spines[["top", "right", "left"]].set_visible(False)
-        panel.set_xlabel(label, fontsize=7)
+        rows_of_ratios(panel, label, fontsize=7)
         panel.xaxis.set_major_locator(MaxNLocator(4 if wide else 2, steps=[1, 2, 5, 10]))
         panel.margins(x=0.08)
         panel.tick_params(axis="x", labelsize=7 if wide else 6)
@@ -98,14 +93,6 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         add_legend(figure, "double", handles, None if wide else 2)
     header(figure, study, [study.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
     return figure
-
-
-def _mark(panel, place: int, value: float, low: float, high: float, color) -> None:
-    """Draw a ratio with its interval; hollow without one."""
-    known = math.isfinite(low)
-    if known:
-        panel.plot([low, high], [place, place], color=color, linewidth=1.4, solid_capstyle="butt", zorder=3)
-    panel.plot(value, place, "o", color=color, markerfacecolor=color if known else "white", markersize=3.5, zorder=4)
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

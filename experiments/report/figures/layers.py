@@ -86,7 +86,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                     f"{width / total:.0%}",
                     ha="center",
                     va="center",
-                    fontsize=6.5,
+                    fontsize=6.5 if len(points) < 9 or column == "double" else 5,
                     color="white" if dark else "black",
                 )
             left += width

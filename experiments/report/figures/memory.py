@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...analysis.speeds import on_most_threads
 from ...analysis.study import Study
 from ...subjects.memory import parse_bytes
 from .axes import log2_axis, power_ticks, series, x_axis
+from .heading import write_lines
 from .style import GREY, add_legend, model_handles, model_styles, new_figure
 
 RANK, ONE_FOR = 3.1, "network"
@@ -55,23 +55,18 @@ def data(study: Study, plan_id: str) -> dict[str, Any]:
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw the planned line, a marker for each model's peak, and the limits."""
-    return draw_data(data(study, plan_id), column)
-
-
-def draw_data(found: Mapping[str, Any], column: str) -> Figure:
-    """Draw what `data` returns."""
-    peaks, planned = found["peaks"], {int(batch): size for batch, size in found["planned"].items()}
+    found = data(study, plan_id)
+    peaks, planned = found["peaks"], found["planned"]
     styles = model_styles(list(peaks))
     figure, (axis,) = new_figure(column, 1, 2.2)
     axis.set_title("")  # a single panel needs no letter
     axis.plot(list(planned), [size / 2**20 for size in planned.values()], **PLANNED)
     for number, (model, of_model) in enumerate(peaks.items()):
-        sizes = {int(batch): size / 2**20 for batch, size in of_model.items()}
-        values = np.array([sizes.get(batch, np.nan) for batch in planned])
+        values = np.array([of_model.get(batch, np.nan) for batch in planned]) / 2**20
         nothing = np.full(len(values), np.nan)
         look = {"size": 6.5 - 1.5 * number}
         series(axis, list(planned), values, nothing, nothing, styles[model], model_label(model), **look)
-    ran = {int(batch) for of_model in peaks.values() for batch in of_model}
+    ran = {batch for of_model in peaks.values() for batch in of_model}
     unfit = [batch for batch in planned if batch not in ran]
     axis.plot(unfit, [planned[batch] / 2**20 for batch in unfit], **UNFIT)
     for name, size in found["limits"].items():
@@ -88,7 +83,7 @@ def draw_data(found: Mapping[str, Any], column: str) -> Figure:
     ]
     handles += [Line2D([], [], label="not run", **UNFIT)] if unfit else []
     add_legend(figure, column, handles)
-    figure.suptitle(f"{found['title']}; peak resident memory of a process", x=0.008, ha="left")
+    write_lines(figure, [f"{found['title']}; peak resident memory of a process"], column)
     return figure
 
 

@@ -13,7 +13,8 @@ from ...analysis.nodes import times_on
 from ...analysis.speeds import interval_columns
 from ...analysis.study import Study
 from ..answers import answers
-from .style import COLUMN_WIDTH_IN, GREY, model_styles
+from .axes import mark_ratio, rows_of_ratios
+from .style import COLUMN_WIDTH_IN, model_styles
 
 RANK, ONE_FOR = 6, "plan"
 MOST_PANELS = {"double": 4, "single": 2}
@@ -53,22 +54,13 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     panels = figure.subplots(1, len(together), sharey=True, squeeze=False)[0]
     for panel, whole in zip(panels, together, strict=True):
         style = styles[whole["model"]]
-        panel.axvspan(1 / (1 + EQUIVALENCE_BAND), 1 + EQUIVALENCE_BAND, color="0.88", linewidth=0, zorder=0)
-        panel.axvline(1, color=GREY, linewidth=0.7, zorder=1)
+        rows_of_ratios(panel, "time / fork-join")
         if math.isfinite(whole["ratio_low"]):
             panel.axvspan(whole["ratio_low"], whole["ratio_high"], color=style.color, alpha=0.25, linewidth=0, zorder=1)
         for row in (row for row in rows if row["node"] and row["model"] == whole["model"]):
-            place, known = nodes.index(row["node"]), math.isfinite(row["ratio_low"])
-            if known:
-                panel.plot(
-                    [row["ratio_low"], row["ratio_high"]], [place] * 2, color=style.color, linewidth=1.2, zorder=3
-                )
-            look = {"color": style.color, "markerfacecolor": style.color if known else "white", "markersize": 3.2}
-            panel.plot([row["ratio"]], [place], style.marker, zorder=4, **look)
+            ratio = [row[f"ratio{end}"] for end in ("", "_low", "_high")]
+            mark_ratio(panel, nodes.index(row["node"]), ratio, style.color, style.marker)
         panel.set_title(whole["label"])
-        panel.set_xlabel("time / fork-join")
-        panel.spines[["top", "right", "left"]].set_visible(False)
-        panel.tick_params(axis="y", length=0)
     panels[0].set_ylim(len(nodes) - 0.5, -0.5)
     panels[0].set_yticks(range(len(nodes)), nodes if row_in >= NAMED_IN else [""] * len(nodes))
     return figure

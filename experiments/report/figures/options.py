@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import GRANULARITY, axis_label, model_rank
-from ...analysis.speeds import PER, axis_table
+from ...analysis.speeds import PER, axis_table, row_is_usable
 from ...analysis.study import Study
 from ...tables.numbers import plural
 from ..words import blocks_text
-from .axes import equivalence_band, ratio_axis, series
-from .heading import header
+from .axes import band_handle, equivalence_band, ratio_axis, series
+from .heading import LINE, header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 5, "network"
@@ -38,17 +39,29 @@ def missing(study: Study, plan_id: str) -> str:
     return "a figure over options needs at least two values of one, got one; run a sweep such as checkerboard"
 
 
+def _groups(rows: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return the values of an option with their numbers of threads, in the sweep's order."""
+    values = list(dict.fromkeys(rows["value"]))
+    return [(v, t) for v in values for t in sorted(set(rows.loc[rows["value"] == v, "threads"]))]
+
+
+def _is_upright(groups: Sequence[tuple[str, int]], panels: int, column: str) -> bool:
+    """Return whether the names of groups need more room than a line has."""
+    across = panels if column == "double" else 1 + (panels > 2)
+    return across * len(groups) * max(len(value) + 1 for value, _ in groups) > LINE[column]
+
+
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw a panel for each swept option: ratios of times to its first value, by value and number of threads."""
     table = _ratios(study, plan_id)
     axes = list(dict.fromkeys(table["axis"]))[:MAX_PANELS]
     models = sorted(set(table["model"]), key=model_rank)
     styles = model_styles(study.samples["model"])
-    figure, panels = new_figure(column, len(axes), 2.1)
-    for panel, axis in zip(panels, axes, strict=True):
+    groups_of = {axis: _groups(table[table["axis"] == axis]) for axis in axes}
+    upright = any(_is_upright(groups, len(axes), column) for groups in groups_of.values())
+    figure, panels = new_figure(column, len(axes), 3.0 if upright else 2.1)
+    for panel, (axis, groups) in zip(panels, groups_of.items(), strict=True):
         rows = table[table["axis"] == axis]
-        values = list(dict.fromkeys(rows["value"]))
-        groups = [(v, t) for v in values for t in sorted(set(rows.loc[rows["value"] == v, "threads"]))]
         equivalence_band(panel)
         for number, model in enumerate(models):
             points = {(r["value"], r["threads"]): r for r in rows[rows["model"] == model].to_dict("records")}
@@ -56,15 +69,19 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             for x, group in enumerate(groups):
                 if group in points:
                     columns = [[points[group][f"ratio{end}"]] for end in ("", "_low", "_high")]
-                    series(panel, [x + aside], *columns, styles[model], "", band=False)
+                    look = {"band": False, "usable": [row_is_usable(study, points[group])]}
+                    series(panel, [x + aside], *columns, styles[model], "", **look)
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
         ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())
-        panel.set_xticks(range(len(groups)), [f"{v}\n{plural(t, 'thread')}" for v, t in groups])
+        if _is_upright(groups, len(axes), column):
+            panel.set_xticks(range(len(groups)), [f"{v}, {t} thr." for v, t in groups], rotation=90, fontsize=6)
+        else:
+            panel.set_xticks(range(len(groups)), [f"{v}\n{plural(t, 'thread')}" for v, t in groups])
         panel.set_xlim(-0.5, len(groups) - 0.5)
         panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))
-    handles = [*model_handles(styles, models, line=False), Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}")]
+    handles = [*model_handles(styles, models, line=False), band_handle()]
     add_legend(figure, column, handles)
     swept = f"along {' and '.join(map(axis_label, axes))}"
     header(figure, study, [study.problem_name(plan_id), swept, blocks_text(study.plans[plan_id])], column)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
@@ -15,7 +14,7 @@ from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.study import Study
 from ...tables.numbers import plural
-from .axes import log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
+from .axes import band_handle, log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -39,7 +38,7 @@ def draw_over_plans(
     x_label: str,
     value_of: Callable,
     value_label: str,
-    titles: tuple[str, str],
+    title: str,
     facts: Sequence[str],
 ) -> Figure:
     """Draw a value and the ratio to fork-join over a property of plans that differ in `axis`, on the most threads."""
@@ -72,16 +71,11 @@ def draw_over_plans(
     log2_axis(values, "y", power_ticks(low, high), low, high)
     x_axis(values, positions, x_label)
     values.set_ylabel(value_label)
-    panel_title(values, titles[0])
+    panel_title(values, title)
 
     has_ratios = ratio_panel(ratio, table, models, styles, "x", asked)
     x_axis(ratio, positions, x_label)
-    ratio.set_ylabel("time / better fork-join")
-    panel_title(ratio, titles[1])
-    handles = model_handles(styles, models)
-    handles += bound_handles(lines)
-    if has_ratios:
-        handles.append(Patch(color="0.88", label=f"± {EQUIVALENCE_BAND:.0%}"))
+    handles = [*model_handles(styles, models), *bound_handles(lines), *([band_handle()] if has_ratios else [])]
     add_legend(figure, column, handles)
     header(figure, study, [*facts, _where(models, widest)], column)
     return figure

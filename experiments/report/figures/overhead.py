@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
@@ -14,9 +15,15 @@ from ...analysis.study import Study
 from ...tables.numbers import format_time, plural
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
-from .style import COLORS, GREY, UNUSABLE, add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import COLORS, GREY, UNUSABLE, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 2, "plan"
+PARTS = {
+    "record": COLORS[1],
+    "close": COLORS[3],
+    "other preparation": "0.75",
+    "first iteration beyond a steady one": COLORS[9],
+}
 
 
 def missing(study: Study, plan_id: str) -> str:
@@ -30,43 +37,53 @@ def missing(study: Study, plan_id: str) -> str:
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw one-time costs of each model, and the mean time per iteration with them spread over n iterations."""
     costs = cost_table(study)
-    costs = costs[costs["plan_id"] == plan_id]
-    costs, widest = on_most_threads(costs)
+    costs, widest = on_most_threads(costs[costs["plan_id"] == plan_id])
     costs = costs[costs["prepare_s"].notna()]
     styles = model_styles(study.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
-    parts = (
-        ("record", COLORS[1]),
-        ("close", COLORS[3]),
-        ("other preparation", "0.75"),
-        ("first iteration beyond a steady one", COLORS[9]),
-    )
-    labels, seen = [], set()  # parts that some model has
-    for row, (_, cost) in enumerate(costs.iterrows()):
-        record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
-        rest = max(0.0, cost["prepare_s"] - record - close)
-        left = 0.0
-        for (name, color), width in zip(parts, (record, close, rest, cost["once_s"] - cost["prepare_s"]), strict=True):
-            if width:
-                seen.add(name)
-            bars.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
-            left += width
-        usable = is_usable(study, (plan_id, cost["model"], int(cost["threads"])))
-        labels.append(model_label(cost["model"]) + UNUSABLE * (not usable))
-        bars.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
-    bars.set_yticks(range(len(labels)), labels)
-    bars.invert_yaxis()
-    bars.margins(x=0.2)
-    bars.tick_params(axis="y", length=0)
-    bars.set_xlabel("one-time cost (ms)")
-    bars.xaxis.set_major_locator(MaxNLocator(5))
+    seen = _draw_costs(bars, study, plan_id, costs)
     gpu = costs["model"].map(is_gpu)
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
     panel_title(bars, f"before the steady state, {' and '.join(places)}")
-
     steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
-    # The two devices are not compared: one is often many times as fast as the other.
+    _draw_runs(curves, study, plan_id, steady, widest, styles)
+    panel_title(curves, "one-time cost spread over the run")
+    handles = [Patch(color=color, label=name) for name, color in PARTS.items() if name in seen]
+    handles += model_handles(styles, steady["model"])
+    add_legend(figure, column, handles, columns=4 if column == "double" else 2)
+    plan_header(figure, study, plan_id, column)
+    return figure
+
+
+def _draw_costs(axis, study: Study, plan_id: str, costs: pd.DataFrame) -> set[str]:
+    """Draw a bar of the one-time costs of each model, and return the parts that some model has."""
+    labels, seen = [], set()
+    for row, cost in enumerate(costs.to_dict("records")):
+        record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
+        rest = max(0.0, cost["prepare_s"] - record - close)
+        left = 0.0
+        widths = record, close, rest, cost["once_s"] - cost["prepare_s"]
+        for (name, color), width in zip(PARTS.items(), widths, strict=True):
+            if width:
+                seen.add(name)
+            axis.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
+            left += width
+        usable = is_usable(study, (plan_id, cost["model"], int(cost["threads"])))
+        labels.append(model_label(cost["model"]) + UNUSABLE * (not usable))
+        axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
+    axis.set_yticks(range(len(labels)), labels)
+    axis.invert_yaxis()
+    axis.margins(x=0.2)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel("one-time cost (ms)")
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    return seen
+
+
+def _draw_runs(axis, study: Study, plan_id: str, steady: pd.DataFrame, widest: int, styles) -> None:
+    """Draw the time per iteration of runs of n iterations over that of the better fork-join form of its device: the two
+    are not compared, one is often many times as fast as the other."""
     scales, references = {}, []
     for on_gpu, own in steady.groupby(steady["model"].map(is_gpu)):
         reference = better_forkjoin(study, plan_id, 1 if on_gpu else widest, on_gpu)
@@ -74,41 +91,24 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         references.append(reference)
     scale = np.array([scales[is_gpu(model)] for model in steady["model"]], dtype=float)
     n = np.logspace(0, 4, 200)
-    for (_, cost), own_scale in zip(steady.iterrows(), scale, strict=True):
+    for cost, own_scale in zip(steady.to_dict("records"), scale, strict=True):
         style = styles[cost["model"]]
-        y = (cost["once_s"] / n + cost["step_s"]) / own_scale
-        curves.plot(
-            n,
-            y,
-            style.line,
-            color=style.color,
-            linewidth=1.1,
-            marker=style.marker,
-            markevery=(25, 50),
-            markeredgecolor="white",
-            markeredgewidth=0.4,
-            label=model_label(cost["model"]),
-        )
+        look = {"color": style.color, "linewidth": 1.1, "markevery": (25, 50), **marker_look(style)}
+        axis.plot(n, (cost["once_s"] / n + cost["step_s"]) / own_scale, style.line, **look)
     ends = (steady["once_s"] / 3 + steady["step_s"]) / scale
-    curves.set_xscale("log")
+    axis.set_xscale("log")
     low, high = (float(end) for end in (steady["step_s"] / scale).agg(["min", "max"]))
     low, high = min(0.9, 0.97 * low), max(min(4.0, max(1.3, float(ends.max()))), 1.1 * high)
     if high > 8 * low:
-        log2_axis(curves, "y", power_ticks(low, high), low, high)
+        log2_axis(axis, "y", power_ticks(low, high), low, high)
     else:
-        curves.set_ylim(low, high)
-    curves.axhline(1, color=GREY, linewidth=0.7, zorder=0)
-    curves.set_xlabel("iterations run")
-    curves.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))
-    curves.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-    curves.xaxis.set_minor_locator(NullLocator())
-    curves.set_ylabel(f"time per iteration /\n{'steady fork-join' if all(references) else 'best steady'}")
-    panel_title(curves, "one-time cost spread over the run")
-    handles = [Patch(color=color, label=name) for name, color in parts if name in seen]
-    handles += model_handles(styles, steady["model"])
-    add_legend(figure, column, handles, columns=4 if column == "double" else 2)
-    plan_header(figure, study, plan_id, column)
-    return figure
+        axis.set_ylim(low, high)
+    axis.axhline(1, color=GREY, linewidth=0.7, zorder=0)
+    axis.set_xlabel("iterations run")
+    axis.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_ylabel(f"time per iteration /\n{'steady fork-join' if all(references) else 'best steady'}")
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from ...analysis.estimates import NOTHING, Estimate
+from ...analysis.estimates import NOTHING
 from ...analysis.limits import bound_of, bound_table, speedup_bound
 from ...analysis.names import (
     GRANULARITY,
@@ -16,6 +14,7 @@ from ...analysis.names import (
     NETWORK,
     axis_label,
     base_model,
+    is_again,
     is_gpu,
     model_label,
     model_rank,
@@ -24,10 +23,10 @@ from ...analysis.names import (
 from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns, is_usable
 from ...analysis.study import Point, Study
 from ...tables.numbers import format_time
-from .axes import dodged, log2_axis, power_ticks, series, x_axis
-from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
+from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import header
-from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
+from .over_threads import draw_pair, ideal_handle, limit_pairs
+from .style import COLORS, LINES, ModelStyle, add_legend, model_handles, new_figure, panel_title
 
 RANK, ONE_FOR = 4.5, "network"
 MAX_MODELS = 3
@@ -59,13 +58,17 @@ def _baselines(study: Study, plans: dict[str, str], axis: str) -> dict[str, Poin
     return dict.fromkeys(own, fastest)
 
 
+def _is_shown(model: str) -> bool:
+    return model != "serial" and not is_gpu(model) and not is_again(model)
+
+
 def _models(study: Study, plans: dict[str, str]) -> list[str]:
     """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
 
     Threads of the host say little of models of a GPU, which are left out.
     """
     times: dict[str, float] = {}
-    points = [(p, m, t) for p in plans.values() for m, t in study.points_of(p) if m != "serial" and not is_gpu(m)]
+    points = [(p, m, t) for p in plans.values() for m, t in study.points_of(p) if _is_shown(m)]
     widest = max((threads for _, _, threads in points), default=1)
     for plan, model, threads in points:
         if threads == widest:
@@ -92,97 +95,57 @@ def missing(study: Study, plan_id: str) -> str:
     )
 
 
-def curves(study: Study, plan_id: str) -> dict[tuple[str, str], dict[int, Estimate]]:
-    """Return the speedups that the figure shows: by (model, value of the option), and threads."""
-    axis = _axis(study, plan_id)
-    plans = _plans(study, plan_id, axis)
-    bases = _baselines(study, plans, axis)
-    return {
-        (model, value): {
-            threads: study.ratio(bases[plan], (plan, model, threads))
-            for other, threads in study.points_of(plan)
-            if other == model
-        }
-        for model in _models(study, plans)
-        for value, plan in plans.items()
-    }
+def _points(study: Study, plan: str, model: str, base: Point) -> pd.DataFrame:
+    """Return the points of a curve: speedups over a serial run, on each number of threads that was asked for."""
+    rows = []
+    for threads in study.asked_threads(plan):
+        point = (plan, model, threads)
+        known = point in study.turns
+        ratio = interval_columns("speedup", study.ratio(base, point) if known else NOTHING)
+        shares = {name.replace("speedup", "efficiency"): value / threads for name, value in ratio.items()}
+        rows.append({"threads": threads, "usable": not known or is_usable(study, point), **ratio, **shares})
+    return pd.DataFrame(rows)
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw speedup, and below it efficiency, over threads: a panel for each model, a curve for each value."""
     axis = _axis(study, plan_id)
     plans = _plans(study, plan_id, axis)
-    found = curves(study, plan_id)
-    models = list(dict.fromkeys(model for model, _ in found))
+    models, bases = _models(study, plans), _baselines(study, plans, axis)
     styles = {
         value: ModelStyle(COLORS[i % len(COLORS)], _MARKERS[i % len(_MARKERS)], LINES[i % len(LINES)])
         for i, value in enumerate(plans)
     }
-    counts = sorted({1, *(t for points in found.values() for t in points)})
-    beside = dodged([t for points in found.values() for t in points], list(plans))
-    figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
+    found = {
+        model: {value: _points(study, plan, model, bases[plan]) for value, plan in plans.items()} for model in models
+    }
+    every = pd.concat([points for curves in found.values() for points in curves.values()])
+    counts = sorted({1, *every.loc[every["speedup"].notna(), "threads"]})
     # Over another serial run than in the tables, it goes by another name.
-    bases = _baselines(study, plans, axis)
     common = "" if all(bases[plan] == best_serial(study, plan) for plan in bases) else ", common $T_1$"
-    everything = [s for points in found.values() for s in points.values()]
-    known = [e for s in everything for e in (s.value, s.low, s.high) if np.isfinite(e)]
-    low, high = min([1.0, *known]), max([max(counts), *known])
-    room = 1.1 * (high / low) ** 0.03  # for the outermost markers
-    low, high = low / room, high * room
-    top = max(
-        [1.0, *(e / t for points in found.values() for t, s in points.items() for e in (s.value, s.high) if e > 0)]
-    )
+    figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
+    pairs = list(zip(panels[: len(models)], panels[len(models) :], strict=True))
+    limit_pairs(pairs, every, counts, slowest=0.0)
     lines: dict[str, BoundLine] = {}
-    for number, model in enumerate(models):
-        speedup, efficiency = panels[number], panels[len(models) + number]
-        speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
-        efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
-        for value in plans:
-            points = found[model, value]
-            asked = [t for t in study.asked_threads(plans[value]) if t in counts]
-            threads = np.array(asked, dtype=float)
-            columns = np.array(
-                [(e.value, e.low, e.high) for e in (points.get(t, NOTHING) for t in asked)], dtype=float
-            ).reshape(-1, 3)
-            known = [(plans[value], model, t) for t in asked]
-            usable = [point not in study.turns or is_usable(study, point) for point in known]
-            series(speedup, threads, *columns.T, styles[value], value, usable=usable)
-            shares = (columns / threads[:, None]).T
-            series(efficiency, threads * beside[value], *shares, styles[value], value, usable=usable)
-            for line in _bounds(study, plans[value], bases[plans[value]], model):
-                draw_bound(speedup, line, color=styles[value].color)
-                draw_bound(efficiency, line, line.x, beside, styles[value].color)
-                lines[line.label] = line
-        log2_axis(speedup, "y", power_ticks(low, high), low, high)
-        efficiency.set_ylim(0, top * 1.06)
-        efficiency.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        for panel, label in ((speedup, "speedup"), (efficiency, "efficiency")):
-            x_axis(panel, counts, "threads")
-            panel.set_ylabel(label + common)
-            panel_title(panel, model_label(model))
+    for (speedup, efficiency), (model, curves) in zip(pairs, found.items(), strict=True):
+        bounds = [
+            (line, styles[value].color)
+            for value, plan in plans.items()
+            for line in _bounds(study, plan, bases[plan], model)
+        ]
+        draw_pair((speedup, efficiency), curves, styles, counts, bounds, band=True)
+        lines |= {line.label: line for line, _ in bounds}
+        speedup.set_ylabel(f"speedup{common}")
+        efficiency.set_ylabel(f"efficiency{common}")
+        panel_title(speedup, model_label(model))
+        if column == "double":  # in a single one it stands beside
+            panel_title(efficiency, model_label(model))
     tasks = {value: study.plans[plan].num_tasks for value, plan in plans.items()}
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=style.color,
-            linestyle=style.line,
-            marker=style.marker,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
-            label=f"{value} ({tasks[value]} tasks)",
-        )
-        for value, style in styles.items()
-    ]
-    handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="ideal"))
-    handles += bound_handles(list(lines.values()))
+    handles = model_handles(styles, list(styles), lambda value: f"{value} ({tasks[value]} tasks)")
+    handles += [ideal_handle(), *bound_handles(list(lines.values()))]
     add_legend(figure, column, handles, 3 if column == "double" else 1)
-    header(
-        figure,
-        study,
-        [_problem_text(study, plan_id, axis), f"along {axis_label(axis)}", _serial_text(study, plans, axis)],
-        column,
-    )
+    serial = _serial_text(study, plans, axis)
+    header(figure, study, [_problem_text(study, plan_id, axis), f"along {axis_label(axis)}", serial], column)
     return figure
 
 

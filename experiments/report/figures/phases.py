@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from ...analysis.names import model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_bound_table, phase_table, phases_of
 from ...analysis.speeds import is_usable
 from ...analysis.study import Study
-from .axes import (
-    dodged,
-    log2_axis,
-    mark_physical_cores,
-    name_those_below,
-    nested_size,
-    power_ticks,
-    series,
-    speedup_limits,
-    with_gaps,
-    x_axis,
-)
-from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
+from .axes import mark_physical_cores, name_those_below, with_gaps
+from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import plan_header
-from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+from .over_threads import COLUMNS, draw_pair, ideal_handle, limit_pairs
+from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 0.5, "plan"
 # Phases below this part of the serial step are left out: their blocks take hardly longer than the log's entries.
@@ -78,70 +65,39 @@ def _one_kind(study: Study, plan_id: str) -> pd.DataFrame:
 
 def _points(rows: pd.DataFrame, phase: str) -> pd.DataFrame:
     """Return the rows with a phase's columns under the names that a step has in `speed_table`."""
-    columns = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
-    points = rows[["model", "threads", "usable", *(f"{phase}_{column}" for column in columns)]]
-    return points.set_axis(["model", "threads", "usable", *columns], axis=1).sort_values("threads")
+    points = rows[["model", "threads", "usable", *(f"{phase}_{column}" for column in COLUMNS)]]
+    return points.set_axis(["model", "threads", "usable", *COLUMNS], axis=1).sort_values("threads")
 
 
 def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw speedup, and below it efficiency, over threads: a panel for each phase, a curve for each model."""
-    rows = _one_kind(study, plan_id)
-    phases, _ = shown_phases(study, plan_id)
+    rows, (phases, _) = _one_kind(study, plan_id), shown_phases(study, plan_id)
     styles = model_styles(study.samples["model"])
     models = sorted(rows["model"].unique(), key=model_rank)
     hollow = set(rows.loc[rows["timed"] == BUSY, "model"])
-    counts = sorted({1, *rows["threads"]})
-    beside = dodged(rows["threads"].tolist(), models)
+    counts, asked = sorted({1, *rows["threads"]}), study.asked_threads(plan_id)
     figure, panels = new_figure(column, 2 * len(phases), 1.8, rows=2)
     every = {phase: _points(rows, phase) for phase in phases}
-    low, high = np.transpose([speedup_limits(points, max(counts)) for points in every.values()])
-    low, high = min(low), max(high)
-    top = max(min(2 * value.max(), upper.max()) for value, upper in _tops(every.values()))
+    pairs = list(zip(panels[: len(phases)], panels[len(phases) :], strict=True))
     lines: dict[str, BoundLine] = {}
-    for number, (phase, table) in enumerate(every.items()):
-        speedup, efficiency = panels[number], panels[len(phases) + number]
-        speedup.plot(counts, counts, color="0.2", linewidth=0.8, zorder=1)
-        efficiency.axhline(1, color="0.2", linewidth=0.8, zorder=1)
-        for line in _bounds(study, plan_id, models, phase):
-            draw_bound(speedup, line)
-            draw_bound(efficiency, line, line.x, beside)
-            lines[line.label] = line
-        for order, model in enumerate(models):
-            points = with_gaps(table[table["model"] == model], "threads", study.asked_threads(plan_id))
-            for panel, name, aside, size in (
-                (speedup, "speedup", 1.0, nested_size(order, len(models))),
-                (efficiency, "efficiency", beside[model], 4.0),
-            ):
-                values = (points[f"{name}{end}"] for end in ("", "_low", "_high"))
-                label = model_label(model)
-                x = points["threads"] * aside
-                look = {"band": False, "size": size, "hollow": model in hollow, "usable": points["usable"]}
-                series(panel, x, *values, styles[model], label, **look)
-        log2_axis(speedup, "y", power_ticks(low, high), low, high)
-        name_those_below(speedup, table, low, styles)
-        efficiency.set_ylim(0, max(1.0, top) * 1.06)
-        efficiency.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        for panel, label in ((speedup, "speedup"), (efficiency, "efficiency")):
-            x_axis(panel, counts, "threads")
-            panel.set_ylabel(label)
+    low = limit_pairs(pairs, pd.concat(every.values()), counts)
+    for pair, (phase, table) in zip(pairs, every.items(), strict=True):
+        curves = {model: with_gaps(table[table["model"] == model], "threads", asked) for model in models}
+        bounds = _bounds(study, plan_id, models, phase)
+        draw_pair(pair, curves, styles, counts, [(line, GREY) for line in bounds], hollow)
+        lines |= {line.label: line for line in bounds}
+        name_those_below(pair[0], table, low, styles)
+        for panel in pair:
             panel_title(panel, phase)
     mark_physical_cores(study, panels, counts)
 
     def label_with_time(model: str) -> str:
         return model_label(model) + (" (busy time)" if model in hollow else "")
 
-    handles = [
-        *model_handles(styles, models, label_with_time, hollow=hollow),
-        Line2D([], [], color="0.2", linewidth=0.8, label="ideal"),
-        *bound_handles(list(lines.values())),
-    ]
-    add_legend(figure, column, handles, 4 if column == "double" else 1)
+    handles = [*model_handles(styles, models, label_with_time, hollow=hollow), ideal_handle()]
+    add_legend(figure, column, [*handles, *bound_handles(list(lines.values()))], 4 if column == "double" else 1)
     plan_header(figure, study, plan_id, column)
     return figure
-
-
-def _tops(tables) -> list[tuple[pd.Series, pd.Series]]:
-    return [(t["efficiency"], t[["efficiency", "efficiency_high"]].max(axis=1)) for t in tables]
 
 
 def caption(study: Study, plan_id: str) -> list[str]:

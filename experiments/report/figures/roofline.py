@@ -13,9 +13,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ...analysis.roofline import MEMORY, measured_step, roofline_table
+from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .heading import plan_header
-from .style import COLORS, GREY, add_legend, new_figure, panel_title
+from .style import COLORS, GREY, UNUSABLE, add_legend, new_figure, panel_title
 
 RANK, ONE_FOR = 1.5, "plan"
 MOST_KERNELS = 10  # that have a bar of their own
@@ -42,7 +43,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     widths = (1, 1.1) if arithmetic else None
     figure, (*roofs, bars) = new_figure(column, 1 + arithmetic, max(2.0, 0.16 * len(shown) + 0.5), widths=widths)
     for roof in roofs:
-        _roofs(roof, study, rows)
+        _roofs(roof, study, rows, 4 if column == "double" else 2)
         panel_title(roof, "arithmetic under the roofs, by model")
         if counted := measured_step(study, plan_id):
             roof.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
@@ -61,7 +62,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.margins(x=0.14)
     bars.set_xlabel("time in the serial step (ms)")
-    panel_title(bars, "time; dark: its floor")
+    panel_title(bars, "time; dark: its floor" + UNUSABLE * (not is_usable(study, (plan_id, "serial", 1))))
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
@@ -77,8 +78,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
-    """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time."""
+def _roofs(axis, study: Study, rows: list[Mapping[str, Any]], decades: float) -> None:
+    """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time; an
+    axis of more decades than `decades` has a tick for each of them alone."""
     flops_per_s, bytes_per_s = study.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
@@ -102,8 +104,9 @@ def _roofs(axis, study: Study, rows: list[Mapping[str, Any]]) -> None:
         )
     axis.set_xlim(low, high)
     axis.set_ylim(min(*reached, low * bytes_per_s) / 1.5e9, max(*reached, flops_per_s) * 1.6e-9)
-    for side in (axis.xaxis, axis.yaxis):
-        side.set_major_locator(LogLocator(subs=(1, 3), numticks=7))
+    for side, (least, most) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+        subs = (1, 3) if math.log10(most / least) < decades else (1,)
+        side.set_major_locator(LogLocator(subs=subs, numticks=7))
         side.set_minor_locator(NullLocator())
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_xlabel("operations a byte")

@@ -54,8 +54,8 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     models = sorted({model for _, rows in panels for model in rows["model"]}, key=model_rank)
     counts = study.asked_threads(plan_id)
     num_busy = sum(title.endswith(", busy") for title, _ in panels)
-    across = len(panels) - num_busy if column == "double" else 2
     first = len(panels) - num_busy
+    across = first if column == "double" else 2 if len(panels) < 5 else 3
     places = [*panels[:first], *[None] * (-first % across), *panels[first:], *[None] * (-num_busy % across)]
     figure, axes = new_figure("double", len(places), 1.5, rows=len(places) // across)
     if column == "single":
@@ -77,7 +77,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         log2_axis(axis, "y", power_ticks(low, high), low, high)
         x_axis(axis, counts, "threads")
         axis.set_ylabel("ms")
-        panel_title(axis, title)
+        panel_title(axis, title, fontsize=8 if column == "double" or across == 2 else 6.5)
     add_legend(figure, column, model_handles(styles, models), 4 if column == "double" else 2)
     plan_header(figure, study, plan_id, column)
     return figure

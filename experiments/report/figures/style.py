@@ -160,10 +160,10 @@ def new_figure(
     return figure, axes
 
 
-def panel_title(axis, text: str) -> None:
+def panel_title(axis, text: str, **look: object) -> None:
     """Write a panel's title: its letter in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
-    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal")
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", **look)
 
 
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
@@ -226,6 +226,8 @@ def _fit(axis) -> bool:
     if label.get_window_extent(renderer).height > 1.05 * box.height and "\n" not in text:
         label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
         label.set_fontsize(0.85 * label.get_fontsize())
+    if (tall := label.get_window_extent(renderer).height) > 1.05 * box.height:
+        label.set_fontsize(max(0.6, box.height / tall) * label.get_fontsize())
     ticks = [t.label1 for t in axis.yaxis.get_major_ticks() if t.label1.get_text()]
     middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent(renderer) for t in ticks) if b.y1 > box.y0)
     gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi

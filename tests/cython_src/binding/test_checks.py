@@ -145,8 +145,9 @@ def test_stray_pointer_is_found():
     plan = builder.build()
     assert check_accesses(plan) == 4
     stolen["guard"] = True
-    with pytest.raises(AccessError, match="outside buffer"):
+    with pytest.raises(AccessError, match="outside buffer") as caught:
         check_accesses(plan)
+    assert caught.value.task_name == plan.task_name(0)
     del stolen["guard"]
     with pytest.raises(AccessError, match="no operand"):
         check_accesses(plan, initialise=lambda bound: stolen.update(other=bound.arrays["other"]))

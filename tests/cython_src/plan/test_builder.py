@@ -206,9 +206,10 @@ def lifetimes_meet(plan, a, b):
     return spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1]
 
 
-def test_overlay_keeps_live_buffers_apart():
+@pytest.mark.parametrize("lengths", [(8, 6, 8, 4), (4, 8, 6, 8)])
+def test_overlay_keeps_live_buffers_apart(lengths):
     """Check that tenants of one arena never live at the same time, and that memory is saved."""
-    full, shared = chain_plan("full"), chain_plan("shared")
+    full, shared = chain_plan("full", lengths), chain_plan("shared", lengths)
     assert full.arena_of == {}
     assert set(shared.arena_of) == {"b0", "b1", "b2", "b3"}
     for a, b in itertools.combinations(shared.arena_of, 2):

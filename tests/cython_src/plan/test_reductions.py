@@ -142,7 +142,8 @@ def test_compiled_kernels_equal_numpy(dtype, operation):
 
 
 def test_groups_bound_the_copies_and_loops():
-    """Check that 10 blocks in 4 groups make 4 copies and 3 rounds of independent blocks, and one group makes none."""
+    """Check that 10 blocks in 4 groups make 4 copies, combined in their order, and 3 rounds of independent blocks; and
+    that one group makes none."""
 
     def plan(groups):
         builder = PlanBuilder("groups")
@@ -164,5 +165,6 @@ def test_groups_bound_the_copies_and_loops():
         ("r.2", 3),
         ("r.combine.x", 1),
     ]
+    assert [*plan(4).loops[-1].operands.values()] == ["x", *(reductions.copy_name("x", k) for k in range(4))]
     assert [loop.num_blocks for loop in plan(1).loops] == [1] * 10
     assert set(plan(1).buffers) == {"x"}

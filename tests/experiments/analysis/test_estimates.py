@@ -145,3 +145,9 @@ def test_verdicts_say_by_how_much(low, high, answer, said):
     """Check the five answers, significance apart from what matters."""
     ratio = Estimate(math.sqrt(low * high), low, high, 9)
     assert verdict(ratio) == answer and amount(ratio) == said
+
+
+def test_two_takes_have_students_interval():
+    """Check the half-width 12.706 s / sqrt(2), with the deviation s of a sample: the root of half their distance's
+    square."""
+    assert estimates.estimate([1.0, math.exp(0.2)]).half_width == pytest.approx(12.706 * 0.2 / 2)

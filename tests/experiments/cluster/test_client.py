@@ -76,6 +76,7 @@ def scheduler(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("forktask.experiments.report.figures.available_figures", lambda *_: [])
     (tmp_path / "few.toml").write_text(FILE)
     write.calls = lambda: (tmp_path / "calls").read_text().split() if (tmp_path / "calls").exists() else []
     return write
@@ -155,7 +156,7 @@ def test_what_the_scheduler_lacks_or_refuses_is_one_sentence(scheduler, capsys, 
     for words in (["--on", "pbs"], ["--on", "dask:"]):
         refused("slurm or dask:ADDRESS", ["run", "few.toml", *words])
     refused("--detach belongs to --on slurm", ["run", "few.toml", "--detach"])
-    refused("must be writable", [*RUN[:-1], "few.toml/out"])
+    refused("must be a folder that can be written", [*RUN[:-1], "few.toml/out"])
     scheduler("sbatch", refusing("sbatch: error: Invalid account or account/partition combination specified"))
     refused("said 'sbatch: error: Invalid account or account/partition combination specified'")
     scheduler("sbatch", "#!/bin/sh\necho module: not found > $(dirname $2)/0.log\necho 7\n")

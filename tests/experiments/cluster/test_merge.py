@@ -17,7 +17,6 @@ from forktask.experiments.results.rows import FailureRow, MachineRow, RunRow, Sa
 MODELS = ("serial", "forkjoin", "taskiter")
 OF_GENERATION = ("sample", "profile")
 ROWS = [row for row in synthetic_rows(models=MODELS, threads=(2,), repeats=7, profiles=2) if row["kind"] != "failure"]
-HEADS = [row for row in ROWS if row["kind"] not in OF_GENERATION]
 
 
 def on(node, repetitions, change=lambda row: row, rows=ROWS, nodes="pooled"):

@@ -8,6 +8,7 @@ import time
 from argparse import ArgumentTypeError
 
 import pytest
+from experiments.results.test_faults import run_with_faults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -295,7 +296,7 @@ def test_output_that_nobody_takes(end, processes):
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- >&- 2>&-", "2> /dev/full"])
 def test_closed_streams_end_no_command(closed, processes, tmp_path):
     """Check that a command that shows how far it is ends as always, that its files hold nothing else, and the code."""
-    call = f"{sys.executable} -P -m forktask train --data digits --network lenet5 --batch 64 --out"
+    call = f"{sys.executable} -P -m forktask train --data synthetic:16 --network lenet5 --batch 8 --out"
     for words, code in ((f"{tmp_path}/out --epochs 1", 0), (f"{tmp_path}/other --epochs 0", 2)):
         done = subprocess.run(["bash", "-c", f"{call} {words} {closed}"], capture_output=True, timeout=120, check=False)
         assert done.returncode == code and not done.stderr
@@ -343,23 +344,12 @@ def test_an_interrupt_is_no_traceback(place, processes):
     assert (done.returncode, done.stderr) == (130, "forktask: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "model", [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
-)
-def test_threads_that_cannot_start(model, tmp_path, processes):
+def test_threads_that_cannot_start(tmp_path, processes):
     """Check a sentence where libraries would abort, exit or fail on their own, and that few threads still run."""
-    out = ["--out", str(tmp_path / "out")]
-    words = " ".join([sys.executable, "-P", "-m", "forktask", *TRAIN, model, *out])
-    many, few = (
-        subprocess.run(
-            ["bash", "-c", f"ulimit -v 6000000; exec {words.replace('--threads 2', f'--threads {threads}')}"],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        for threads in (2000, 2)
-    )
-    assert few.returncode == 0, few.stderr
-    assert many.returncode == 2 and "Traceback" not in many.stderr, many.stderr
-    assert many.stderr.startswith("forktask: error: 2000 threads must be ") and many.stderr.count("\n") == 1
+    models = [name for name in [*built_models(), "forkjoin:region=persistent"] if name not in ("serial", "starpu")]
+    calls = [f"train {OPTIONS} {model} --threads {n} --out {model}" for model in models for n in (2000, 2)]
+    found = iter(run_with_faults(tmp_path, [(call, "", 0, "little memory") for call in calls]))
+    for model, (many, said), (few, failure) in zip(models, found, found, strict=True):
+        assert few == 0, (model, failure)
+        assert many == 2 and said.count("\n") == 1, (model, said)
+        assert said.startswith("forktask: error: 2000 threads must be "), (model, said)

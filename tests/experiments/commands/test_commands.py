@@ -18,6 +18,7 @@ from forktask.experiments.results.grids import kind_of, shipped
 from forktask.experiments.subjects.memory import format_bytes
 from forktask.experiments.sweep import expected
 from forktask.experiments.sweep.configuration import parse_configuration, read_configuration
+from forktask.experiments.tables.numbers import digits_of
 
 FIELDS = {field.name: field for field in fields(PlanOptions)}
 # Commands that lower a plan, and the options that they set themselves.
@@ -117,5 +118,6 @@ def test_numbers_have_no_exponent():
     assert [rounded(x) for x in (93000, 0.01234, 1.5, 999.6, 0, -4.5e-6)] == [
         "93000", "0.0123", "1.50", "1000", "0", "-0.00000450"
     ]  # fmt: skip
+    assert digits_of(0.0123) == 3 and digits_of(12.3) == 2, "two significant digits at least"
     assert rounded(1.5, zeros=False) == "1.5" and rounded(32, zeros=False) == "32"
     assert format_bytes(4e15) == "3730000 GiB"

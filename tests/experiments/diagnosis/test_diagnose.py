@@ -16,7 +16,7 @@ from forktask.experiments.diagnosis.case import Case
 from forktask.experiments.diagnosis.chains import find_chains
 from forktask.experiments.diagnosis.diagnose import diagnose
 from forktask.experiments.diagnosis.event_logs import diagnose_log, lost_by_loop, meanwhile
-from forktask.experiments.diagnosis.outliers import find_outliers
+from forktask.experiments.diagnosis.outliers import _pauses, find_outliers
 from forktask.experiments.events.event_states import (
     IN_BLOCK,
     PREEMPTED,
@@ -278,3 +278,10 @@ def test_causes_in_one_loop_are_told_apart():
     assert "4096 page faults" in found["first touch"].evidence
     attempts = {finding.attempt for finding in diagnose_log(log) if finding.kind != "runtime"}
     assert len(attempts) == 4 and "" not in attempts
+
+
+def test_a_pause_is_time_in_which_no_worker_runs_a_block():
+    """Check that a block that lasts bridges shorter ones beside it, and that the pause behind it is found."""
+    ms = [(0, 10), (1, 2), (8, 9), (12, 13)]
+    blocks = np.array([(a * 1_000_000, b * 1_000_000) for a, b in ms], [("start_ns", "i8"), ("stop_ns", "i8")])
+    assert _pauses(blocks).tolist() == [12_000_000]

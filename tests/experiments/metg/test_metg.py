@@ -8,7 +8,7 @@ import pytest
 from experiments.synthetic_results import typed
 
 from forktask.experiments.commands.main import main
-from forktask.experiments.metg.figure import caption
+from forktask.experiments.metg.figure import caption_file
 from forktask.experiments.metg.measure import work_ladder
 from forktask.experiments.metg.table import as_csv, format_table, metg_s, summarise
 
@@ -102,7 +102,7 @@ def test_disturbed_figures_are_said_to_be():
         assert table["results"][0]["metg_s"] is None and why in format_table(table).splitlines()[-1]
         (line,) = csv.DictReader(as_csv(table).splitlines())
         assert line["metg_s"] == "" and line["withheld"] == why
-        assert f"taskiter on 2: {why}." in caption(table["results"], table["unit_s"])
+        assert f"taskiter on 2: {why}." in caption_file(table["results"], table["unit_s"])
     assert table_of([{**pressed, "interference": 1}])["results"][0]["metg_s"] is not None
     for interference, expected in ((0, 10e-9), (1, 20e-9)):
         uneven = row(interference=interference)
@@ -163,8 +163,10 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
         "samples.jsonl",
         "metg.csv",
         "metg_fft.pdf",
+        "metg_fft-single.pdf",
         "metg_fft.txt",
         "metg_trivial.pdf",
+        "metg_trivial-single.pdf",
         "metg_trivial.txt",
     }
     kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
@@ -187,8 +189,9 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     assert "another configuration: width differ" in capsys.readouterr().err
 
 
-def test_the_graph_of_a_network_is_run_with_its_durations(capsys):
-    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work."""
+def test_the_graph_of_a_network_is_run_with_its_durations(capsys, tmp_path, monkeypatch):
+    """Check `--network`: the graph has as many tasks as the network's plan, whatever the work; a folder by date."""
+    monkeypatch.chdir(tmp_path)
     assert (
         main(
             [

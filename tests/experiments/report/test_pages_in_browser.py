@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from experiments.studies.test_studies import FILE, result
+from experiments.studies.test_studies import FILE, STUDY_RUN, result
 from experiments.synthetic_results import synthetic_rows, write_rows
 
 from forktask.experiments.report import files
@@ -75,9 +75,7 @@ def pages(tmp_path_factory):
     (folder / "small.toml").write_text(FILE)
     study = read_study(folder / "small.toml")
     runs = [run for run in study.trainings() if run.axes["batch"] == 32]
-    write_study_report(
-        StudyResults(study, [(run, result("a")) for run in runs], "env"), folder, "forktask run small.toml"
-    )
+    write_study_report(StudyResults(study, [(run, result("a")) for run in runs], STUDY_RUN), folder)
     found["study"] = folder / "report.html"
     return found
 

@@ -64,6 +64,25 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
         assert not axis.get_tightbbox(renderer).overlaps(legend)
 
 
+@pytest.mark.parametrize("case", ["two", "sweep", "overlaid"])
+def test_every_figure_fits_a_column(request, case):
+    """Check width, height, share of the legend, and that axes and legend lie within the figure and apart."""
+    study = request.getfixturevalue(case)
+    for name in figures.available_figures(study, main_plan(study)):
+        figure = figures.draw(study, name, column="single")
+        renderer, frame = FigureCanvasAgg(figure).get_renderer(), figure.bbox.padded(2)
+        figure.draw(renderer)
+        assert figure.get_figwidth() == 3.3 and figure.get_figheight() <= TALLEST_IN, name
+        boxes = [axis.get_tightbbox(renderer) for axis in figure.axes]
+        for legend in figure.legends:
+            box = legend.get_window_extent(renderer)
+            assert box.width * box.height < frame.width * frame.height / 3, name
+            assert not any(one.overlaps(box) for one in boxes), name
+            boxes.append(box)
+        for box in boxes:
+            assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
+
+
 def test_available_figures_can_all_be_drawn(two, sweep):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == [
@@ -169,23 +188,28 @@ def test_models_are_chosen_ordered_and_named(two):
         figures.draw(two, models={"pthreads": "threads"})
 
 
-def test_an_impossible_point_is_crossed_out():
+@pytest.mark.parametrize(("name", "count", "x"), [("speedup", 3, 2.0), ("options", 1, 1.2)])
+def test_an_impossible_point_is_crossed_out(name, count, x):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2)
+    forms = {} if name == "speedup" else {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)}
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2, **forms)
+    last = [row["plan_id"] for row in rows if row["kind"] == "plan"][-1]
     for row in rows:
+        if row.get("plan_id") != last:
+            continue
         if row["kind"] == "sample" and (row["model"], row["threads"]) == ("taskiter", 2):
             factor = 0.3 + 0.5 * row["repetition"]  # as wide an interval as disturbed samples have
-            for name in ("short_times_s", "long_times_s"):
-                row[name] = [time * factor for time in row[name]]
+            for kind in ("short_times_s", "long_times_s"):
+                row[kind] = [time * factor for time in row[kind]]
             row["step_time_s"] *= factor
     study = study_of(rows)
     table = speed_table(study)
     assert table.loc[~table["usable"], ["model", "threads"]].to_numpy().tolist() == [["taskiter", 2]]
-    figure = figures.draw(study)
+    figure = figures.draw(study, name)
     crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
-    assert len(crosses) == 3 and {x for line in crosses for x in line.get_xdata()} == {2.0}
+    assert len(crosses) == count and {at for line in crosses for at in line.get_xdata()} == {x}
     assert CROSSED in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "Crossed out" in figures.caption(study, "speedup")
+    assert "Crossed out" in figures.caption(study, name)
     rows = sample_frame(study)
     assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(study)
 

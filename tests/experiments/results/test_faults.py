@@ -30,6 +30,8 @@ open_part, replace = files._part, os.replace
 
 def inject(place, number, fault):
     times = 0
+    if fault == "little memory":
+        resource.setrlimit(resource.RLIMIT_AS, (6_000_000 << 10,) * 2)
 
     def make(path):
         nonlocal times

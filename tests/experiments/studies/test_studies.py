@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from experiments.synthetic_results import typed
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
@@ -18,6 +19,7 @@ from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.running import StudyResults
 from forktask.experiments.training.safetensors import read_safetensors
 
+(STUDY_RUN,) = typed([{"kind": "run", "holds": "study"}])
 FILE = """\
 # Two stages. How to read it: down is better.
 title = "A small study"
@@ -144,7 +146,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     """Check joined epochs and times, medians over seeds, seeds that never get there, and differing weights."""
     study = read_study(file)
     runs = [run for run in study.trainings() if run.axes["batch"] == 32]
-    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], "env")
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("a"))], STUDY_RUN)
     epochs = tables.epoch_table(results)
     assert epochs["time_s"].tolist() == [2.0, 3.0, 4.0] * 2
     assert epochs["epoch_time_s"].tolist() == [2.0, 1.0, 1.0] * 2 and epochs["epoch"].tolist() == [1, 2, 3] * 2
@@ -158,7 +160,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     assert "(3 epochs)" in said[0] and "do not use" in said[1]
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
     assert tables.agreement(results)[0] and not tables.agreement(results)[1]
-    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], "env")
+    results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], STUDY_RUN)
     assert not tables.agreement(results)[0] and "must leave the same parameters" in tables.agreement(results)[1][0]
 
 
@@ -204,7 +206,15 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     alone = {row["way"]: row["images_per_s"] for row in report["loaders"] if row["way"] != "DataLoader"}
     rates = {(row["load"], row["model"]): row["samples_per_s"] for row in report["runs"]}
     assert [*alone] == ["loop", "joblib"] and [row["load"] for row in report["loading"]] == ["files", "files"]
-    drawn, _ = figures.loading(running.run_study(read_study(loading), tmp_path / "out", ""), "double")
+    page = (tmp_path / "out" / "report.html").read_bytes()
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert page == (tmp_path / "out" / "report.html").read_bytes() and "of both" in capsys.readouterr().out
+    one = ["report", str(tmp_path / "out"), "--figure", "loading", "--format", "svg", "--column", "single"]
+    assert main([*one, "--file", str(tmp_path / "one.svg")]) == 0
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "out/figures/loading-single.svg").read_bytes()
+    assert main([*one, "--plan", "a"]) == 2 and "--plan is for figures of samples" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "out"), "--figure", "by_batch"]) == 2
+    drawn, _ = figures.loading(running.results_of(tmp_path / "out"), "double")
     bars = [[bar.get_width() for bar in axis.patches] for axis in drawn.axes]
     assert bars[0] == [row[name] for key, name in RATES for row in report[key]]
     assert bars[1][: len(bars[0])] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]

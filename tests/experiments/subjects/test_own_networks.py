@@ -69,6 +69,7 @@ def program(tmp_path, monkeypatch):
     """A folder with the user's program and a module that it imports; the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("forktask.experiments.report.figures.available_figures", lambda *_: [])
+    monkeypatch.setattr("forktask.experiments.sampling.plan_check.LIMIT_S", 0.5)
     (tmp_path / "nets.py").write_text(PROGRAM)
     (tmp_path / "sizes_of_mine.py").write_text("CHANNELS = 8\n")
     make_own.cache_clear()
@@ -125,10 +126,11 @@ def test_what_is_no_network_is_one_sentence(program, capsys, name, said):
 
 
 def test_a_sweep_is_not_gone_on_with_once_the_network_has_changed(program, capsys):
-    """Check that results of two networks of one name do not share a folder, which stays as it was."""
+    """Check that results of two networks of one name do not share a folder, which stays as it was; and the JSON."""
     (compared,) = (words for words in COMMANDS if words.startswith("compare "))
     command = [*compared.split(), "--network", "nets.py:network"]
-    assert main(command) == 0
+    assert main([*command, "--json"]) == 0
+    assert [row["model"] for row in json.loads(capsys.readouterr().out)["speed"]] == ["serial"]
     before = (program / "compared" / "samples.jsonl").read_bytes()
     (program / "sizes_of_mine.py").write_text("CHANNELS = 16\n")
     again = [sys.executable, "-P", "-m", "forktask", *command]

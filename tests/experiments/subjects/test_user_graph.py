@@ -198,7 +198,7 @@ def test_a_thread_does_not_wait_for_a_lock_while_others_are_ready(model):
 def test_reductions_give_the_same_bits_under_every_model(model):
     """Check sums, products, minima and maxima of many tasks, read in the next iteration, on one to four threads."""
     random = np.random.default_rng(3)
-    numbers = random.uniform(0.5, 1.5, 57)
+    numbers = random.uniform(0.5, 1.5, 30)
 
     def run(model, threads):
         arrays = {name: np.ones(3) for name in ("sum", "product", "min", "max")}

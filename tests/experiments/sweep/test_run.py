@@ -471,40 +471,21 @@ def test_the_small_form_keeps_the_question(path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
-    """Check that plans of the largest batch can be lowered, and that the small sweep runs."""
+    """Check that plans of the largest batch can be lowered, with one granularity, and that the small sweep runs, which
+    has them all."""
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
     configuration = read_configuration(path)
-    plans = configuration.plans()
-    largest = max(options.batch for _, options in plans)
-    for network, options in [(name, o) for name, o in plans if o.batch == largest]:
-        plan_row("id", {"network": network, **options.as_dict()})
+    alike = {}
+    for network, options in configuration.plans():
+        alike.setdefault((network, structs.replace(options, batch=1, granularity="auto")), []).append(options)
+    for (network, _), several in alike.items():
+        plan_row("id", {"network": network, **max(several, key=lambda options: options.batch).as_dict()})
     made = sweep()
     made.configuration = configuration.quick()
     made.means.plan_row = plan_row
     results = made.run()
     assert counts(results)["sample"] == len(made.configuration.points())
     assert len(results.of(PlanRow)) == len(made.configuration.plans())
-
-
-def test_compare_from_the_command_line(tmp_path, capsys):
-    """Check the whole way once: real processes and kernels, equal weights, table, figures and report."""
-    out = str(tmp_path / "out")
-    words = "compare --batch 8 --models serial,forkjoin,taskiter --threads 1 --quick --trace --out"
-    arguments = [*words.split(), out]
-    assert main([*arguments, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    results = read_results(out)
-    assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "rounds": 1} | dict.fromkeys(
-        ("sample", "profile", "trace"), 3
-    )
-    assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
-    assert "taskiter" in json.dumps(summary)
-    assert {"samples.jsonl", "summary.csv", "report.html"} <= set(os.listdir(out))
-    for row in results.of(ProfileRow):
-        assert row.bounds.cycle_mean_s <= row.bounds.work_s * (1 + 1e-9)
-        # No pass is faster than its own blocks allow.
-        assert row.floors.area <= row.pass_time_s
-        assert row.model != "forkjoin" or row.floors.forkjoin <= row.pass_time_s
 
 
 def test_profiles_are_measured_among_the_samples(sweep):

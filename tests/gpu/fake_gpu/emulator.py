@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
+import hashlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from builds import built
 
 from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec
 
-COMPILED = "FORKTASK_EMULATED_KERNELS"  # environment variable: a compiled library, for child processes
 STATUS = (
     "ok",
     "some threads of a CUDA block ended while others wait at a barrier",
@@ -29,7 +25,7 @@ STATUS = (
 
 
 @cache
-def library(defect: tuple[str, str] | None = None):
+def library(defect: tuple[str, str] = ("", "")):
     """The emulated kernels.
 
     Parameters
@@ -37,30 +33,12 @@ def library(defect: tuple[str, str] | None = None):
     defect : (old, new), optional
         A text of the sources that is replaced: negative controls. Only the kernels of the file that holds it are there.
     """
-    if defect is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            return _load(_compile(folder, (file_of(defect),), defect))
-    # Measuring processes load what the process that started them has compiled.
-    if not os.path.exists(os.environ.get(COMPILED, "")):
-        folder = tempfile.mkdtemp(prefix="forktask-emulated-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ[COMPILED] = _compile(folder, gpu_launches.SOURCE_FILES)
-    return _load(os.environ[COMPILED])
-
-
-def _compile(folder: str, files: tuple[str, ...], defect: tuple[str, str] = ("", "")) -> str:
-    """Path of the shared library of some source files."""
-    source = gpu_launches.source(*files)
-    file, result = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
-    file.write_text(source.replace(*defect) if defect[0] else source)
+    source = gpu_launches.source(*([file_of(defect)] if defect[0] else gpu_launches.SOURCE_FILES)).replace(*defect)
+    name = f"kernels-{hashlib.sha256(source.encode()).hexdigest()}.so"
     command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
-    include = ["-include", Path(__file__).with_name("emulation.h")]
-    subprocess.run([*command, *include, file, "-o", result], check=True)
-    return str(result)
-
-
-def _load(path: str):
-    return ctypes.PyDLL(path)  # keeps the GIL: the emulation's state is one for the process
+    command += ["-include", Path(__file__).with_name("emulation.h"), "-x", "c++", "-"]
+    # PyDLL keeps the GIL: the emulation's state is one for the process.
+    return ctypes.PyDLL(str(built(name, command, source)))
 
 
 def file_of(defect: tuple[str, str]) -> str:
@@ -71,9 +49,9 @@ def file_of(defect: tuple[str, str]) -> str:
     raise ValueError(f"the CUDA sources do not hold {defect[0]!r}")
 
 
-def launch(symbol: str, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=None) -> None:
+def launch(symbol, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=("", "")) -> None:
     """Run a grid of `rows` times `tiles` CUDA blocks now."""
-    kernels = library(defect if defect and gpu_launches.symbols()[symbol] == file_of(defect) else None)
+    kernels = library(defect if defect[0] and gpu_launches.symbols()[symbol] == file_of(defect) else ("", ""))
     status = kernels.emulate(
         getattr(kernels, symbol),
         ctypes.c_void_p(args.ctypes.data),
@@ -110,7 +88,7 @@ def multiply(product, addresses) -> None:
     out[...] = out + result if p.accumulate else result
 
 
-def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own") -> KernelSpec:
+def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), products: str = "own") -> KernelSpec:
     """The kernel `name` with its CUDA form, emulated, in the place of its NumPy form; a launch for each block."""
     spec = kernel_table.get(name)
 
@@ -142,7 +120,7 @@ def emulated(name: str, seed: int = 0, convolution: str = "tiled", defect=None, 
     return replace(spec, operands=named, integers=integers, address=None, reference=run)
 
 
-def with_cuda_kernels(plan, seed: int = 0, convolution: str = "tiled", defect=None, products: str = "own"):
+def with_cuda_kernels(plan, seed: int = 0, convolution: str = "tiled", defect=("", ""), products: str = "own"):
     """The plan with all kernels in their emulated CUDA form, for every executor and check."""
     kernels = {k: emulated(k, seed, convolution, defect, products) for k in {loop.kernel for loop in plan.loops}}
     return replace(plan, attributes={**plan.attributes, "kernels": kernels})
