@@ -32,7 +32,6 @@ def about(
     least: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    only_in: str = "",
 ) -> Any:
     """Annotation of a field: what it means, and which values it takes.
 
@@ -44,10 +43,8 @@ def about(
         All values there are; empty: any of the type.
     least, above, below : float, optional
         Numbers are in [least, below), or in (above, below).
-    only_in : str
-        The only phase in which the field has an effect; "": in all.
     """
-    extra = {"choices": tuple(choices), "least": least, "above": above, "below": below, "only_in": only_in}
+    extra = {"choices": tuple(choices), "least": least, "above": above, "below": below}
     return msgspec.Meta(description=text, extra=extra)
 
 
@@ -65,8 +62,6 @@ class Field:
         Empty: any value of the kind.
     least, above, below : float or None
         Numbers are in [least, below), or in (above, below).
-    only_in : str
-        The only phase in which the field has an effect; "": in all.
     """
 
     name: str
@@ -77,7 +72,6 @@ class Field:
     least: float | None
     above: float | None
     below: float | None
-    only_in: str
 
     def rule(self, value: Any) -> str:
         """Return the rule for a value as a clause; an upper limit is named only where the value is above it."""

@@ -104,7 +104,6 @@ class PlanOptions(Record, frozen=True):
             "partial: a buffer for each group of blocks, summed in order; chain: blocks add to one buffer in turn; "
             "commutative: in any order; tree: a buffer for each block, summed in pairs",
             choices=("partial", *FORMS),
-            only_in="train",
         ),
     ] = "partial"
     memory: Annotated[
@@ -121,32 +120,27 @@ class PlanOptions(Record, frozen=True):
             choices=("auto", "lanes", "flat", "channels", "tokens"),
         ),
     ] = "auto"
-    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"), only_in="train")] = "sgd"
-    momentum: Annotated[float, about("of sgd", least=0, below=1, only_in="train")] = 0.9
-    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 1e-4
+    optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"))] = "sgd"
+    momentum: Annotated[float, about("of sgd", least=0, below=1)] = 0.9
+    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 1e-4
     decay: Annotated[
         str,
         about(
             "parameters that the weight decay is for; matrices: those with more than one dimension",
             choices=("all", "matrices"),
-            only_in="train",
         ),
     ] = "all"
-    betas: Annotated[tuple[float, float], about("of adam and adamw", only_in="train")] = (0.9, 0.999)
-    eps: Annotated[float, about("of adam and adamw", least=0, only_in="train")] = 1e-8
+    betas: Annotated[tuple[float, float], about("of adam and adamw")] = (0.9, 0.999)
+    eps: Annotated[float, about("of adam and adamw", least=0)] = 1e-8
     label_smoothing: Annotated[
         float, about("share of the target that is spread over all classes", least=0, below=1)
     ] = 0.0
-    clip_norm: Annotated[
-        float, about("largest global norm of the gradients; 0: not clipped", least=0, only_in="train")
-    ] = 0.0
+    clip_norm: Annotated[float, about("largest global norm of the gradients; 0: not clipped", least=0)] = 0.0
     frozen: Annotated[
-        str, about("layers that are not trained, with commas between; a name stands for all below it", only_in="train")
+        str, about("layers that are not trained, with commas between; a name stands for all below it")
     ] = ""
-    recompute: Annotated[
-        bool, about("keep few activations and compute the others again; needs memory shared", only_in="train")
-    ] = False
-    dropout_seed: Annotated[int, about("of dropout", least=0, only_in="train")] = 0
+    recompute: Annotated[bool, about("keep few activations and compute the others again; needs memory shared")] = False
+    dropout_seed: Annotated[int, about("of dropout", least=0)] = 0
     check_finite: Annotated[bool, about("a loss that is NaN or infinite fails its block and stops the run")] = False
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class TrainingConfig(PlanOptions, frozen=True):
     """
 
     batch: Annotated[int, about("images or other samples of a step", least=1, below=LARGEST_BATCH)] = 32
-    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0, only_in="train")] = 5e-4
+    weight_decay: Annotated[float, about("of the optimiser, in PyTorch's convention", least=0)] = 5e-4
     network: Annotated[str, about("network to train: a name, module:function or file.py:function")] = "cifar10_cnn"
     data: Annotated[
         str,
