@@ -69,7 +69,7 @@ def program(tmp_path, monkeypatch):
     """A folder with the user's program and a module that it imports; the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("forktask.experiments.report.figures.available_figures", lambda *_: [])
-    monkeypatch.setattr("forktask.experiments.sampling.plan_check.LIMIT_S", 0.5)
+    monkeypatch.setattr("forktask.experiments.plan_check.checking.LIMIT_S", 0.5)
     (tmp_path / "nets.py").write_text(PROGRAM)
     (tmp_path / "sizes_of_mine.py").write_text("CHANNELS = 8\n")
     make_own.cache_clear()
