@@ -25,7 +25,7 @@ from forktask.experiments.tables import Column, markdown_table
 from forktask.experiments.tables.numbers import interval, time
 
 ROOT = Path(__file__).resolve().parent.parent
-PUBLISHED = ROOT / "results" / "xeon_2_cores" / "demonstration"
+PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
 FIGURE, README = ROOT / "docs" / "images" / "demonstration.svg", ROOT / "README.md"
 MODELS = {
     "forkjoin:region=persistent": "fork-join: a barrier after each loop",
