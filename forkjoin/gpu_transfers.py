@@ -22,7 +22,7 @@ class GpuOffloadExecutor(GpuExecutor):
     about = GPU_OFFLOAD
 
     def _record(self, bound):
-        self._on_device = [self._offloads(loop.kernel.removeprefix("channels_")) for loop in bound.plan.loops]
+        self._on_device = [self._offloads(loop.kernel.removeprefix("nhwc_")) for loop in bound.plan.loops]
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
             raise UsageError(f"no kernel of this plan begins with {self.options.kernels!r}; its kernels are {known}")

@@ -239,11 +239,7 @@ def test_where_is_what_names_what_is_there():
     [
         ("where is the barrier of the persistent region?", "barrier persistent", "forkjoin/persistent_region.h"),
         ("where does a new figure go?", "figure", "experiments/report/figures/__init__.py"),
-        (
-            "where is a kernel's inner loop for AVX-512?",
-            "inner AVX-512",
-            "cython_src/kernels/convolution/channels_loops.c",
-        ),
+        ("where is a kernel's inner loop for AVX-512?", "inner AVX-512", "cython_src/kernels/convolution/nhwc_loops.c"),
         ("which file has the steal of a task?", "steal task", "tasking/deque.h"),
         ("where is a new loss named?", "losses", "experiments/analysis/losses.py"),
         ("where does a new option of plans go?", "options plan", "cython_src/lowering/options.py"),

@@ -52,7 +52,7 @@ ARROWS = {
         "layouts": {"dense", "elementwise", "ends", "gradients", "options", "state", "units"},
         "lower": {"layouts"},
     },
-    "cython_src/lowering/layouts": {"channels": set(), "lanes": set(), "tokens": set()},
+    "cython_src/lowering/layouts": {"nchw": set(), "nhwc": set(), "rows": set()},
     "tasking": {"programs": {"recorded_graph.h", "scheduler.h"}, "headers": {"programs"}},
     "experiments": {
         "machine": {"tables"},

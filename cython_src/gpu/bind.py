@@ -178,7 +178,7 @@ class GpuBoundPlan(Shown):
         if convolution != "tiled" and not any(loop.kernel == "conv_forward" for loop in plan.loops):
             raise UsageError(
                 f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower "
-                f"it with layout 'lanes' or 'flat' and fusion 'none', or use 'tiled'"
+                f"it with layout 'nchw16' or 'nchw' and fusion 'none', or use 'tiled'"
             )
         own = plan.attributes.get("kernels")
         for loop in plan.loops:

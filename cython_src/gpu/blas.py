@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..kernels.convolution import algorithms
-from ..kernels.maps.channels import channel_end
+from ..kernels.maps.nhwc import channel_end
 from ..kernels.simd.instruction_sets import LANES
 
 PRODUCTS = ("cublas", "tf32", "own")
@@ -221,9 +221,9 @@ def _linear_weights(a: Mapping, b: Mapping) -> Product:
 
 
 _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
-    "channels_conv_forward": _convolution(3, False),
-    "channels_conv_backward_data": _convolution(2, True),
-    "channels_conv_backward_weights": _weight_gradient,
+    "nhwc_conv_forward": _convolution(3, False),
+    "nhwc_conv_backward_data": _convolution(2, True),
+    "nhwc_conv_backward_weights": _weight_gradient,
     "fc_forward": _fully_connected(True, 3),
     "fc_relu_forward": _fully_connected(True, 3),
     "fc_backward_data": _fully_connected(False, 2),

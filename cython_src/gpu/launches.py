@@ -67,9 +67,9 @@ MAX_GRID_ROWS = 65535  # blocks of one launch
 TAPS = 25
 CHANNELS_AT_ONCE = 16
 CONVOLUTION_TILES = (4, 2)  # output channels of a thread
-GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "channels", as PRODUCT_TILES
+GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", as PRODUCT_TILES
 WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
-GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "channels"
+GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "nhwc"
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
 
 
@@ -175,7 +175,7 @@ def _product_bytes(tile: tuple[int, int], longs: int) -> int:
     return 4 * PRODUCT_STEP * (rows + 4 + columns) + 8 * longs
 
 
-def _channels_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     if _is_winograd(symbol, attributes):
         return _winograd(symbol, attributes, bounds)
     phase = attributes["stride"] if symbol.endswith("data") else 1
@@ -217,7 +217,7 @@ def _winograd(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     return Launch(f"{symbol.replace('conv', 'winograd')}_{outs}", int(blocks.max()), shared_bytes)
 
 
-def _channels_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     """Direct, whatever the algorithm's tiles are for the other passes: its operands are the same."""
     _is_winograd(symbol, attributes)
     groups, taps = attributes["groups"], attributes["kernel"] ** 2
@@ -248,11 +248,11 @@ def _is_winograd(symbol: str, attributes: Mapping) -> bool:
     return name == "winograd2"
 
 
-def _channels_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
+def _nhwc_pack(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     shape = attributes["out_channels"], attributes["in_channels"] // attributes["groups"]
     _, depth = algorithms.panel_inputs(attributes["direction"], shape, attributes["groups"])
     if _is_winograd(symbol, attributes):
-        return Launch("channels_winograd_pack", strided(extents(bounds, 0) * depth * LANES))
+        return Launch("nhwc_winograd_pack", strided(extents(bounds, 0) * depth * LANES))
     return Launch(symbol, strided(extents(bounds, 0) * attributes["kernel"] ** 2 * depth * LANES))
 
 
@@ -260,7 +260,7 @@ def _sizes(attributes: Mapping, prefix: str, *names: str) -> int:
     return math.prod(attributes[f"{prefix}_{name}"] for name in names)
 
 
-# A thread for each number of a row of a map in the layout "lanes".
+# A thread for each number of a row of a map in the layout "nchw16".
 _PER_LANE = {
     prefix: per_item(lambda a, b, width=f"{prefix}_width": extents(b, 0, 2, 4) * a[width] * a["in_lanes"])
     for prefix in ("in", "out")
@@ -283,30 +283,26 @@ _LAUNCHES: dict[str, Grid] = {
     "softmax_loss": _softmax_loss,
     "loss_sum": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
     "sgd": per_item(lambda a, b: extents(b, 0) * (a["inputs"] + 1)),
-    "channels_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
-    "channels_conv_pack": _channels_pack,
-    "channels_conv_forward": _channels_convolution,
-    "channels_conv_backward_data": _channels_convolution,
-    "channels_conv_backward_weights": _channels_weight_gradient,
-    "channels_depthwise_backward_weights": per_strip(
-        lambda a, b: b[:, 5] - b[:, 4], times=lambda a: a["kernel"] ** 2 + 1
-    ),
-    "channels_depthwise_norm_backward": per_item(
+    "nhwc_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
+    "nhwc_conv_pack": _nhwc_pack,
+    "nhwc_conv_forward": _nhwc_convolution,
+    "nhwc_conv_backward_data": _nhwc_convolution,
+    "nhwc_conv_backward_weights": _nhwc_weight_gradient,
+    "nhwc_depthwise_backward_weights": per_strip(lambda a, b: b[:, 5] - b[:, 4], times=lambda a: a["kernel"] ** 2 + 1),
+    "nhwc_depthwise_norm_backward": per_item(
         lambda a, b: extents(b, 0) * (_channel_end(b, 3, a["in_pitch"]) - b[:, 2]) * _sizes(a, "in", "height", "width")
     ),
-    **dict.fromkeys(("channels_norm_statistics", "channels_norm_backward_statistics"), _PER_STRIP),
-    **{f"channels_norm_{what}": _PER_VECTOR_ELEMENT for what in ("finish", "evaluate", "backward_finish")},
-    **{f"channels_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
-    **{f"channels_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
-    **{f"channels_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
-    **{f"channels_{what}": _PER_PIXEL for what in ("max_pool", "max_pool_backward")},
-    **{f"channels_{what}": _PER_PIXEL for what in ("average_pool", "average_pool_backward")},
-    **{f"channels_{what}": _PER_PIXEL for what in ("global_pool_backward", "flatten_backward")},
-    "channels_dropout": per_item(
-        lambda a, b: extents(b, 0, 2) * math.ceil(_sizes(a, "in", "width", "pitch") / 64) * 16
-    ),
-    "channels_global_pool": per_item(lambda a, b: extents(b, 0, 2)),
-    "channels_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
+    **dict.fromkeys(("nhwc_norm_statistics", "nhwc_norm_backward_statistics"), _PER_STRIP),
+    **{f"nhwc_norm_{what}": _PER_VECTOR_ELEMENT for what in ("finish", "evaluate", "backward_finish")},
+    **{f"nhwc_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
+    **{f"nhwc_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
+    **{f"nhwc_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
+    **{f"nhwc_{what}": _PER_PIXEL for what in ("max_pool", "max_pool_backward")},
+    **{f"nhwc_{what}": _PER_PIXEL for what in ("average_pool", "average_pool_backward")},
+    **{f"nhwc_{what}": _PER_PIXEL for what in ("global_pool_backward", "flatten_backward")},
+    "nhwc_dropout": per_item(lambda a, b: extents(b, 0, 2) * math.ceil(_sizes(a, "in", "width", "pitch") / 64) * 16),
+    "nhwc_global_pool": per_item(lambda a, b: extents(b, 0, 2)),
+    "nhwc_flatten": per_item(lambda a, b: extents(b, 0) * _sizes(a, "in", "channels", "height", "width")),
     **dict.fromkeys(("optimizer_sgd", "optimizer_adam"), _PER_PARAMETER),
     "gradient_sum": per_block(lambda a, b: 1),
     "gradient_scale": per_block(lambda a, b: 1, shared_bytes=0),
@@ -316,30 +312,27 @@ _LAUNCHES: dict[str, Grid] = {
 
 # What a kernel that has an optional operand launches after itself where the operand is given, in this order.
 _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
-    ("channels_conv_forward", "residual"): ("channels_conv_residual", _PER_PIXEL),
+    ("nhwc_conv_forward", "residual"): ("nhwc_conv_residual", _PER_PIXEL),
     **{
-        (f"channels_{kernel}", "statistics"): ("channels_conv_statistics", _statistics)
+        (f"nhwc_{kernel}", "statistics"): ("nhwc_conv_statistics", _statistics)
         for kernel in ("conv_forward", "depthwise_forward", "norm_depthwise")
     },
-    ("channels_depthwise_norm_backward", "weight_partials"): (
-        "channels_depthwise_norm_weights",
+    ("nhwc_depthwise_norm_backward", "weight_partials"): (
+        "nhwc_depthwise_norm_weights",
         per_strip(lambda a, b: b[:, 3] - b[:, 2], times=lambda a: a["kernel"] ** 2),
     ),
-    ("channels_depthwise_norm_backward", "statistics"): (
-        "channels_depthwise_norm_sums",
+    ("nhwc_depthwise_norm_backward", "statistics"): (
+        "nhwc_depthwise_norm_sums",
         per_strip(lambda a, b: _channel_end(b, 3, a["in_pitch"]) - b[:, 2]),
     ),
-    ("channels_conv_backward_weights", "bias_output"): (
-        "channels_conv_bias_gradient",
-        per_strip(lambda a, b: extents(b, 2)),
-    ),
+    ("nhwc_conv_backward_weights", "bias_output"): ("nhwc_conv_bias_gradient", per_strip(lambda a, b: extents(b, 2))),
     **TOKEN_AFTER,
 }
 
 _FC_BIAS = per_item(lambda a, b: extents(b, 0) * a["outputs"] * a["lanes"])
 # What is left to do after a loop's matrix products, unless the last function says that it is nothing.
 _BESIDE_PRODUCTS: dict[str, tuple[str, Grid, Callable[[Mapping, Collection[str]], bool]]] = {
-    "channels_conv_forward": ("channels_conv_bias", _PER_PIXEL, lambda a, given: "bias" in given or a["activation"]),
+    "nhwc_conv_forward": ("nhwc_conv_bias", _PER_PIXEL, lambda a, given: "bias" in given or a["activation"]),
     "fc_forward": ("fc_bias", _FC_BIAS, lambda a, given: True),
     "fc_relu_forward": ("fc_bias_relu", _FC_BIAS, lambda a, given: True),
     "fc_backward_weights": ("fc_bias_gradient", per_item(lambda a, b: a["outputs"]), lambda a, given: True),
@@ -394,7 +387,7 @@ def launches_of(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
     if kernel.startswith("conv_") and attributes.get("algorithm"):
-        name = algorithms.LANES_FORMS[attributes["algorithm"]]
+        name = algorithms.NCHW16_FORMS[attributes["algorithm"]]
         raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")

@@ -1,4 +1,4 @@
-"""How loops of the layout "tokens" are launched; tables for `launches`."""
+"""How loops of the layout "rows" are launched; tables for `launches`."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ TOKEN_LAUNCHES: dict[str, Grid] = {
     "first_token_backward": per_item(lambda a, b: extents(b, 0) * a["sequence"] * a["features"]),
     **dict.fromkeys(("embedding_forward", "embedding_position_gradient", "positions_forward"), _PER_NUMBER),
     **dict.fromkeys(("trigram_backward", "first_token_forward", "no_norm_forward", "no_norm_backward"), _PER_NUMBER),
-    **dict.fromkeys(("gelu_forward", "gelu_backward", "tokens_add"), _PER_NUMBER),
-    **dict.fromkeys(("tokens_relu_forward", "tokens_relu_backward"), _PER_NUMBER),
+    **dict.fromkeys(("gelu_forward", "gelu_backward", "rows_add"), _PER_NUMBER),
+    **dict.fromkeys(("rows_relu_forward", "rows_relu_backward"), _PER_NUMBER),
     **dict.fromkeys(("layernorm_forward", "layernorm_backward"), _per_row),
     **{f"linear_{what}": _product for what in ("forward", "backward_data", "backward_weights")},
     **{f"attention_{what}": _attention for what in ("forward", "backward")},

@@ -19,8 +19,8 @@ FOLDERS = (
 KERNEL_MODULES: tuple[str, ...] = (
     *(f"{folder}.{module}" for folder in FOLDERS for module in (folder, "regions")),
     "bench.bench",
-    *("convolution.channels_convolution", "convolution.regions"),
-    *("convolution.lanes_convolution", "convolution.lanes_regions"),
+    *("convolution.nhwc_convolution", "convolution.regions"),
+    *("convolution.nchw_convolution", "convolution.nchw_regions"),
 )
 
 

@@ -16,15 +16,15 @@ from ..networks.registry import get_network
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.model import Plan
 from ..reading import Count, Number
-from .layouts.channels import Channels
-from .layouts.lanes import FLAT_LAYOUT, LANES_LAYOUT, choose_lanes
-from .layouts.tokens import Tokens
+from .layouts.nchw import NCHW16_LAYOUT, NCHW_LAYOUT, choose_lanes
+from .layouts.nhwc import Nhwc
+from .layouts.rows import Rows
 from .options import PlanOptions, describe
 from .state import DataShape, Layout, Lowering, check_end
 from .step import append_step
 
-CHANNELS_LAYOUT, TOKENS_LAYOUT = Channels(), Tokens()
-LAYOUTS = {layout.name: layout for layout in (LANES_LAYOUT, FLAT_LAYOUT, CHANNELS_LAYOUT, TOKENS_LAYOUT)}
+NHWC_LAYOUT, ROWS_LAYOUT = Nhwc(), Rows()
+LAYOUTS = {layout.name: layout for layout in (NCHW16_LAYOUT, NCHW_LAYOUT, NHWC_LAYOUT, ROWS_LAYOUT)}
 BATCH_OF_TOKENS = 4  # samples of a step of a network of tokens, unless the user says otherwise
 SPARSE = 8  # an eighth of the lanes with images: channels are faster (docs/notes/pixels_in_the_lanes.md)
 MOST_ROWS = 256  # of a block, where maps have fewer
@@ -166,16 +166,16 @@ def choose_layout(spec: Network, options: PlanOptions) -> Layout:
     """Return the layout that computes a network at least cost: of images, images or pixels in the lanes where there are
     kernels for it, else channels."""
     if spec.tokens:
-        return TOKENS_LAYOUT
-    able = [layout for layout in (LANES_LAYOUT, FLAT_LAYOUT) if layout.computes(spec, options)]
-    if LANES_LAYOUT not in able:
-        return CHANNELS_LAYOUT
-    if FLAT_LAYOUT not in able:
-        few = SPARSE * options.batch <= LANES_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
-        return CHANNELS_LAYOUT if few and CHANNELS_LAYOUT.computes(spec, options) else LANES_LAYOUT
+        return ROWS_LAYOUT
+    able = [layout for layout in (NCHW16_LAYOUT, NCHW_LAYOUT) if layout.computes(spec, options)]
+    if NCHW16_LAYOUT not in able:
+        return NHWC_LAYOUT
+    if NCHW_LAYOUT not in able:
+        few = SPARSE * options.batch <= NCHW16_LAYOUT.lanes and options.conv == "auto" and options.cut.is_auto
+        return NHWC_LAYOUT if few and NHWC_LAYOUT.computes(spec, options) else NCHW16_LAYOUT
     convolutions = [(before[0], *after) for layer, before, after in spec.shapes() if isinstance(layer, Convolution)]
-    images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == LANES_LAYOUT.lanes
-    return LANES_LAYOUT if images else FLAT_LAYOUT
+    images = choose_lanes(options.batch, options.cut, convolutions, options.conv) == NCHW16_LAYOUT.lanes
+    return NCHW16_LAYOUT if images else NCHW_LAYOUT
 
 
 def initialise(bound, seed: Count = 0) -> None:

@@ -116,8 +116,9 @@ class PlanOptions(Record, frozen=True):
     layout: Annotated[
         str,
         about(
-            "what stands in the vector lanes: sixteen images (lanes), pixels (flat), channels, or features of tokens",
-            choices=("auto", "lanes", "flat", "channels", "tokens"),
+            "axes of maps; the vector lanes hold images (nchw16), pixels (nchw), channels (nhwc) or features of tokens "
+            "(rows)",
+            choices=("auto", "nchw16", "nchw", "nhwc", "rows"),
         ),
     ] = "auto"
     optimizer: Annotated[str, about("optimiser", choices=("sgd", "adam", "adamw"))] = "sgd"

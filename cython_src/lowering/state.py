@@ -25,7 +25,7 @@ from ..records import Record, about
 from .options import PlanOptions
 from .units import Unit, join_layers, join_norms, readers_of
 
-MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["ChannelsMap"]}  # of kernels' attributes that describe a map
+MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["NhwcMap"]}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 
@@ -144,7 +144,7 @@ class Layout(ABC):
                 f"fusion may name {', '.join(sorted(self.fusions))} in layout {self.name!r}, got "
                 f"{', '.join(sorted(missing))}; leave it out, or use another layout"
             )
-        other = "tokens" if spec.tokens else "channels"
+        other = "rows" if spec.tokens else "nhwc"
         for layer in spec.layers[:-1]:
             if type(layer) not in self.loops:
                 hint = f"; use layout {other!r}" if other != self.name else ""

@@ -336,7 +336,7 @@ def convolution_forms(plan: Plan, device: str) -> dict[str, int]:
     """Count the passes of convolutions (forward, data gradient, weight gradient) by algorithm."""
     taken = dict(plan.attributes.get("convolutions", {}))
     if device == "gpu":
-        weights = [loop.name for loop in plan.loops if loop.kernel == "channels_conv_backward_weights"]
+        weights = [loop.name for loop in plan.loops if loop.kernel == "nhwc_conv_backward_weights"]
         taken |= dict.fromkeys(weights, "direct")
     return dict(Counter(taken.values()))
 

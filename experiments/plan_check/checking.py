@@ -21,7 +21,7 @@ import msgspec
 from ...cython_src.errors import UnsoundPlan, UsageError
 from ...cython_src.kernels import kernel_table
 from ...cython_src.kernels.simd import instruction_sets
-from ...cython_src.lowering.lower import LANES_LAYOUT, choose_layout, lower, own_plan
+from ...cython_src.lowering.lower import NCHW16_LAYOUT, choose_layout, lower, own_plan
 from ...cython_src.lowering.options import LANES, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.own import is_own, split_call, write_network
@@ -133,7 +133,7 @@ def _small(plan: Mapping[str, Any]) -> dict[str, Any]:
     spec = get_network(network) if isinstance(network, str) else network
     layout = options.layout if spec.tokens or options.layout != "auto" else choose_layout(spec, options).name
     few = FEW + options.batch % 2
-    if layout == LANES_LAYOUT.name:
+    if layout == NCHW16_LAYOUT.name:
         few = LANES + (options.batch % LANES or LANES)
     batch = min(options.batch, max(few, 2 * options.cut.images))
     return {"network": network, **options.with_changes(layout=layout, batch=batch).as_dict()}

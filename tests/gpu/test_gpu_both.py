@@ -24,7 +24,7 @@ SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 
 def small_plan():
     return lower(
-        SMALL, batch=4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="flat", conv="direct"
+        SMALL, batch=4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="nchw", conv="direct"
     )
 
 

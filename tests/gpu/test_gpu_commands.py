@@ -132,7 +132,7 @@ def test_models_on_a_gpu(fake_gpu):
 
 
 def job(model, **options):
-    plan = {"network": "cifar10_cnn", "batch": 1, "layout": "flat", "granularity": "auto"}
+    plan = {"network": "cifar10_cnn", "batch": 1, "layout": "nchw", "granularity": "auto"}
     return {
         "kind": "sample",
         "model": model,

@@ -7,7 +7,7 @@ import kinds
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON, random_map
-from cython_src.kernels.test_lanes_accesses import fill
+from cython_src.kernels.test_nchw_accesses import fill
 from gpu.fake_gpu import emulator
 
 from forktask.cython_src.binding.bind import bind
@@ -17,7 +17,7 @@ from forktask.cython_src.gpu import launches as gpu_launches
 from forktask.cython_src.gpu.grids import STRIP_CHANNELS
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.maps.lanes import LanesMap
+from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.parts import convolutional_classifier
 
@@ -69,9 +69,7 @@ def test_sources_compile_without_warnings(file, target):
 def test_every_launch_names_a_symbol_of_the_sources():
     """Check that the table of CUDA functions was read off the sources as a whole: forms by tile, and others."""
     symbols = gpu_launches.symbols()
-    assert {"conv_forward_2", "conv_forward_4", "channels_conv_forward_8x8", "channels_conv_backward_data_4x2"} <= set(
-        symbols
-    )
+    assert {"conv_forward_2", "conv_forward_4", "nhwc_conv_forward_8x8", "nhwc_conv_backward_data_4x2"} <= set(symbols)
     assert symbols["advance_counter"] == "gpu/counter.cu" and symbols["task_bench"] == "kernels/bench/bench.cu"
     for file in gpu_launches.SOURCE_FILES:
         text = gpu_launches.source(file)
@@ -127,7 +125,7 @@ def two_steps(plan, target="cpu"):
 )
 def test_a_missing_barrier_shows(defect):
     """Check that the emulation finds barriers that were taken out (negative control)."""
-    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="nchw")
     right = two_steps(emulator.with_cuda_kernels(plan)).arrays
     wrong = two_steps(emulator.with_cuda_kernels(plan, 1, defect=defect)).arrays
     assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
@@ -137,7 +135,7 @@ def test_a_missing_barrier_shows(defect):
 def test_a_barrier_that_some_threads_miss_is_refused():
     """Check that divergence at a barrier is an error of the emulation (negative control)."""
     defect = ("    if (o0 >= b.c1)", "    if (o0 >= b.c1 || threadIdx.x == 5)")
-    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="flat")
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, layout="nchw")
     with pytest.raises(RuntimeError) as failure:
         two_steps(emulator.with_cuda_kernels(plan, defect=defect))
     assert "while others wait at a barrier" in str(failure.value.__cause__)
@@ -149,7 +147,7 @@ def test_a_barrier_that_some_threads_miss_is_refused():
 def test_forms_of_the_convolution_agree(form, lanes):
     """Check all forms of the forward convolution, odd sizes included, against float64 within rounding."""
     rng = np.random.default_rng(1)
-    source, target = LanesMap("x", 2, 18, 5, 7, lanes, 2), LanesMap("y", 2, 6, 5, 7, lanes, 2)
+    source, target = NchwMap("x", 2, 18, 5, 7, lanes, 2), NchwMap("y", 2, 6, 5, 7, lanes, 2)
     operands = {
         "input": random_map(rng, source),
         "weight": rng.standard_normal((6, 18, 5, 5)).astype(np.float32),
@@ -173,7 +171,7 @@ def test_forms_of_the_convolution_agree(form, lanes):
 @pytest.mark.cxx
 def test_bad_labels_and_indices_fail():
     """Check that kernels that meet a label or an index out of range report status, task and iteration."""
-    plan = emulator.with_cuda_kernels(lower(SMALL, batch=3, num_images=4, num_iterations_logged=4, layout="flat"))
+    plan = emulator.with_cuda_kernels(lower(SMALL, batch=3, num_images=4, num_iterations_logged=4, layout="nchw"))
     for name, loop in (("dataset.labels", "softmax"), ("batch_order", "load")):
         bound = bind(plan)
         fill(bound)

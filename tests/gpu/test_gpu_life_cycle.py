@@ -29,7 +29,7 @@ def plan_for(spec):
         return task_bench("stencil_1d", 2, 2)
     network = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
     sizes = {"num_images": 8, "num_batches": 2, "num_iterations_logged": 8}
-    return lower(network, batch=4, granularity="images=2", layout="flat", conv="direct", **sizes)
+    return lower(network, batch=4, granularity="images=2", layout="nchw", conv="direct", **sizes)
 
 
 @cache

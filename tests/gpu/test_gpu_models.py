@@ -36,7 +36,7 @@ MODELS = {
 
 
 def small_plan(**options):
-    options = {"granularity": "images=2", "layout": "flat", "conv": "direct", **options}
+    options = {"granularity": "images=2", "layout": "nchw", "conv": "direct", **options}
     return lower(SMALL, batch=4, num_images=12, num_batches=3, num_iterations_logged=8, num_learning_rates=5, **options)
 
 
@@ -99,7 +99,7 @@ def test_models_agree_bit_for_bit(model, expected):
 
 @pytest.mark.parametrize(
     "options",
-    [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "lanes", "granularity": "auto"}],
+    [{"weight_gradients": "chain"}, {"memory": "shared"}, {"fusion": False, "layout": "nchw16", "granularity": "auto"}],
 )
 def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
@@ -327,7 +327,7 @@ def test_two_plans_share_the_parameters_on_the_device():
     train = GpuBoundPlan(small_plan(), storage, device)
     fill(train)
     test = GpuBoundPlan(
-        lower(SMALL, batch=4, phase="evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="flat"),
+        lower(SMALL, batch=4, phase="evaluate", prefix="test.", num_images=4, num_iterations_logged=8, layout="nchw"),
         storage,
         device,
     )

@@ -70,15 +70,15 @@ SMOOTH = {"eps": 0.01}
 ADAM = {**SMOOTH, "optimizer": "adamw", "clip_norm": 0.5, "label_smoothing": 0.1, "weight_decay": 0.01}
 OF_TOKENS = {"eps": 0.01, "optimizer": "adamw", "weight_decay": 0.1}
 CASES = {
-    "lanes": (CHAIN, {"batch": 19, "layout": "lanes", "granularity": "images=16,channels=3,rows=4"}),
-    "flat": (CHAIN, {"batch": 3, "layout": "flat", "granularity": "images=1,channels=2,rows=4"}),
-    "odd rows": (CHAIN, {"batch": 3, "layout": "flat", "granularity": "rows=3", "fusion": False}),
+    "nchw16": (CHAIN, {"batch": 19, "layout": "nchw16", "granularity": "images=16,channels=3,rows=4"}),
+    "nchw": (CHAIN, {"batch": 3, "layout": "nchw", "granularity": "images=1,channels=2,rows=4"}),
+    "odd rows": (CHAIN, {"batch": 3, "layout": "nchw", "granularity": "rows=3", "fusion": False}),
     "chain": (
         CHAIN,
-        {"batch": 19, "layout": "lanes", "fusion": False, "weight_gradients": "chain", "granularity": "channels=4"},
+        {"batch": 19, "layout": "nchw16", "fusion": False, "weight_gradients": "chain", "granularity": "channels=4"},
     ),
-    "one block": (CHAIN, {"batch": 5, "layout": "flat", "granularity": "images=5"}),
-    "shared": (CHAIN, {"batch": 3, "layout": "flat", "memory": "shared"}),
+    "one block": (CHAIN, {"batch": 5, "layout": "nchw", "granularity": "images=5"}),
+    "shared": (CHAIN, {"batch": 3, "layout": "nchw", "memory": "shared"}),
     "resnet18": (images.SMALL["resnet18"], {}),
     "preact_resnet18": (images.SMALL["preact_resnet18"], {"granularity": "images=1", "weight_gradients": "chain"}),
     "resnext29": (images.SMALL["resnext29_2x64d"], {"fusion": "none", "granularity": "images=2,channels=32"}),
@@ -190,7 +190,7 @@ def test_two_training_steps_equal_the_reference(name, products):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("flat", {}),
+        ("nchw", {}),
         ("chain", {}),
         *(
             (name, {"granularity": "images=1,channels=16,rows=4"})
@@ -206,7 +206,7 @@ def test_kernels_touch_what_they_declare(name, options, products):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("name", ["flat", "mixed", "gpt2, one block"])
+@pytest.mark.parametrize("name", ["nchw", "mixed", "gpt2, one block"])
 def test_results_do_not_depend_on_the_order_of_threads_or_blocks(name):
     """Check that CUDA blocks and threads may run in any order: all buffers are bit-identical for two more seeds."""
     plan = make_plan(name)

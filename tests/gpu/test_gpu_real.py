@@ -42,12 +42,12 @@ MODELS = {
     "host load, prefetch": (GpuHostLoadExecutor, {}),
 }
 PLANS = {
-    "lanes": {"layout": "lanes"},
-    "flat": {"layout": "flat"},
-    "one block a loop": {"layout": "lanes", "granularity": "images=16,channels=32,rows=32"},
-    "chain": {"layout": "flat", "weight_gradients": "chain", "granularity": "images=4"},
-    "unfused": {"layout": "lanes", "fusion": False},
-    "shared": {"layout": "flat", "memory": "shared"},
+    "nchw16": {"layout": "nchw16"},
+    "nchw": {"layout": "nchw"},
+    "one block a loop": {"layout": "nchw16", "granularity": "images=16,channels=32,rows=32"},
+    "chain": {"layout": "nchw", "weight_gradients": "chain", "granularity": "images=4"},
+    "unfused": {"layout": "nchw16", "fusion": False},
+    "shared": {"layout": "nchw", "memory": "shared"},
 }
 
 # Heads of more features than a tile has.
@@ -148,7 +148,7 @@ def test_numbers_are_the_cpus(gpu, name):
     assert_close(run(gpu, plan, "stream"), on_cpu(plan))
 
 
-@pytest.mark.parametrize("name", ["lanes", "chain"])
+@pytest.mark.parametrize("name", ["nchw16", "chain"])
 @pytest.mark.parametrize("model", MODELS)
 def test_models_agree_bit_for_bit(gpu, model, name):
     """Check that every model leaves the same bits as a single stream."""

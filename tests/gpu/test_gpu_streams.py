@@ -68,7 +68,7 @@ def test_dependences_hold_in_every_replay(graph, max_streams):
 @pytest.mark.parametrize("unit", ["loop", "block"])
 def test_a_network_needs_few_events(unit):
     """Check that a training step uses several streams and fewer waits than it has edges."""
-    plan = lower(SMALL, batch=8, layout="flat", granularity="images=2")
+    plan = lower(SMALL, batch=8, layout="nchw", granularity="images=2")
     graph = launch_graph(plan, parts_of(plan, unit))
     program = map_to_streams(graph, 8)
     assert 1 < program.num_streams <= 8

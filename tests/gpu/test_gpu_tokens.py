@@ -29,9 +29,9 @@ from forktask.experiments.subjects.models import make_executor, storage_for
 ELEMENTWISE = (
     ("gelu_forward", ("input",)),
     ("gelu_backward", ("gradient", "before")),
-    ("tokens_add", ("first", "second")),
-    ("tokens_relu_forward", ("input",)),
-    ("tokens_relu_backward", ("gradient", "activations")),
+    ("rows_add", ("first", "second")),
+    ("rows_relu_forward", ("input",)),
+    ("rows_relu_backward", ("gradient", "activations")),
 )
 
 

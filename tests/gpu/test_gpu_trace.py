@@ -21,7 +21,7 @@ from forktask.experiments.subjects.subject import build
 
 DRIFT = 3e-4
 ITERATIONS = 4
-PLAN = {"network": "cifar10_cnn", "batch": 2, "layout": "flat", "granularity": "images=1"}
+PLAN = {"network": "cifar10_cnn", "batch": 2, "layout": "nchw", "granularity": "images=1"}
 # Lanes of each kind, and launches of a pass; None: as many as loops, or as the executor likes.
 MODELS = {
     "gpu_forkjoin": (1, 0),

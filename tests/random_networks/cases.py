@@ -396,7 +396,7 @@ def _options(rng: np.random.Generator, network: Network) -> dict[str, Any]:
         some = [name for name in FUSIONS if rng.random() < 0.5 and (name != "pooling" or rng.random() < 0.3)]
         options["fusion"] = _one_of(rng, "none", ",".join(some) or "none")
     maybe(0.25, "conv", *CONV_OPTIONS)
-    maybe(0.1 if tokens else 0.4, "layout", "auto", "lanes", "flat", "channels")
+    maybe(0.1 if tokens else 0.4, "layout", "auto", "nchw16", "nchw", "nhwc")
     maybe(0.05 if tokens else 0.2, "label_smoothing", 0.1)
     maybe(0.2, "check_finite", True)
     if options.get("phase", "train") == "train":

@@ -74,7 +74,7 @@ FOUND = {
     "ReLU beside a padded map": (
         (1, 2, 2),
         (Convolution("a", 1), ReLU("r"), Convolution("b", 1), *END),
-        {"fusion": "none", "layout": "flat"},
+        {"fusion": "none", "layout": "nchw"},
     ),
     "a pool first": ((3, 33, 33), (AveragePool("s", 2), Convolution("c", 16, 3, 1, bias=False), *AFTER_POOL), {}),
     "the largest of the input": ((3, 5, 5), (MaxPool("s", 2), Convolution("c", 4, 3, 1), *AFTER_POOL), {}),
@@ -96,7 +96,7 @@ FOUND = {
         {"batch": 16, "granularity": "images=3,rows=1"},
     ),
     "nothing is trained": ((2, 3, 3), END, {"clip_norm": 1.0, "frozen": "fc"}),
-    "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "flat"}),
+    "ReLU before softmax": ((1, 1, 1), (FullyConnected("f", 1), ReLU("r"), Softmax()), {"layout": "nchw"}),
     "a halo that is added to": (
         (17, 4, 4),
         (
@@ -148,13 +148,13 @@ CHAINS = [
     {"batch": 17},
     {"batch": 17, "weight_gradients": "chain", "memory": "shared"},
     {"batch": 40, "granularity": "images=32,channels=4,rows=3", "fusion": "none"},
-    {"batch": 3, "layout": "flat", "granularity": "images=1,channels=2,rows=6"},
+    {"batch": 3, "layout": "nchw", "granularity": "images=1,channels=2,rows=6"},
     *({"batch": 17, "conv": conv, "fusion": fusion} for conv in IN_THE_LANES for fusion in ("all", "none")),
 ]
 
 
 def case_of(chain):
-    return Case(TWO, {"layout": "lanes", **chain}, seed=4 * CHAINS.index(chain))  # NumPy forms, all instruction sets
+    return Case(TWO, {"layout": "nchw16", **chain}, seed=4 * CHAINS.index(chain))  # NumPy forms, all instruction sets
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)

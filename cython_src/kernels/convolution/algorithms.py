@@ -1,4 +1,4 @@
-"""Convolutions of the layout "channels": algorithms, shapes of packed weights, choice by cost.
+"""Convolutions of the layout "nhwc": algorithms, shapes of packed weights, choice by cost.
 
 Y[n, y, x, o] = bias[o] + sum over (ky, kx, i) of W[o, i, ky, kx] X[n, s y - p + d ky, s x - p + d kx, i], with stride
 s, padding p, dilation d; i runs over the channels of o's group. In the attributes of all kernels "in" is the map that
@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import UsageError
 from ...plan.model import BlockLoop
 from ..simd.instruction_sets import LANES
-from .channels_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
+from .nhwc_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
 
 FORWARD, DATA, WEIGHTS = 0, 1, 2
 
@@ -31,11 +31,11 @@ FORWARD, DATA, WEIGHTS = 0, 1, 2
 # winograd4   Winograd's F(4x4, 3x3): 4 times fewer
 ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
-# Algorithms of the layout "lanes" that the direct one is compared with: kernels/convolution/lanes_convolution.pyx.
+# Algorithms of the layout "nchw16" that the direct one is compared with: kernels/convolution/nchw_convolution.pyx.
 COMPARED = ("if", "if_blocked", "pad", "pad_blocked")
-LANES_FORMS = ("direct", *COMPARED)
+NCHW16_FORMS = ("direct", *COMPARED)
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
-CHANNELS_OPTIONS = ("auto", "winograd", *ALGORITHMS)
+NHWC_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
 # Integer attributes of the kernels, after their maps'.
 
@@ -175,7 +175,7 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     Parameters
     ----------
     option : str
-        One of CHANNELS_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
+        One of NHWC_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
     direction : {"forward", "data", "weights"}
     attributes : mapping
         Of the kernel; groups.
@@ -206,14 +206,14 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
 
 def algorithm_of(loop: BlockLoop) -> str | None:
     """Return the algorithm by which a loop computes a pass of a convolution; None for other loops."""
-    if loop.kernel in ("channels_conv_pack", "winograd_weights"):
+    if loop.kernel in ("nhwc_conv_pack", "winograd_weights"):
         return None
     for kernels, algorithm in (
-        ("channels_conv_", ALGORITHMS),
-        ("channels_depthwise_", "depthwise"),
-        ("channels_norm_depthwise", "depthwise"),
+        ("nhwc_conv_", ALGORITHMS),
+        ("nhwc_depthwise_", "depthwise"),
+        ("nhwc_norm_depthwise", "depthwise"),
         ("winograd_", "winograd"),
-        ("conv_", LANES_FORMS),
+        ("conv_", NCHW16_FORMS),
     ):
         if loop.kernel.startswith(kernels):
             return algorithm if isinstance(algorithm, str) else algorithm[loop.attributes.get("algorithm", 0)]
@@ -243,7 +243,7 @@ def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) ->
 
 
 def pack(weight: np.ndarray, attributes: Mapping[str, int], panels: tuple[int, int]) -> np.ndarray:
-    """Panels [panels) of the packed form of weights (O, I / groups, k, k): what `channels_conv_pack` computes."""
+    """Panels [panels) of the packed form of weights (O, I / groups, k, k): what `nhwc_conv_pack` computes."""
     direction, groups, side = attributes["direction"], attributes["groups"], winograd_side(attributes["algorithm"])
     shape = packed_shape(attributes["algorithm"], direction, weight.shape, groups)
     result = np.zeros((panels[1] - panels[0], *shape[1:]), weight.dtype)

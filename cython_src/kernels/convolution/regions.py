@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...plan.model import read, update, write
 from ..interface.kernel_spec import size, touches
-from ..maps.channels import STATISTICS_ROWS, Window, operand_map
+from ..maps.nhwc import STATISTICS_ROWS, Window, operand_map
 from . import algorithms
 
 
@@ -35,7 +35,7 @@ def forward_cost(a, b, shapes):
     return 2.0 * products * size(b["n"], b["y"], b["c"]) * target.width, 4.0 * moved
 
 
-@touches("channels_conv_forward", cost=forward_cost)
+@touches("nhwc_conv_forward", cost=forward_cost)
 def forward(a, b, shapes):
     source, target = operand_map("input", "in", a, shapes), operand_map("output", "out", a, shapes)
     n, y, c = b["n"], b["y"], b["c"]
@@ -62,7 +62,7 @@ def data_cost(a, b, shapes):
     return flops * share, 4.0 * moved * share
 
 
-@touches("channels_conv_backward_data", cost=data_cost)
+@touches("nhwc_conv_backward_data", cost=data_cost)
 def data_gradient(a, b, shapes):
     gradient, target = operand_map("gradient", "in", a, shapes), operand_map("output", "out", a, shapes)
     n, y, c = b["n"], b["y"], b["c"]
@@ -94,7 +94,7 @@ def weights_cost(a, b, shapes):
     return flops * piece, 4.0 * piece * (maps + gradient.channels * row)
 
 
-@touches("channels_conv_backward_weights", cost=weights_cost)
+@touches("nhwc_conv_backward_weights", cost=weights_cost)
 def weight_gradient(a, b, shapes):
     gradient, source, depthwise = _ends(a, shapes)
     written, partial = (update if a["accumulate"] else write), (b["partial"], b["partial"] + 1)
@@ -114,7 +114,7 @@ def _pack_cost(a, b, shapes):
     return 0.0, 8.0 * math.prod(shapes["weight"]) * size(b["o"]) / shapes["packed"][0]
 
 
-@touches("channels_conv_pack", cost=_pack_cost)
+@touches("nhwc_conv_pack", cost=_pack_cost)
 def pack(a, b, shapes):
     box = algorithms.weight_box(a["direction"], b["o"], shapes["weight"], a["groups"])
     return read("weight", *box), write("packed", b["o"])

@@ -2,7 +2,7 @@
  * or pooling and ReLU, before it) and weight gradient. Formulas: kernels/dense/dense.pyx. */
 
 #include "cython_src/kernels/elementwise/activations.cuh"
-#include "cython_src/kernels/maps/lanes.cuh"
+#include "cython_src/kernels/maps/nchw.cuh"
 
 /* A CUDA block for each group and output; its threads are lanes times strips of features, which a tree adds up. */
 template <bool RELU, typename Args>

@@ -1,8 +1,8 @@
 """Fully connected layer: y = W x + b (alone, or with ReLU), its data gradient (alone, or with the backward pass of
 the ReLU, or pooling and ReLU, before it; into a map with or without halo) and its weight gradient.
 
-Features are a map's elements in PyTorch's order (channel, row, column), so a map of the lane layout is used
-as it is.
+Features are a map's elements in PyTorch's order (channel, row, column), so a map of the layout "nchw16" or "nchw" is
+used as it is.
 
 Flattening makes such vectors of maps with the channels in the lanes, (batch, channels * height * width, 1), and back.
 """
@@ -13,16 +13,16 @@ from dense_c cimport *
 from elementwise_c cimport *
 from pooling_c cimport *
 
-from ..maps.channels cimport channel_end, clear_channel_halo, pixel
-from ..maps.lanes cimport clear_halo, offset
+from ..maps.nchw cimport clear_halo, offset
+from ..maps.nhwc cimport channel_end, clear_channel_halo, pixel
 
 import numpy as np
 
-from ..interface.arguments import BOX, channels_attributes, map_attributes
+from ..interface.arguments import BOX, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import channels as channels_maps, lanes as lanes_maps
-from ..maps.channels import inside, write_block
-from ..maps.lanes import interior
+from ..maps import nchw as nchw_maps, nhwc as nhwc_maps
+from ..maps.nchw import interior
+from ..maps.nhwc import inside, write_block
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -76,7 +76,7 @@ cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block, const TaskC
         at = 0
         for c in range(m.channels):
             for y in range(m.height // 2):
-                lanes_pooling_loops(a.micro).unpool_row(
+                nchw_pooling_loops(a.micro).unpool_row(
                     dx + at, a.index + g * a.features * lanes + at, width, lanes,
                     a.output + offset(m, g, c, 2 * y), a.output + offset(m, g, c, 2 * y + 1))
                 at += width * lanes
@@ -151,7 +151,7 @@ def _fc_backward_data_halo_reference(operands, attributes, bounds, iteration):
     if "activation" in operands:
         dx = np.where(operands["activation"][g].reshape(out.shape) > 0, dx, 0)
     out[:] = dx
-    lanes_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+    nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
 
 
 def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
@@ -162,7 +162,7 @@ def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
     for i in (0, 1):
         for j in (0, 1):
             out[:, :, i::2, j::2] = np.where(index == 2 * i + j, dx, 0)
-    lanes_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+    nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
 
 
 def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
@@ -202,8 +202,8 @@ register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAP
 
 
 cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_flatten_args a = read_channels_flatten(args, block)
-    cdef ChannelsMap *m = &a.in_map
+    cdef nhwc_flatten_args a = read_nhwc_flatten(args, block)
+    cdef NhwcMap *m = &a.in_map
     cdef Py_ssize_t plane = m.height * m.width
     cdef const float *row
     cdef float *out
@@ -217,8 +217,8 @@ cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context)
                 x = 0
                 while x < m.width:
                     x = min(x, m.width - LANES)  # the last pixels again, so that they fill a vector
-                    lanes_loops(a.micro).transpose(row + <Py_ssize_t> x * m.pitch + c, m.pitch, LANES,
-                                                   out + c * plane + x, plane)
+                    nchw_loops(a.micro).transpose(row + <Py_ssize_t> x * m.pitch + c, m.pitch, LANES,
+                                                  out + c * plane + x, plane)
                     x += LANES
                 c += LANES
             for i in range(c, m.channels):
@@ -228,8 +228,8 @@ cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 cdef int flatten_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_flatten_backward_args a = read_channels_flatten_backward(args, block)
-    cdef ChannelsMap *m = &a.out_map
+    cdef nhwc_flatten_backward_args a = read_nhwc_flatten_backward(args, block)
+    cdef NhwcMap *m = &a.out_map
     cdef Py_ssize_t plane = m.height * m.width
     cdef const float *gradient
     cdef float *row
@@ -243,8 +243,8 @@ cdef int flatten_backward(const void *args, Py_ssize_t block, const TaskContext 
                 x = 0
                 while x < m.width:
                     x = min(x, m.width - LANES)
-                    lanes_loops(a.micro).transpose(gradient + c * plane + x, plane, min(LANES, m.channels - c),
-                                                   row + <Py_ssize_t> x * m.pitch + c, m.pitch)
+                    nchw_loops(a.micro).transpose(gradient + c * plane + x, plane, min(LANES, m.channels - c),
+                                                  row + <Py_ssize_t> x * m.pitch + c, m.pitch)
                     x += LANES
                 c += LANES
             for x in range(m.width if c < end else 0):
@@ -270,12 +270,12 @@ def _flatten_backward_reference(operands, attributes, bounds, iteration):
     shape = (-1, attributes["out_channels"], attributes["out_height"], attributes["out_width"])
     gradient = operands["gradient"][bounds["n0"] : bounds["n1"], :, 0].reshape(shape)
     part = gradient[:, bounds["c0"] : bounds["c1"], bounds["y0"] : bounds["y1"]].transpose(0, 2, 3, 1)
-    padding = channels_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
+    padding = nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
     part = np.pad(part, ((0, 0), (0, 0), (0, 0), (0, padding)))
     write_block(operands["output"], attributes, "out", bounds, part, accumulate=attributes["accumulate"])
 
 
-register(KernelSpec("channels_flatten", ("input", "output"), channels_attributes("in"), (), ("n0", "n1"),
+register(KernelSpec("nhwc_flatten", ("input", "output"), nhwc_attributes("in"), (), ("n0", "n1"),
                     _flatten_reference, <uintptr_t> &flatten))
-register(KernelSpec("channels_flatten_backward", ("gradient", "output"), channels_attributes("out") + ("accumulate",),
+register(KernelSpec("nhwc_flatten_backward", ("gradient", "output"), nhwc_attributes("out") + ("accumulate",),
                     (), BOX, _flatten_backward_reference, <uintptr_t> &flatten_backward))

@@ -1,11 +1,11 @@
 /* Inner loops of fully connected layers, see kernels/dense/dense_loops.h. Compiled once per instruction set. */
 #include "dense_loops.h"
-#include "cython_src/kernels/maps/lanes_sums.h"
+#include "cython_src/kernels/maps/nchw_sums.h"
 #include "cython_src/kernels/simd/vectors.h"
 
 #include <string.h>
 
-/* Outputs, or features of the data gradient, that are summed at a time in the lane layout, in registers. */
+/* Outputs, or features of the data gradient, that are summed at a time in the layout "nchw16", in registers. */
 #define FC_R BY_ISA(1, 3, 3, 5)
 
 /* R outputs; even and odd features in sums of their own. */
@@ -89,7 +89,7 @@ static void fc_weights_lanes(const float *dlogits, const float *x, float *out, i
             float turned[LANES * LANES], sums[REDUCE_R * LANES];
             transpose_lanes(x + ((ptrdiff_t)g * features + f) * LANES, LANES, n, turned, LANES);
             for (int o = 0, r; o < outputs; o += r) {
-                LanesReduction t = {.a_row = LANES, .out_row = row, .length = LANES, .accumulate = g > 0 || accumulate};
+                NchwReduction t = {.a_row = LANES, .out_row = row, .length = LANES, .accumulate = g > 0 || accumulate};
                 r = outputs - o < REDUCE_R ? outputs - o : REDUCE_R;
                 const float *d = dlogits + ((ptrdiff_t)g * outputs + o) * LANES;
                 float *to = out + o * row + f;

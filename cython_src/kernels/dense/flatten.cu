@@ -1,11 +1,11 @@
-/* Maps of the layout "channels" as vectors, and back: kernels/dense/dense.pyx. */
+/* Maps of the layout "nhwc" as vectors, and back: kernels/dense/dense.pyx. */
 
-#include "cython_src/kernels/maps/channels.cuh"
+#include "cython_src/kernels/maps/nhwc.cuh"
 
 /* A map as a vector of features in the order channel, row, column. Bounds: images. */
-KERNEL(channels_flatten)
+KERNEL(nhwc_flatten)
 {
-    const ChannelsMap m = a.in_map;
+    const NhwcMap m = a.in_map;
     const auto &b = block_bounds(a);
     const int plane = m.height * m.width, features = m.channels * plane;
     for (unsigned i = thread_of_row(); i < (unsigned)(b.n1 - b.n0) * features; i += threads_of_row()) {
@@ -15,9 +15,9 @@ KERNEL(channels_flatten)
 }
 
 /* Bounds: images, rows, channels. */
-KERNEL(channels_flatten_backward)
+KERNEL(nhwc_flatten_backward)
 {
-    const ChannelsMap m = a.out_map;
+    const NhwcMap m = a.out_map;
     const auto &b = block_bounds(a);
     const int end = channel_end(m, b.c1), accumulate = a.accumulate, plane = m.height * m.width;
     if (!accumulate)

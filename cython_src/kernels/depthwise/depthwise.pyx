@@ -5,8 +5,8 @@ what lies outside the map is zero, whether or not the map has a halo. Weights ar
 kernel), for any kernel size and stride.
 
 Between two norms the input may be given as it is before its norm and activation: they are applied row by row where they
-are needed (`channels_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with
-the sums that the first one needs (`channels_depthwise_norm_backward`).
+are needed (`nhwc_norm_depthwise`), and one kernel goes back from the second norm's result to the first one's, with
+the sums that the first one needs (`nhwc_depthwise_norm_backward`).
 """
 
 from libc.string cimport memset
@@ -14,15 +14,15 @@ from libc.string cimport memset
 from depthwise_c cimport *
 from elementwise_c cimport *
 
-from ..maps.channels cimport (
+from ..maps.nhwc cimport (
     clear_channel_halo, pixel, set_block, set_plane, set_vectors, set_windows, with_halo)
 
 import numpy as np
 
-from ..interface.arguments import BOX, WINDOW, channels_attributes
+from ..interface.arguments import BOX, WINDOW, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps import channels as channels_maps
-from ..maps.channels import (
+from ..maps import nhwc as nhwc_maps
+from ..maps.nhwc import (
     activate, all_rows, block_statistics, inside, passes, scatter_windows, window_of, windows, write_block)
 
 
@@ -30,17 +30,17 @@ cdef const float *pack(const MicroKernels *micro, const WindowTask *task, const 
                        float *scratch) noexcept nogil:
     """A block's weights in the order of the inner loops; padding channels are zero."""
     cdef int taps = task.kernel * task.kernel
-    channels_depthwise_loops(micro).pack(
+    nhwc_depthwise_loops(micro).pack(
         weight + <Py_ssize_t> b.c0 * taps, b.c1 - b.c0, task.channels, taps, flip, scratch)
     return scratch
 
 
 cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_norm_depthwise_args a = read_channels_norm_depthwise(args, block)
+    cdef nhwc_norm_depthwise_args a = read_nhwc_norm_depthwise(args, block)
     cdef float *scratch = <float *> context.scratch
     cdef float *bias
     cdef WindowTask task
-    cdef ChannelsTask done
+    cdef NhwcTask done
     cdef DepthwiseScratch place
     cdef int c, count = a.box.c1 - a.box.c0
     set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
@@ -62,19 +62,19 @@ cdef int depthwise_forward(const void *args, Py_ssize_t block, const TaskContext
     else:
         task.statistics = a.statistics + a.partial * 3 * a.out_map.pitch + a.box.c0
         task.statistics_stride = a.out_map.pitch
-    channels_depthwise_loops(a.micro).forward(&task)
+    nhwc_depthwise_loops(a.micro).forward(&task)
     if a.statistics != NULL and a.activation:
         set_block(&done, &a.out_map, &a.box)
         set_plane(&done, 0, a.output, &a.out_map, &a.box)
         set_plane(&done, 1, a.output, &a.out_map, &a.box)
         done.activation = a.activation
-        channels_elementwise_loops(a.micro).activate(&done)
+        nhwc_elementwise_loops(a.micro).activate(&done)
     clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
 cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_depthwise_backward_data_args a = read_channels_depthwise_backward_data(args, block)
+    cdef nhwc_depthwise_backward_data_args a = read_nhwc_depthwise_backward_data(args, block)
     cdef WindowTask task
     cdef bint backward = a.window.stride != 1
     set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, backward, &a.window, &a.box)
@@ -82,10 +82,10 @@ cdef int depthwise_backward_data(const void *args, Py_ssize_t block, const TaskC
     # With stride 1 it is a convolution of the gradient with the weights turned round.
     task.weight = pack(a.micro, &task, a.weight, &a.box, not backward, <float *> context.scratch)
     if backward:
-        channels_depthwise_loops(a.micro).backward_data(&task)
+        nhwc_depthwise_loops(a.micro).backward_data(&task)
     else:
         task.padding = task.kernel - 1 - task.padding
-        channels_depthwise_loops(a.micro).forward(&task)
+        nhwc_depthwise_loops(a.micro).forward(&task)
     if not a.accumulate:
         clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
@@ -101,7 +101,7 @@ cdef void store_sums(const float *sums, int taps, int count, bint accumulate, fl
 
 
 cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_depthwise_backward_weights_args a = read_channels_depthwise_backward_weights(args, block)
+    cdef nhwc_depthwise_backward_weights_args a = read_nhwc_depthwise_backward_weights(args, block)
     cdef float *scratch = <float *> context.scratch
     cdef float *sums
     cdef float *out
@@ -112,7 +112,7 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
     cdef Py_ssize_t first = a.partial * a.gradient_map.channels + a.box.c0
     set_windows(&task, a.input, &a.in_map, a.gradient, &a.gradient_map, False, &a.window, &a.box)
     place = depthwise_weights_scratch(count, task.kernel, a.bias_output != NULL)
-    channels_depthwise_loops(a.micro).backward_weights(&task, scratch + place.sums)
+    nhwc_depthwise_loops(a.micro).backward_weights(&task, scratch + place.sums)
     store_sums(scratch + place.sums, taps, count, a.accumulate, a.output + first * taps)
     if a.bias_output != NULL:
         sums = scratch + place.bias
@@ -130,12 +130,12 @@ cdef int depthwise_backward_weights(const void *args, Py_ssize_t block, const Ta
 
 
 cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_depthwise_norm_backward_args a = read_channels_depthwise_norm_backward(args, block)
-    cdef ChannelsMap *small = &a.out_map
-    cdef ChannelsMap *large = &a.in_map
-    cdef ChannelsMap gradient = with_halo(small, a.gradient_halo), out = with_halo(large, a.output_halo)
+    cdef nhwc_depthwise_norm_backward_args a = read_nhwc_depthwise_norm_backward(args, block)
+    cdef NhwcMap *small = &a.out_map
+    cdef NhwcMap *large = &a.in_map
+    cdef NhwcMap gradient = with_halo(small, a.gradient_halo), out = with_halo(large, a.output_halo)
     cdef Box rows = a.box  # of the input's gradient
-    cdef ChannelsTask planes
+    cdef NhwcTask planes
     cdef DepthwiseBackwardTask task
     cdef float *scratch = <float *> context.scratch
     cdef DepthwiseScratch place
@@ -170,7 +170,7 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
     task.norm.mask = MASK_ARGUMENT if a.activation else MASK_NONE
     set_plane(&planes, 0, a.output, &out, &rows)
     task.output = planes.plane[0]
-    channels_depthwise_loops(a.micro).backward(&task)
+    nhwc_depthwise_loops(a.micro).backward(&task)
     store_sums(task.sums, kernel * kernel, count, False,
                a.weight_partials + (a.partial * small.channels + c0) * kernel * kernel)
     clear_channel_halo(&out, a.output, &rows)
@@ -180,12 +180,12 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
 def _padded(vector, bounds, pitch):
     """A block's part of something of shape (channels, ...), zeros for padding channels, channels last."""
     part = vector.reshape(len(vector), -1)[bounds["c0"] : bounds["c1"]].T
-    return np.pad(part, ((0, 0), (0, channels_maps.channel_end(bounds["c1"], pitch) - bounds["c1"])))
+    return np.pad(part, ((0, 0), (0, nhwc_maps.channel_end(bounds["c1"], pitch) - bounds["c1"])))
 
 
 def _vector(operands, name, bounds, attributes):
     """A block's part of a vector, or of several."""
-    return operands[name][..., bounds["c0"] : channels_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
+    return operands[name][..., bounds["c0"] : nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
 
 
 def _normalised(operands, attributes, bounds):
@@ -207,7 +207,7 @@ def _forward_reference(operands, attributes, bounds, iteration):
     if "bias" in operands:
         y = y + _padded(operands["bias"], bounds, pitch)[0]
     if "statistics" in operands:
-        c = slice(bounds["c0"], channels_maps.channel_end(bounds["c1"], pitch))
+        c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], pitch))
         operands["statistics"][bounds["partial"], :, c] = block_statistics(y)
     write_block(operands["output"], attributes, "out", bounds, activate(y, attributes["activation"]))
 
@@ -257,7 +257,7 @@ def _norm_backward_reference(operands, attributes, bounds, iteration):
         dx = np.where(passes(argument, attributes["input_activation"]), dx, 0)
         xhat = (source - _vector(operands, "input_mean", bounds, attributes)) * _vector(
             operands, "input_inv_std", bounds, attributes)
-        channels = slice(bounds["c0"], channels_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
+        channels = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
         operands["statistics"][bounds["partial"], 0, channels] = dx.sum(axis=(0, 1, 2))
         operands["statistics"][bounds["partial"], 1, channels] = (dx * xhat).sum(axis=(0, 1, 2))
 
@@ -281,34 +281,34 @@ def _norm_backward_scratch(attributes, bounds, operands):
         attributes["out_width"] * attributes["out_pitch"], attributes["out_height"]).end
 
 
-MAPS = channels_attributes("in") + channels_attributes("out") + WINDOW
-# statistics: those of the block before the activation, as channels_norm_statistics writes them, in its `partial`.
-register(KernelSpec("channels_depthwise_forward",
+MAPS = nhwc_attributes("in") + nhwc_attributes("out") + WINDOW
+# statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
+register(KernelSpec("nhwc_depthwise_forward",
                     ("input", "weight", "bias?", "output", "statistics?", "input_scale?", "input_shift?"),
                     MAPS + ("activation", "input_activation?"), (), BOX + ("partial",), _forward_reference,
                     <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
 # The input is activation(input_scale input + input_shift).
-register(KernelSpec("channels_norm_depthwise",
+register(KernelSpec("nhwc_norm_depthwise",
                     ("input", "weight", "bias?", "output", "statistics?", "input_scale", "input_shift"),
                     MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
                     <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
 # bounds: rows of the input's gradient.
-register(KernelSpec("channels_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
+register(KernelSpec("nhwc_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
                     BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data,
                     scratch_bytes=_forward_scratch))
 # output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
-register(KernelSpec("channels_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
-                    channels_attributes("gradient") + channels_attributes("in") + WINDOW + ("accumulate",), (),
+register(KernelSpec("nhwc_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
+                    nhwc_attributes("gradient") + nhwc_attributes("in") + WINDOW + ("accumulate",), (),
                     BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights,
                     scratch_bytes=_weights_scratch))
 # gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
-# channels_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
-# ...); output is its gradient. statistics (num_partials, 2, pitch) are those of channels_norm_backward_statistics.
+# nhwc_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
+# ...); output is its gradient. statistics (num_partials, 2, pitch) are those of nhwc_norm_backward_statistics.
 # weight_partials: (num_partials, channels, kernel^2).
-register(KernelSpec("channels_depthwise_norm_backward",
+register(KernelSpec("nhwc_depthwise_norm_backward",
                     ("gradient", "result", "scale", "shift", "mean", "coefficients", "weight", "input", "input_scale?",
                      "input_shift?", "input_mean?", "input_inv_std?", "output", "weight_partials", "statistics?"),
-                    channels_attributes("out") + channels_attributes("in") + WINDOW
+                    nhwc_attributes("out") + nhwc_attributes("in") + WINDOW
                     + ("gradient_halo", "output_halo", "activation", "input_activation"), (),
                     ("n0", "n1", "c0", "c1", "partial"), _norm_backward_reference,
                     <uintptr_t> &depthwise_norm_backward, scratch_bytes=_norm_backward_scratch))

@@ -3,11 +3,11 @@
 from ...plan.model import read, write
 from ..convolution import regions as convolution
 from ..interface.kernel_spec import size, touches
-from ..maps.channels import operand_map
+from ..maps.nhwc import operand_map
 
-touches("channels_depthwise_forward", "channels_norm_depthwise", cost=convolution.forward_cost)(convolution.forward)
-touches("channels_depthwise_backward_data", cost=convolution.data_cost)(convolution.data_gradient)
-touches("channels_depthwise_backward_weights", cost=convolution.weights_cost)(convolution.weight_gradient)
+touches("nhwc_depthwise_forward", "nhwc_norm_depthwise", cost=convolution.forward_cost)(convolution.forward)
+touches("nhwc_depthwise_backward_data", cost=convolution.data_cost)(convolution.data_gradient)
+touches("nhwc_depthwise_backward_weights", cost=convolution.weights_cost)(convolution.weight_gradient)
 
 
 def _norm_backward_cost(a, b, shapes):
@@ -17,7 +17,7 @@ def _norm_backward_cost(a, b, shapes):
     return flops, 8.0 * source.pitch * pixels * size(b["n"], b["c"]) / source.channels
 
 
-@touches("channels_depthwise_norm_backward", cost=_norm_backward_cost)
+@touches("nhwc_depthwise_norm_backward", cost=_norm_backward_cost)
 def depthwise_norm_backward(a, b, shapes):
     n, c, partial = b["n"], b["c"], (b["partial"], b["partial"] + 1)
     maps = {operand: operand_map(operand, "out", a, shapes) for operand in ("gradient", "result")}

@@ -14,73 +14,73 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 
 from elementwise_c cimport *
 
-from ..maps.channels cimport clear_channel_halo, set_block, set_plane, with_halo
-from ..maps.lanes cimport clear_halo, offset
+from ..maps.nchw cimport clear_halo, offset
+from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, with_halo
 
 import numpy as np
 
-from ..interface.arguments import BOX, LANES_BOX, channels_attributes, map_attributes
+from ..interface.arguments import BOX, NCHW_BOX, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps.channels import activate, inside, passes, write_block
-from ..maps.lanes import box, clear_box_halo, interior
+from ..maps.nchw import box, clear_box_halo, interior
+from ..maps.nhwc import activate, inside, passes, write_block
 from ...plan.reductions import MAX_GROUPS
 from .gelu import gelu, gelu_derivative
 
 
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_activation_args a = read_channels_activation(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap out = with_halo(&a.in_map, a.out_halo)
+    cdef nhwc_activation_args a = read_nhwc_activation(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     task.activation = a.activation
-    channels_elementwise_loops(a.micro).activate(&task)
+    nhwc_elementwise_loops(a.micro).activate(&task)
     clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_add_args a = read_channels_add(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap second = with_halo(&a.in_map, a.second_halo), out = with_halo(&a.in_map, a.out_halo)
+    cdef nhwc_add_args a = read_nhwc_add(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap second = with_halo(&a.in_map, a.second_halo), out = with_halo(&a.in_map, a.out_halo)
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.first, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     set_plane(&task, 2, a.second, &second, &a.box)
     task.activation = a.activation
     task.residual = RESIDUAL_PLAIN
-    channels_elementwise_loops(a.micro).activate(&task)
+    nhwc_elementwise_loops(a.micro).activate(&task)
     clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_activation_backward_args a = read_channels_activation_backward(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo), out = with_halo(&a.in_map, a.out_halo)
+    cdef nhwc_activation_backward_args a = read_nhwc_activation_backward(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo), out = with_halo(&a.in_map, a.out_halo)
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &a.in_map, &a.box)
     set_plane(&task, 1, a.activations, &activations, &a.box)
     set_plane(&task, 2, a.output, &out, &a.box)
     task.activation = a.activation
     task.accumulate = a.accumulate
-    channels_elementwise_loops(a.micro).activate_backward(&task)
+    nhwc_elementwise_loops(a.micro).activate_backward(&task)
     if not a.accumulate:
         clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_dropout_args a = read_channels_dropout(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap out = with_halo(&a.in_map, a.out_halo)
+    cdef nhwc_dropout_args a = read_nhwc_dropout(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
     cdef double threshold = min(a.rate * 4294967296.0, 4294967295.0)
     a.box.c0, a.box.c1 = 0, a.in_map.channels
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
-    channels_elementwise_loops(a.micro).dropout(
+    nhwc_elementwise_loops(a.micro).dropout(
         &task, a.in_map.height, a.box.n0 * a.in_map.height + a.box.y0, <uint64_t> a.seed, <uint32_t> a.layer,
         <uint32_t> context.iteration, <uint32_t> threshold, <float> (1 / (1 - a.rate)))
     clear_channel_halo(&out, a.output, &a.box)
@@ -140,18 +140,18 @@ def _dropout_reference(operands, attributes, bounds, iteration):
                 attributes["out_halo"])
 
 
-MAP = channels_attributes("in")
-register(KernelSpec("channels_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
+MAP = nhwc_attributes("in")
+register(KernelSpec("nhwc_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
                     _activation_reference, <uintptr_t> &activation))
-register(KernelSpec("channels_activation_backward", ("gradient", "activations", "output"),
+register(KernelSpec("nhwc_activation_backward", ("gradient", "activations", "output"),
                     MAP + ("activations_halo", "out_halo", "activation", "accumulate"), (), BOX,
                     _activation_backward_reference, <uintptr_t> &activation_backward))
-register(KernelSpec("channels_add", ("first", "second", "output"),
+register(KernelSpec("nhwc_add", ("first", "second", "output"),
                     MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
                     <uintptr_t> &add))
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
-register(KernelSpec("channels_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
+register(KernelSpec("nhwc_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
                     ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))
 
 
@@ -197,10 +197,10 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
 
 
 MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), LANES_BOX, _relu_forward_reference,
+register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), NCHW_BOX, _relu_forward_reference,
                     <uintptr_t> &relu_forward))
 register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS + map_attributes("activation"), (),
-                    LANES_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
+                    NCHW_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
 
 
 cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -217,22 +217,22 @@ cdef int gelu_backward(const void *args, Py_ssize_t block, const TaskContext *co
     return 0
 
 
-cdef int tokens_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef tokens_relu_forward_args a = read_tokens_relu_forward(args, block)
+cdef int rows_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef rows_relu_forward_args a = read_rows_relu_forward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
     relu_loops(a.micro).forward(a.input + start, a.output + start, length)
     return 0
 
 
-cdef int tokens_relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef tokens_relu_backward_args a = read_tokens_relu_backward(args, block)
+cdef int rows_relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef rows_relu_backward_args a = read_rows_relu_backward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
     relu_loops(a.micro).backward(a.gradient + start, a.activations + start, a.output + start, length)
     return 0
 
 
-cdef int tokens_add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef tokens_add_args a = read_tokens_add(args, block)
+cdef int rows_add(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef rows_add_args a = read_rows_add(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
     token_elements_loops(a.micro).add(a.first + start, a.second + start, a.output + start, length)
     return 0
@@ -248,18 +248,18 @@ def _gelu_backward_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = operands["gradient"][rows] * gelu_derivative(operands["before"][rows])
 
 
-def _tokens_relu_forward_reference(operands, attributes, bounds, iteration):
+def _rows_relu_forward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     x = operands["input"][rows]
     operands["output"][rows] = np.where(x <= 0, 0, x)
 
 
-def _tokens_relu_backward_reference(operands, attributes, bounds, iteration):
+def _rows_relu_backward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     operands["output"][rows] = np.where(operands["activations"][rows] > 0, operands["gradient"][rows], 0)
 
 
-def _tokens_add_reference(operands, attributes, bounds, iteration):
+def _rows_add_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
 
@@ -268,12 +268,12 @@ register(KernelSpec("gelu_forward", ("input", "output"), ("features",), (), ("r0
                     <uintptr_t> &gelu_forward))
 register(KernelSpec("gelu_backward", ("gradient", "before", "output"), ("features",), (), ("r0", "r1"),
                     _gelu_backward_reference, <uintptr_t> &gelu_backward))
-register(KernelSpec("tokens_relu_forward", ("input", "output"), ("features",), (), ("r0", "r1"),
-                    _tokens_relu_forward_reference, <uintptr_t> &tokens_relu_forward))
-register(KernelSpec("tokens_relu_backward", ("gradient", "activations", "output"), ("features",), (), ("r0", "r1"),
-                    _tokens_relu_backward_reference, <uintptr_t> &tokens_relu_backward))
-register(KernelSpec("tokens_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
-                    _tokens_add_reference, <uintptr_t> &tokens_add))
+register(KernelSpec("rows_relu_forward", ("input", "output"), ("features",), (), ("r0", "r1"),
+                    _rows_relu_forward_reference, <uintptr_t> &rows_relu_forward))
+register(KernelSpec("rows_relu_backward", ("gradient", "activations", "output"), ("features",), (), ("r0", "r1"),
+                    _rows_relu_backward_reference, <uintptr_t> &rows_relu_backward))
+register(KernelSpec("rows_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
+                    _rows_add_reference, <uintptr_t> &rows_add))
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

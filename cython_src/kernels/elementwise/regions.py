@@ -2,7 +2,7 @@
 
 from ...plan.model import read, write
 from ..interface.kernel_spec import size, touches
-from ..maps import channels, lanes
+from ..maps import nchw, nhwc
 
 WRITTEN = ("output", "branch")  # operands; all other maps are read
 
@@ -13,11 +13,11 @@ def pixels_cost(a, b, shapes, maps=None):
     return 0.0, 4.0 * a["in_width"] * a["in_pitch"] * maps * size(b["n"], b["y"])
 
 
-@touches("channels_activation", "channels_activation_backward", "channels_add", "channels_dropout", cost=pixels_cost)
+@touches("nhwc_activation", "nhwc_activation_backward", "nhwc_add", "nhwc_dropout", cost=pixels_cost)
 def pixels(a, b, shapes, maps=None):
     """Rows of maps that differ in their halos alone; `maps`: those of the operands that are maps."""
     for operand in shapes if maps is None else maps:
-        m = channels.operand_map(operand, "in", a, shapes)
+        m = nhwc.operand_map(operand, "in", a, shapes)
         if operand not in WRITTEN:
             yield m.read(b["n"], b["y"])
         else:
@@ -25,22 +25,22 @@ def pixels(a, b, shapes, maps=None):
             yield m.write(b["n"], b["y"], accumulate=adds)
 
 
-def _lanes_cost(a, b, shapes):
+def _nchw_cost(a, b, shapes):
     return 0.0, 8.0 * a["out_width"] * a["out_lanes"] * size(b["g"], b["c"], b["y"])
 
 
-@touches("relu_forward", "relu_backward", cost=_lanes_cost)
-def lanes_pixels(a, b, shapes):
+@touches("relu_forward", "relu_backward", cost=_nchw_cost)
+def nchw_pixels(a, b, shapes):
     prefixes = {"input": "in", "gradient": "in", "output": "out"}
     for operand in shapes:
-        m = lanes.operand_map(operand, prefixes.get(operand, operand), a, shapes)
+        m = nchw.operand_map(operand, prefixes.get(operand, operand), a, shapes)
         if operand == "output":
             yield write(operand, b["g"], b["c"], m.written_rows(*b["y"]))
         else:
             yield read(operand, b["g"], b["c"], m.interior_rows(*b["y"]))
 
 
-@touches("tokens_add", "tokens_relu_forward", "tokens_relu_backward", "gelu_forward", "gelu_backward")
+@touches("rows_add", "rows_relu_forward", "rows_relu_backward", "gelu_forward", "gelu_backward")
 def rows(a, b, shapes):
     for operand in shapes:
         yield (write if operand == "output" else read)(operand, b["r"])

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 # Integers that stand together, in the order of the struct that C, CUDA and Cython know by this name.
 STRUCTS = {
-    "Map": ("channels", "height", "width", "rows", "pitch", "halo", "lanes"),  # maps/lanes.py
-    "ChannelsMap": ("channels", "height", "width", "halo", "pitch"),  # maps/channels.py
+    "Map": ("channels", "height", "width", "rows", "pitch", "halo", "lanes"),  # maps/nchw.py
+    "NhwcMap": ("channels", "height", "width", "halo", "pitch"),  # maps/nhwc.py
     "Geometry": ("kernel", "stride", "padding", "dilation", "groups", "algorithm"),
     "Window": ("kernel", "stride", "padding"),
     "Elements": ("num_partials", "partial_stride", "row_length", "row_stride", "row_offset"),  # of a gradient
 }
 _, MAP_NAMES, GEOMETRY, WINDOW, ELEMENTS = STRUCTS.values()
 # Bounds of a block: images, interior rows, channels; groups of images, channels, interior rows.
-BOXES = {"Box": ("n0", "n1", "y0", "y1", "c0", "c1"), "LanesBox": ("g0", "g1", "c0", "c1", "y0", "y1")}
-BOX, LANES_BOX = BOXES.values()
+BOXES = {"Box": ("n0", "n1", "y0", "y1", "c0", "c1"), "NchwBox": ("g0", "g1", "c0", "c1", "y0", "y1")}
+BOX, NCHW_BOX = BOXES.values()
 BYTES, INTEGERS = ("index",), (
     "batch_order", "correct", "correct_log", "dataset_labels", "dataset_tokens", "labels", "predictions", "targets",
     "tokens",
@@ -32,9 +32,9 @@ def map_attributes(prefix: str) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in STRUCTS["Map"])
 
 
-def channels_attributes(prefix: str) -> tuple[str, ...]:
+def nhwc_attributes(prefix: str) -> tuple[str, ...]:
     """Names of the attributes that describe a map with the channels in the vector lanes."""
-    return tuple(f"{prefix}_{name}" for name in STRUCTS["ChannelsMap"])
+    return tuple(f"{prefix}_{name}" for name in STRUCTS["NhwcMap"])
 
 
 def struct_of(struct: str, attributes: Mapping[str, int], prefix: str = "") -> dict[str, int]:

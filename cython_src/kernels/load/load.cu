@@ -1,7 +1,7 @@
 /* Images of a step into the first map, in both layouts: kernels/load/load.pyx. */
 
-#include "cython_src/kernels/maps/channels.cuh"
-#include "cython_src/kernels/maps/lanes.cuh"
+#include "cython_src/kernels/maps/nhwc.cuh"
+#include "cython_src/kernels/maps/nchw.cuh"
 
 #define BAD_INDEX 2
 
@@ -34,9 +34,9 @@ KERNEL(load_images)
 }
 
 /* Bounds: images. */
-KERNEL(channels_load_images)
+KERNEL(nhwc_load_images)
 {
-    const ChannelsMap m = a.out_map;
+    const NhwcMap m = a.out_map;
     const auto &b = block_bounds(a);
     const int *order = a.batch_order + iteration_of(a) % a.num_batches * a.batch;
     clear_channel_halo(m, a.output, b.n0, b.n1, 0, m.height, 0, m.pitch);

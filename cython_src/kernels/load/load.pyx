@@ -10,18 +10,18 @@ from posix.stdlib cimport posix_memalign
 
 from load_c cimport *
 
-from ..maps.channels cimport clear_channel_halo, pixel
-from ..maps.lanes cimport clear_halo, offset
+from ..maps.nchw cimport clear_halo, offset
+from ..maps.nhwc cimport clear_channel_halo, pixel
 
 from functools import lru_cache
 
 import numpy as np
 
-from ..interface.arguments import channels_attributes, map_attributes
+from ..interface.arguments import map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import lanes as lanes_maps
-from ..maps.channels import inside, write_block
-from ..maps.lanes import interior
+from ..maps import nchw as nchw_maps
+from ..maps.nchw import interior
+from ..maps.nhwc import inside, write_block
 from ..simd.instruction_sets import choose, micro_kernels_address
 
 
@@ -80,10 +80,10 @@ cdef void load_row(const MicroKernels *micro, const float **rows, int width, flo
     load_loops(micro).interleave_row(present, width, out)
 
 
-cdef int channels_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int nhwc_load_images(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """The same for a map with the channels in the lanes."""
-    cdef channels_load_images_args a = read_channels_load_images(args, block)
-    cdef ChannelsMap *m = &a.out_map
+    cdef nhwc_load_images_args a = read_nhwc_load_images(args, block)
+    cdef NhwcMap *m = &a.out_map
     cdef Box box = Box(a.n0, a.n1, 0, m.height, 0, m.channels)
     cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
     cdef const float *image
@@ -119,7 +119,7 @@ def _load_images_reference(operands, attributes, bounds, iteration):
             i = g * lanes + lane
             images[g, ..., lane] = operands["images"][order[i]] if i < batch else 0
             operands["labels"][g, lane] = operands["dataset_labels"][order[i]] if i < batch else -1
-    lanes_maps.clear_halo(
+    nchw_maps.clear_halo(
         operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
 
 
@@ -130,7 +130,7 @@ register(KernelSpec(
     <uintptr_t> &load_images))
 
 
-def _channels_load_images_reference(operands, attributes, bounds, iteration):
+def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
     n = slice(bounds["n0"], bounds["n1"])
     order = operands["batch_order"][iteration % attributes["num_batches"], n]
     if ((order < 0) | (order >= attributes["num_images"])).any():
@@ -143,9 +143,9 @@ def _channels_load_images_reference(operands, attributes, bounds, iteration):
 
 # The same for a map with the channels in the lanes; bounds: images.
 register(KernelSpec(
-    "channels_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    channels_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("n0", "n1"),
-    _channels_load_images_reference, <uintptr_t> &channels_load_images))
+    "nhwc_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
+    nhwc_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("n0", "n1"),
+    _nhwc_load_images_reference, <uintptr_t> &nhwc_load_images))
 
 
 cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:

@@ -16,7 +16,7 @@ typedef struct ScaledAxis {
 } ScaledAxis;
 
 typedef struct LoadLoops {
-    /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the layout "lanes". */
+    /* out[x * 16 + i] = rows[i][x]: sixteen rows of pixels become one row in the layout "nchw16". */
     void (*interleave_row)(const float *const *rows, int width, float *out);
     /* out[c][y][x] from pixels[y][x][c] of another size, three channels of bytes. Weights down are multiples of 2^-12, those
        across of 2^-11, and rows between are rounded to sixteenths: all sums are exact, so each instruction set gives the

@@ -4,7 +4,7 @@ import math
 
 from ...plan.model import read, write
 from ..interface.kernel_spec import size, touches
-from ..maps.channels import operand_map
+from ..maps.nhwc import operand_map
 
 
 def _images_cost(a, b, shapes):
@@ -23,8 +23,8 @@ def load_images(a, b, shapes):
     return *_drawn(a, a["out_lanes"], b["g"]), write("output", b["g"]), write("labels", b["g"])
 
 
-@touches("channels_load_images", cost=_images_cost)
-def channels_load_images(a, b, shapes):
+@touches("nhwc_load_images", cost=_images_cost)
+def nhwc_load_images(a, b, shapes):
     target = operand_map("output", "out", a, shapes)
     return *_drawn(a, 1, b["n"]), target.write(b["n"]), write("labels", b["n"])
 

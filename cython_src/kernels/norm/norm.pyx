@@ -25,24 +25,24 @@ from libc.math cimport sqrtf
 from elementwise_c cimport *
 from norm_c cimport *
 
-from ..maps.channels cimport clear_channel_halo, set_block, set_plane, set_vectors, with_halo
+from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, set_vectors, with_halo
 
 import numpy as np
 
-from ..interface.arguments import BOX, channels_attributes
+from ..interface.arguments import BOX, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import channels as channels_maps
-from ..maps.channels import activate, block_statistics, inside, passes, write_block
+from ..maps import nhwc as nhwc_maps
+from ..maps.nhwc import activate, block_statistics, inside, passes, write_block
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Statistics of a block into its partial."""
-    cdef channels_norm_statistics_args a = read_channels_norm_statistics(args, block)
-    cdef ChannelsTask task
+    cdef nhwc_norm_statistics_args a = read_nhwc_norm_statistics(args, block)
+    cdef NhwcTask task
     a.box.c0, a.box.c1 = 0, a.in_map.channels
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
-    channels_norm_loops(a.micro).statistics(&task, a.partials + a.partial * 3 * a.in_map.pitch, a.in_map.pitch)
+    nhwc_norm_loops(a.micro).statistics(&task, a.partials + a.partial * 3 * a.in_map.pitch, a.in_map.pitch)
     return 0
 
 
@@ -58,11 +58,11 @@ cdef inline Py_ssize_t padded(Py_ssize_t channels, Py_ssize_t c1) noexcept nogil
 
 cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Scale and shift from the statistics of all blocks; running statistics."""
-    cdef channels_norm_finish_args a = read_channels_norm_finish(args, block)
+    cdef nhwc_norm_finish_args a = read_nhwc_norm_finish(args, block)
     cdef Py_ssize_t c, end = padded(a.channels, a.c1)
     cdef float count = <float> a.count, eps = <float> a.eps, momentum = <float> a.momentum
     cdef float squares, unbiased = count - 1 if count > 1 else 1
-    channels_norm_loops(a.micro).merge_statistics(
+    nhwc_norm_loops(a.micro).merge_statistics(
         a.partials + a.c0, a.num_partials, whole(a.channels), end - a.c0, count, a.mean + a.c0, a.inv_std + a.c0)
     for c in range(a.c0, a.c1):
         squares = a.inv_std[c]
@@ -78,7 +78,7 @@ cdef int norm_finish(const void *args, Py_ssize_t block, const TaskContext *cont
 
 cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Scale and shift from the running statistics."""
-    cdef channels_norm_evaluate_args a = read_channels_norm_evaluate(args, block)
+    cdef nhwc_norm_evaluate_args a = read_nhwc_norm_evaluate(args, block)
     cdef Py_ssize_t c
     for c in range(a.c0, padded(a.channels, a.c1)):
         a.scale[c] = a.shift[c] = 0
@@ -89,9 +89,9 @@ cdef int norm_evaluate(const void *args, Py_ssize_t block, const TaskContext *co
 
 
 cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_norm_apply_args a = read_channels_norm_apply(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap residual = with_halo(&a.in_map, a.residual_halo), out = with_halo(&a.in_map, a.out_halo)
+    cdef nhwc_norm_apply_args a = read_nhwc_norm_apply(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap residual = with_halo(&a.in_map, a.residual_halo), out = with_halo(&a.in_map, a.out_halo)
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
@@ -101,17 +101,17 @@ cdef int norm_apply(const void *args, Py_ssize_t block, const TaskContext *conte
     task.activation = a.activation
     if a.residual != NULL:
         task.residual = RESIDUAL_SCALED if a.residual_scale != NULL else RESIDUAL_PLAIN
-    channels_norm_loops(a.micro).apply(&task)
+    nhwc_norm_loops(a.micro).apply(&task)
     clear_channel_halo(&out, a.output, &a.box)
     return 0
 
 
 cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Sums of g and g xhat over a block into its partial."""
-    cdef channels_norm_backward_statistics_args a = read_channels_norm_backward_statistics(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap gradient = with_halo(&a.in_map, a.gradient_halo)
-    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo)
+    cdef nhwc_norm_backward_statistics_args a = read_nhwc_norm_backward_statistics(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap gradient = with_halo(&a.in_map, a.gradient_halo)
+    cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo)
     a.box.c0, a.box.c1 = 0, a.in_map.channels
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &gradient, &a.box)
@@ -122,18 +122,18 @@ cdef int norm_backward_statistics(const void *args, Py_ssize_t block, const Task
     task.activation = a.activation
     if a.activation:
         task.mask = MASK_RESULT if a.activations != NULL else MASK_ARGUMENT
-    channels_norm_loops(a.micro).backward_statistics(
+    nhwc_norm_loops(a.micro).backward_statistics(
         &task, a.partials + a.partial * 2 * a.in_map.pitch, a.in_map.pitch)
     return 0
 
 
 cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_norm_backward_finish_args a = read_channels_norm_backward_finish(args, block)
+    cdef nhwc_norm_backward_finish_args a = read_nhwc_norm_backward_finish(args, block)
     cdef Py_ssize_t c, pitch = whole(a.channels), length = a.c1 - a.c0
     cdef float share = <float> (1.0 / a.count), scale
     cdef float *slope = a.coefficients + pitch
     cdef float *offset = a.coefficients + 2 * pitch
-    cdef const ChannelsNormLoops *loops = channels_norm_loops(a.micro)
+    cdef const NhwcNormLoops *loops = nhwc_norm_loops(a.micro)
     loops.sum_partials(a.partials + a.c0, a.num_partials, 2 * pitch, length, a.gradient_bias + a.c0)
     loops.sum_partials(a.partials + pitch + a.c0, a.num_partials, 2 * pitch, length, a.gradient_weight + a.c0)
     for c in range(a.c0, a.c1):
@@ -146,10 +146,10 @@ cdef int norm_backward_finish(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
-cdef void add_rows(const ChannelsTask *whole, float *scratch, const MicroKernels *micro) noexcept nogil:
+cdef void add_rows(const NhwcTask *whole, float *scratch, const MicroKernels *micro) noexcept nogil:
     """norm_backward_apply row by row, each added to what stands in plane 2."""
-    cdef ChannelsTask task = whole[0]
-    cdef ChannelsTask total
+    cdef NhwcTask task = whole[0]
+    cdef NhwcTask total
     cdef int image, row, i
     task.images = task.rows = 1
     total = task
@@ -163,16 +163,16 @@ cdef void add_rows(const ChannelsTask *whole, float *scratch, const MicroKernels
             total.plane[1] = total.plane[2] = task.plane[2]
             total.plane[0] = total.plane[2]
             task.plane[2].p = total.plane[0].p = scratch
-            channels_norm_loops(micro).backward_apply(&task)
-            channels_elementwise_loops(micro).activate(&total)
+            nhwc_norm_loops(micro).backward_apply(&task)
+            nhwc_elementwise_loops(micro).activate(&total)
 
 
 cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_norm_backward_apply_args a = read_channels_norm_backward_apply(args, block)
-    cdef ChannelsTask task
-    cdef ChannelsMap gradient = with_halo(&a.in_map, a.gradient_halo), out = with_halo(&a.in_map, a.out_halo)
-    cdef ChannelsMap activations = with_halo(&a.in_map, a.activations_halo)
-    cdef ChannelsMap branch = with_halo(&a.in_map, a.branch_halo)
+    cdef nhwc_norm_backward_apply_args a = read_nhwc_norm_backward_apply(args, block)
+    cdef NhwcTask task
+    cdef NhwcMap gradient = with_halo(&a.in_map, a.gradient_halo), out = with_halo(&a.in_map, a.out_halo)
+    cdef NhwcMap activations = with_halo(&a.in_map, a.activations_halo)
+    cdef NhwcMap branch = with_halo(&a.in_map, a.branch_halo)
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.gradient, &gradient, &a.box)
     set_plane(&task, 1, a.input, &a.in_map, &a.box)
@@ -190,7 +190,7 @@ cdef int norm_backward_apply(const void *args, Py_ssize_t block, const TaskConte
     if a.previous != NULL:
         add_rows(&task, <float *> context.scratch, a.micro)
     else:
-        channels_norm_loops(a.micro).backward_apply(&task)
+        nhwc_norm_loops(a.micro).backward_apply(&task)
         clear_channel_halo(&out, a.output, &a.box)
     if task.residual == BRANCH_WRITE:
         clear_channel_halo(&branch, a.branch, &a.box)
@@ -239,7 +239,7 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
 
 def _vector(operands, name, bounds, attributes):
     """A block's part of a vector."""
-    return operands[name][..., bounds["c0"] : channels_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
+    return operands[name][..., bounds["c0"] : nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
 
 
 def _apply_reference(operands, attributes, bounds, iteration):
@@ -306,44 +306,44 @@ def _backward_apply_scratch(attributes, bounds, operands):
     return sizeof(float) * attributes["in_width"] * attributes["in_pitch"] if "previous" in operands else 0
 
 
-MAP = channels_attributes("in")
-# Statistics of one block: shape channels_maps.statistics_shape(num_partials, pitch).
-register(KernelSpec("channels_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
+MAP = nhwc_attributes("in")
+# Statistics of one block: shape nhwc_maps.statistics_shape(num_partials, pitch).
+register(KernelSpec("nhwc_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
                     _statistics_reference, <uintptr_t> &norm_statistics))
 register(KernelSpec(
-    "channels_norm_finish",
+    "nhwc_norm_finish",
     ("partials", "weight", "bias", "running_mean", "running_var", "scale", "shift", "mean", "inv_std"),
     ("channels", "num_partials", "count"), ("eps", "momentum"), ("c0", "c1"), _finish_reference,
     <uintptr_t> &norm_finish))
 register(KernelSpec(
-    "channels_norm_evaluate",
+    "nhwc_norm_evaluate",
     ("weight", "bias", "running_mean", "running_var", "scale", "shift"),
     ("channels",), ("eps",), ("c0", "c1"), _evaluate_reference,
     <uintptr_t> &norm_evaluate))
 # The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
 register(KernelSpec(
-    "channels_norm_apply",
+    "nhwc_norm_apply",
     ("input", "scale", "shift", "residual?", "residual_scale?", "residual_shift?", "output"),
     MAP + ("residual_halo", "out_halo", "activation"), (), BOX, _apply_reference,
     <uintptr_t> &norm_apply))
 # Backward: the activation's mask comes from its result `activations`, or, where there was no residual, from
 # scale z + shift, which saves reading a map. Partials: (num_partials, 2, pitch).
 register(KernelSpec(
-    "channels_norm_backward_statistics",
+    "nhwc_norm_backward_statistics",
     ("gradient", "activations?", "scale?", "shift?", "input", "mean", "inv_std", "partials"),
     MAP + ("gradient_halo", "activations_halo", "activation"), (), ("n0", "n1", "y0", "y1", "partial"),
     _backward_statistics_reference,
     <uintptr_t> &norm_backward_statistics))
 # coefficients: (3, pitch), dz = a g + (b (z - mean) + c).
 register(KernelSpec(
-    "channels_norm_backward_finish",
+    "nhwc_norm_backward_finish",
     ("partials", "weight", "inv_std", "gradient_weight", "gradient_bias", "coefficients"),
     ("channels", "num_partials", "count"), (), ("c0", "c1"), _backward_finish_reference,
     <uintptr_t> &norm_backward_finish))
 # branch: g, the gradient of the residual, written or added.
 # "previous" is the output's buffer again: the result is added to what is there.
 register(KernelSpec(
-    "channels_norm_backward_apply",
+    "nhwc_norm_backward_apply",
     ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?",
      "previous?"),
     MAP + ("gradient_halo", "activations_halo", "out_halo", "branch_halo", "activation", "accumulate_branch"),

@@ -17,8 +17,8 @@ def _pixels_cost(a, b, shapes):
 
 
 @touches(
-    *("channels_norm_statistics", "channels_norm_apply"),
-    *("channels_norm_backward_statistics", "channels_norm_backward_apply"),
+    *("nhwc_norm_statistics", "nhwc_norm_apply"),
+    *("nhwc_norm_backward_statistics", "nhwc_norm_backward_apply"),
     cost=_pixels_cost,
 )
 def norm_pixels(a, b, shapes):
@@ -37,7 +37,7 @@ def _finish_cost(a, b, shapes):
     return 0.0, 8.0 * a["num_partials"] * pitch if "partials" in shapes else 24.0 * pitch
 
 
-@touches("channels_norm_finish", "channels_norm_evaluate", "channels_norm_backward_finish", cost=_finish_cost)
+@touches("nhwc_norm_finish", "nhwc_norm_evaluate", "nhwc_norm_backward_finish", cost=_finish_cost)
 def norm_finish(a, b, shapes):
     changed = update if "partials" in shapes else read
     for operand in shapes:

@@ -10,87 +10,87 @@ that ReLU stopped it, so that the backward pass needs no activations.
 
 from pooling_c cimport *
 
-from ..maps.channels cimport channel_end, clear_channel_halo, clear_pixels, pixel, set_block, set_plane, set_windows
-from ..maps.lanes cimport clear_halo, offset
+from ..maps.nchw cimport clear_halo, offset
+from ..maps.nhwc cimport channel_end, clear_channel_halo, clear_pixels, pixel, set_block, set_plane, set_windows
 
 import numpy as np
 
-from ..interface.arguments import BOX, LANES_BOX, WINDOW, channels_attributes, map_attributes
+from ..interface.arguments import BOX, NCHW_BOX, WINDOW, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import channels as channels_maps
-from ..maps.channels import all_rows, inside, scatter_windows, window_of, windows, write_block
-from ..maps.lanes import box, clear_box_halo, interior
+from ..maps import nhwc as nhwc_maps
+from ..maps.nchw import box, clear_box_halo, interior
+from ..maps.nhwc import all_rows, inside, scatter_windows, window_of, windows, write_block
 
 
 cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_max_pool_args a = read_channels_max_pool(args, block)
+    cdef nhwc_max_pool_args a = read_nhwc_max_pool(args, block)
     cdef WindowTask task
     set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
     task.index = a.index + a.box.n0 * places(&a.out_map) + a.box.c0
-    channels_pooling_loops(a.micro).max_pool(&task)
+    nhwc_pooling_loops(a.micro).max_pool(&task)
     clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
-cdef inline Py_ssize_t places(const ChannelsMap *m) noexcept nogil:
+cdef inline Py_ssize_t places(const NhwcMap *m) noexcept nogil:
     """Places of the maxima of an image: a map without halo."""
     return <Py_ssize_t> m.height * m.width * m.pitch
 
 
 cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_max_pool_backward_args a = read_channels_max_pool_backward(args, block)
+    cdef nhwc_max_pool_backward_args a = read_nhwc_max_pool_backward(args, block)
     cdef WindowTask task
     set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
     task.index = a.index + a.box.n0 * places(&a.in_map) + a.box.c0
     task.accumulate = a.accumulate
-    channels_pooling_loops(a.micro).max_pool_backward(&task)
+    nhwc_pooling_loops(a.micro).max_pool_backward(&task)
     if not a.accumulate:
         clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
 cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_average_pool_args a = read_channels_average_pool(args, block)
+    cdef nhwc_average_pool_args a = read_nhwc_average_pool(args, block)
     cdef WindowTask task
     set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
-    channels_pooling_loops(a.micro).average_pool(&task)
+    nhwc_pooling_loops(a.micro).average_pool(&task)
     clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
 cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_average_pool_backward_args a = read_channels_average_pool_backward(args, block)
+    cdef nhwc_average_pool_backward_args a = read_nhwc_average_pool_backward(args, block)
     cdef WindowTask task
     set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
     task.accumulate = a.accumulate
-    channels_pooling_loops(a.micro).average_pool_backward(&task)
+    nhwc_pooling_loops(a.micro).average_pool_backward(&task)
     if not a.accumulate:
         clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
 cdef int global_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_global_pool_args a = read_channels_global_pool(args, block)
-    cdef ChannelsTask task
+    cdef nhwc_global_pool_args a = read_nhwc_global_pool(args, block)
+    cdef NhwcTask task
     a.box.y0, a.box.y1 = 0, a.in_map.height
     set_block(&task, &a.in_map, &a.box)
     task.channels = a.box.c1 - a.box.c0
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
-    channels_pooling_loops(a.micro).global_mean(
+    nhwc_pooling_loops(a.micro).global_mean(
         &task, a.output + <Py_ssize_t> a.box.n0 * a.in_map.channels + a.box.c0, a.in_map.channels)
     return 0
 
 
 cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef channels_global_pool_backward_args a = read_channels_global_pool_backward(args, block)
-    cdef ChannelsMap *m = &a.out_map
-    cdef ChannelsTask task
+    cdef nhwc_global_pool_backward_args a = read_nhwc_global_pool_backward(args, block)
+    cdef NhwcMap *m = &a.out_map
+    cdef NhwcTask task
     cdef int n, y
     set_block(&task, m, &a.box)
     task.channels = a.box.c1 - a.box.c0
     task.accumulate = a.accumulate
     set_plane(&task, 0, a.output, m, &a.box)
-    channels_pooling_loops(a.micro).spread(
+    nhwc_pooling_loops(a.micro).spread(
         &task, a.gradient + <Py_ssize_t> a.box.n0 * m.channels + a.box.c0, m.channels,
         <float> (1.0 / (m.height * m.width)))
     if a.accumulate:
@@ -109,7 +109,7 @@ def _max_reference(operands, attributes, bounds, iteration):
     values = np.stack([part for _, part in taps])
     index = values.argmax(axis=0)
     write_block(operands["output"], attributes, "out", bounds, np.take_along_axis(values, index[None], axis=0)[0])
-    c = slice(bounds["c0"], channels_maps.channel_end(bounds["c1"], attributes["out_pitch"]))
+    c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]))
     operands["index"][bounds["n0"] : bounds["n1"], y0:y1, :, c] = index
 
 
@@ -123,7 +123,7 @@ def _backward(operands, attributes, bounds, contribution):
 
 def _max_backward_reference(operands, attributes, bounds, iteration):
     dy = all_rows(operands["gradient"], attributes, "in", bounds)
-    c = slice(bounds["c0"], channels_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
+    c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
     index = operands["index"][bounds["n0"] : bounds["n1"], :, :, c]
     _backward(operands, attributes, bounds, lambda tap: np.where(index == tap, dy, 0))
 
@@ -151,29 +151,29 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
     n, c = slice(bounds["n0"], bounds["n1"]), slice(bounds["c0"], bounds["c1"])
     height, width = attributes["out_height"], attributes["out_width"]
     g = operands["gradient"][n, c, 0] / (height * width)
-    padding = channels_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
+    padding = nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
     g = np.pad(g, ((0, 0), (0, padding)))[:, None, None, :]
     g = np.broadcast_to(g, (g.shape[0], bounds["y1"] - bounds["y0"], width, g.shape[3]))
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
 
 
-CHANNELS_MAPS = channels_attributes("in") + channels_attributes("out")
+NHWC_MAPS = nhwc_attributes("in") + nhwc_attributes("out")
 # index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
-register(KernelSpec("channels_max_pool", ("input", "output", "index"), CHANNELS_MAPS + WINDOW, (), BOX, _max_reference,
+register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), NHWC_MAPS + WINDOW, (), BOX, _max_reference,
                     <uintptr_t> &max_pool))
-register(KernelSpec("channels_max_pool_backward", ("gradient", "index", "output"),
-                    CHANNELS_MAPS + WINDOW + ("accumulate",), (), BOX, _max_backward_reference,
+register(KernelSpec("nhwc_max_pool_backward", ("gradient", "index", "output"),
+                    NHWC_MAPS + WINDOW + ("accumulate",), (), BOX, _max_backward_reference,
                     <uintptr_t> &max_pool_backward))
-register(KernelSpec("channels_average_pool", ("input", "output"), CHANNELS_MAPS + WINDOW, (), BOX, _average_reference,
+register(KernelSpec("nhwc_average_pool", ("input", "output"), NHWC_MAPS + WINDOW, (), BOX, _average_reference,
                     <uintptr_t> &average_pool))
-register(KernelSpec("channels_average_pool_backward", ("gradient", "output"),
-                    CHANNELS_MAPS + WINDOW + ("accumulate",), (), BOX, _average_backward_reference,
+register(KernelSpec("nhwc_average_pool_backward", ("gradient", "output"),
+                    NHWC_MAPS + WINDOW + ("accumulate",), (), BOX, _average_backward_reference,
                     <uintptr_t> &average_pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
-register(KernelSpec("channels_global_pool", ("input", "output"), channels_attributes("in"), (),
+register(KernelSpec("nhwc_global_pool", ("input", "output"), nhwc_attributes("in"), (),
                     ("n0", "n1", "c0", "c1"), _global_reference, <uintptr_t> &global_pool))
-register(KernelSpec("channels_global_pool_backward", ("gradient", "output"),
-                    channels_attributes("out") + ("accumulate",), (), BOX, _global_backward_reference,
+register(KernelSpec("nhwc_global_pool_backward", ("gradient", "output"),
+                    nhwc_attributes("out") + ("accumulate",), (), BOX, _global_backward_reference,
                     <uintptr_t> &global_pool_backward))
 
 
@@ -186,7 +186,7 @@ cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *con
         for c in range(a.box.c0, a.box.c1):
             for y in range(a.box.y0, a.box.y1):
                 at = (<Py_ssize_t> g * a.out_map.channels + c) * a.out_map.height + y
-                lanes_pooling_loops(a.micro).pool_row(
+                nchw_pooling_loops(a.micro).pool_row(
                     a.input + offset(&a.in_map, g, c, 2 * y), a.input + offset(&a.in_map, g, c, 2 * y + 1),
                     a.out_map.width, a.out_map.lanes, 0, a.output + offset(&a.out_map, g, c, y),
                     a.index + at * a.out_map.width * a.out_map.lanes)
@@ -203,7 +203,7 @@ cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *co
         for c in range(a.box.c0, a.box.c1):
             for y in range(a.box.y0, a.box.y1):
                 at = (<Py_ssize_t> g * a.in_map.channels + c) * a.in_map.height + y
-                lanes_pooling_loops(a.micro).unpool_row(
+                nchw_pooling_loops(a.micro).unpool_row(
                     a.gradient + offset(&a.in_map, g, c, y), a.index + at * a.in_map.width * a.in_map.lanes,
                     a.in_map.width, a.in_map.lanes, a.output + offset(&a.out_map, g, c, 2 * y),
                     a.output + offset(&a.out_map, g, c, 2 * y + 1))
@@ -229,8 +229,8 @@ def _pool_backward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds, 2)
 
 
-LANES_MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("pool_forward", ("input", "output", "index"), LANES_MAPS, (), LANES_BOX,
+NCHW_MAPS = map_attributes("in") + map_attributes("out")
+register(KernelSpec("pool_forward", ("input", "output", "index"), NCHW_MAPS, (), NCHW_BOX,
                     _pool_forward_reference, <uintptr_t> &pool_forward))
-register(KernelSpec("pool_backward", ("gradient", "index", "output"), LANES_MAPS, (), LANES_BOX,
+register(KernelSpec("pool_backward", ("gradient", "index", "output"), NCHW_MAPS, (), NCHW_BOX,
                     _pool_backward_reference, <uintptr_t> &pool_backward))

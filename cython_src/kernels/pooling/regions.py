@@ -2,8 +2,8 @@
 
 from ...plan.model import read, write
 from ..interface.kernel_spec import size, touches
-from ..maps import lanes
-from ..maps.channels import Window, operand_map
+from ..maps import nchw
+from ..maps.nhwc import Window, operand_map
 
 
 def _ends(a, shapes):
@@ -18,7 +18,7 @@ def _windows_cost(a, b, shapes):
     return 0.0, 4.0 * pixels * target.pitch * size(b["n"], b["y"]) / target.height
 
 
-@touches("channels_max_pool", "channels_average_pool", cost=_windows_cost)
+@touches("nhwc_max_pool", "nhwc_average_pool", cost=_windows_cost)
 def pool(a, b, shapes):
     """Rows of the interior that windows read; the kernels treat the border themselves."""
     source, target = _ends(a, shapes)
@@ -29,7 +29,7 @@ def pool(a, b, shapes):
         yield write("index", b["n"], b["y"])
 
 
-@touches("channels_max_pool_backward", "channels_average_pool_backward", cost=_windows_cost)
+@touches("nhwc_max_pool_backward", "nhwc_average_pool_backward", cost=_windows_cost)
 def pool_backward(a, b, shapes):
     gradient, target = _ends(a, shapes)
     first, last = Window.of(a).gradient_rows(b["y"])
@@ -46,7 +46,7 @@ def _global_cost(a, b, shapes):
     return 0.0, 4.0 * source.height * source.width * source.pitch * size(b["n"])
 
 
-@touches("channels_global_pool", cost=_global_cost)
+@touches("nhwc_global_pool", cost=_global_cost)
 def global_pool(a, b, shapes):
     return operand_map("input", "in", a, shapes).read(b["n"]), write("output", b["n"])
 
@@ -56,13 +56,13 @@ def _global_backward_cost(a, b, shapes):
     return 0.0, 4.0 * target.width * target.pitch * size(b["n"], b["y"])
 
 
-@touches("channels_global_pool_backward", cost=_global_backward_cost)
+@touches("nhwc_global_pool_backward", cost=_global_backward_cost)
 def global_pool_backward(a, b, shapes):
     target = operand_map("output", "out", a, shapes)
     return read("gradient", b["n"]), target.write(b["n"], b["y"], accumulate=a["accumulate"])
 
 
-def _lanes_cost(a, b, shapes):
+def _nchw_cost(a, b, shapes):
     """Of a pixel of the small map five are moved."""
     width = min(a["in_width"], a["out_width"])
     return 0.0, 20.0 * width * a["in_lanes"] * size(b["g"], b["c"], b["y"])
@@ -72,17 +72,17 @@ def _twice(rows):
     return 2 * rows[0], 2 * rows[1]
 
 
-@touches("pool_forward", cost=_lanes_cost)
-def lanes_pool(a, b, shapes):
-    source, target = lanes.operand_map("input", "in", a, shapes), lanes.operand_map("output", "out", a, shapes)
+@touches("pool_forward", cost=_nchw_cost)
+def nchw_pool(a, b, shapes):
+    source, target = nchw.operand_map("input", "in", a, shapes), nchw.operand_map("output", "out", a, shapes)
     yield read("input", b["g"], b["c"], source.interior_rows(*_twice(b["y"])))
     yield write("output", b["g"], b["c"], target.written_rows(*b["y"]))
     yield write("index", b["g"], b["c"], b["y"])
 
 
-@touches("pool_backward", cost=_lanes_cost)
-def lanes_pool_backward(a, b, shapes):
-    source, target = lanes.operand_map("gradient", "in", a, shapes), lanes.operand_map("output", "out", a, shapes)
+@touches("pool_backward", cost=_nchw_cost)
+def nchw_pool_backward(a, b, shapes):
+    source, target = nchw.operand_map("gradient", "in", a, shapes), nchw.operand_map("output", "out", a, shapes)
     yield read("gradient", b["g"], b["c"], source.interior_rows(*b["y"]))
     yield read("index", b["g"], b["c"], b["y"])
     yield write("output", b["g"], b["c"], target.written_rows(*_twice(b["y"])))

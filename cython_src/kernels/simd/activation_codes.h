@@ -1,4 +1,4 @@
-/* Codes of activations, in C and CUDA; 0: none. maps/channels.py::ACTIVATIONS names them for Python. */
+/* Codes of activations, in C and CUDA; 0: none. maps/nhwc.py::ACTIVATIONS names them for Python. */
 #ifndef FORKTASK_ACTIVATION_CODES_H
 #define FORKTASK_ACTIVATION_CODES_H
 

@@ -2,8 +2,8 @@
 #ifndef FORKTASK_LANES_H
 #define FORKTASK_LANES_H
 
-/* Floats of a vector: images of a pixel in the layout "lanes", neighbouring pixels of an image in the layout "flat",
- * channels of a pixel in the layout "channels", columns of a panel of packed weights. */
+/* Floats of a vector: images of a pixel in the layout "nchw16", neighbouring pixels of an image in the layout "nchw",
+ * channels of a pixel in the layout "nhwc", columns of a panel of packed weights. */
 #define LANES 16
 
 #endif

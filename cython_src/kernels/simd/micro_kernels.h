@@ -5,26 +5,26 @@
 #define FORKTASK_MICRO_KERNELS_H
 
 /* TABLE(type, name): forktask_NAME, defined beside the loops. */
-#define EACH_TABLE(TABLE)                                 \
-    TABLE(AttentionLoops, attention)                      \
-    TABLE(ChannelsConvolutionLoops, channels_convolution) \
-    TABLE(ChannelsDepthwiseLoops, channels_depthwise)     \
-    TABLE(ChannelsElementwiseLoops, channels_elementwise) \
-    TABLE(ChannelsNormLoops, channels_norm)               \
-    TABLE(ChannelsPoolingLoops, channels_pooling)         \
-    TABLE(ChannelsWinogradLoops, channels_winograd)       \
-    TABLE(DenseLoops, dense)                              \
-    TABLE(LanesLoops, lanes)                              \
-    TABLE(LanesConvolutionLoops, lanes_convolution)       \
-    TABLE(LanesAlgorithmsLoops, lanes_algorithms)         \
-    TABLE(LanesPoolingLoops, lanes_pooling)               \
-    TABLE(LanesWinogradLoops, lanes_winograd)             \
-    TABLE(LayerNormLoops, layernorm)                      \
-    TABLE(LinearLoops, linear)                            \
-    TABLE(LoadLoops, load)                                \
-    TABLE(OptimizerLoops, optimizer)                      \
-    TABLE(ReluLoops, relu)                                \
-    TABLE(TokenElementLoops, token_elements)              \
+#define EACH_TABLE(TABLE)                           \
+    TABLE(AttentionLoops, attention)                \
+    TABLE(DenseLoops, dense)                        \
+    TABLE(LayerNormLoops, layernorm)                \
+    TABLE(LinearLoops, linear)                      \
+    TABLE(LoadLoops, load)                          \
+    TABLE(NchwLoops, nchw)                          \
+    TABLE(Nchw16AlgorithmsLoops, nchw16_algorithms) \
+    TABLE(Nchw16WinogradLoops, nchw16_winograd)     \
+    TABLE(NchwConvolutionLoops, nchw_convolution)   \
+    TABLE(NchwPoolingLoops, nchw_pooling)           \
+    TABLE(NhwcConvolutionLoops, nhwc_convolution)   \
+    TABLE(NhwcDepthwiseLoops, nhwc_depthwise)       \
+    TABLE(NhwcElementwiseLoops, nhwc_elementwise)   \
+    TABLE(NhwcNormLoops, nhwc_norm)                 \
+    TABLE(NhwcPoolingLoops, nhwc_pooling)           \
+    TABLE(NhwcWinogradLoops, nhwc_winograd)         \
+    TABLE(OptimizerLoops, optimizer)                \
+    TABLE(ReluLoops, relu)                          \
+    TABLE(TokenElementLoops, token_elements)        \
     TABLE(VocabularyLoops, vocabulary)
 
 typedef struct MicroKernels {

@@ -19,8 +19,8 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, CHANNELS_OPTIONS, LANES_FORMS
-from forktask.cython_src.lowering.layouts.lanes.algorithms import CONVOLUTIONS
+from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, NCHW16_FORMS, NHWC_OPTIONS
+from forktask.cython_src.lowering.layouts.nchw.algorithms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS
 from forktask.cython_src.networks.layers import (
@@ -49,8 +49,8 @@ class Fault(Exception):
 # --- random plans ---------------------------------------------------------------------------------------------------
 
 
-def channels_network(rng):
-    """Convolutions of all kinds, norms, sums; for the layout "channels"."""
+def nhwc_network(rng):
+    """Convolutions of all kinds, norms, sums; for the layout "nhwc"."""
 
     def below(limit):
         return int(rng.integers(1, limit))
@@ -87,8 +87,8 @@ def channels_network(rng):
     return Network("random", (below(20), height, width), tuple(layers))
 
 
-def lanes_network(rng):
-    """Convolutions of 5 x 5, pooling, fully connected layers; for the layouts "lanes" and "flat"."""
+def nchw_network(rng):
+    """Convolutions of 5 x 5, pooling, fully connected layers; for the layouts "nchw16" and "nchw"."""
     height, width = 4 * int(rng.integers(1, 8)), 4 * int(rng.integers(1, 13))
     layers = []
     for k in range(int(rng.integers(1, 4))):
@@ -100,10 +100,10 @@ def lanes_network(rng):
 
 def random_plan(rng):
     """Return the plan of a random network with random options, or None where these do not go together."""
-    layout = str(rng.choice(["channels", "lanes", "flat"], p=[0.6, 0.25, 0.15]))
-    network = (channels_network if layout == "channels" else lanes_network)(rng)
-    convolutions = {"channels": CHANNELS_OPTIONS, "lanes": CONVOLUTIONS, "flat": CONVOLUTIONS[:2]}[layout]
-    images = 16 if layout == "lanes" else 1
+    layout = str(rng.choice(["nhwc", "nchw16", "nchw"], p=[0.6, 0.25, 0.15]))
+    network = (nhwc_network if layout == "nhwc" else nchw_network)(rng)
+    convolutions = {"nhwc": NHWC_OPTIONS, "nchw16": CONVOLUTIONS, "nchw": CONVOLUTIONS[:2]}[layout]
+    images = 16 if layout == "nchw16" else 1
     cut = (
         f"images={images * int(rng.integers(1, 4))},channels={16 * int(rng.integers(1, 5))},rows={rng.integers(1, 20)}"
     )
@@ -220,7 +220,7 @@ def run(bound, ran, caught, tries):
         num_bytes = kernel_table.get(loop.kernel).scratch_of(loop)
         kernel = loop.kernel.rstrip("0123456789")  # a kernel of Task Bench for each number of predecessors
         if "algorithm" in loop.attributes:  # which has a formula of its own
-            names = LANES_FORMS if kernel.startswith("conv_") else ALGORITHMS
+            names = NCHW16_FORMS if kernel.startswith("conv_") else ALGORITHMS
             kernel += f" {names[loop.attributes['algorithm']]}"
         pitch = 16 if "in_lanes" in loop.attributes else loop.attributes.get("in_pitch", 16)
         row = loop.attributes.get("in_width", 16) * pitch

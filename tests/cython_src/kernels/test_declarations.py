@@ -41,7 +41,7 @@ def test_a_struct_fills_every_name_from_its_own_place(declarations):
         SimpleNamespace(
             name="k",
             operands=("input", "labels?", "in"),
-            integers=("scale", *arguments.channels_attributes("in"), "kernel", "stride", "padding", "last?"),
+            integers=("scale", *arguments.nhwc_attributes("in"), "kernel", "stride", "padding", "last?"),
             reals=("eps",),
             bounds=("n0", "n1", "y0", "y1", "partial"),
         )

@@ -74,7 +74,7 @@ def test_two_kernels_of_one_name_are_refused():
 
 def test_lanes_without_an_image_cost_nothing():
     """Check that operations count images, not the lanes of groups that are not full."""
-    plans = [lower("cifar10_cnn", batch=20, layout=layout, phase="forward") for layout in ("lanes", "flat")]
+    plans = [lower("cifar10_cnn", batch=20, layout=layout, phase="forward") for layout in ("nchw16", "nchw")]
     assert plans[0].flops == pytest.approx(plans[1].flops)
 
 
@@ -90,8 +90,8 @@ def test_evaluation_has_no_dropout():
     )
     network = Network("dropped", (3, 6, 6), layers)
     kernels = {loop.kernel for loop in lower(network, batch=2, phase="evaluate").loops}
-    assert "channels_dropout" not in kernels
-    assert "channels_conv_forward" in kernels
-    loops = [loop for loop in lower(network, batch=2).loops if loop.kernel == "channels_dropout"]
+    assert "nhwc_dropout" not in kernels
+    assert "nhwc_conv_forward" in kernels
+    loops = [loop for loop in lower(network, batch=2).loops if loop.kernel == "nhwc_dropout"]
     assert {loop.layer for loop in loops} == {"first", "second"}
     assert len({loop.attributes["layer"] for loop in loops}) == 2, "each layer has random numbers of its own"

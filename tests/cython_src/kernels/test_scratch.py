@@ -83,7 +83,7 @@ def own_kernel(reference, size):
 def test_access_check_finds_scratch_memory_that_is_too_small():
     """Check that a kernel's own size counts, though another one of the plan takes more."""
     network = convolutional_classifier("small", (3, 8, 8), (6,), 10)
-    plan = lower(network, batch=16, layout="lanes")
+    plan = lower(network, batch=16, layout="nchw16")
     spec = kernel_table.get("fc_backward_data_unpool")
     assert check_accesses(plan, "cpu", initialise=fill)
 
@@ -107,8 +107,13 @@ def test_access_check_finds_scratch_memory_that_is_too_small():
             "channels",
             "convolutions must have at most 16384 channels, got 16400",
         ),
-        ((Convolution("conv", 4),), 260, "lanes", "images must be at most 256 pixels wide in layout 'lanes', got 260"),
-        ((Convolution("conv", 4),), 260, "flat", "images must be at most 256 pixels wide in layout 'flat', got 260"),
+        (
+            (Convolution("conv", 4),),
+            260,
+            "nchw16",
+            "images must be at most 256 pixels wide in layout 'nchw16', got 260",
+        ),
+        ((Convolution("conv", 4),), 260, "nchw", "images must be at most 256 pixels wide in layout 'nchw', got 260"),
     ],
 )
 def test_what_kernels_have_no_memory_for_is_refused(layers, width, layout, message):

@@ -32,7 +32,7 @@ def make_runner():
     plan = lower(
         "cifar10_cnn",
         batch=BATCH,
-        layout="lanes",
+        layout="nchw16",
         num_images=labels.size,
         num_batches=STEPS,
         num_iterations_logged=STEPS,

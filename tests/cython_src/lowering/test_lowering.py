@@ -6,7 +6,7 @@ import pytest
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.kernels.maps.lanes import LanesMap
+from forktask.cython_src.kernels.maps.nchw import NchwMap
 from forktask.cython_src.kernels.simd import instruction_sets
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Convolution, Network, Softmax
@@ -16,7 +16,7 @@ from forktask.cython_src.networks.registry import get_network
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 
 
-LAYOUTS = {"lanes": 19, "flat": 3, "channels": 3}  # with a batch
+LAYOUTS = {"nchw16": 19, "nchw": 3, "nhwc": 3}  # with a batch
 
 
 def test_batch_of_one_has_work_for_several_threads():
@@ -32,7 +32,7 @@ def test_flops_count_direct_convolutions_of_real_images():
     granularity."""
     forward = 2 * 25 * (3 * 16 * 1024 + 16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
     data = 2 * 25 * (16 * 20 * 256 + 20 * 20 * 64) + 2 * 320 * 10
-    sizes = (24, {"layout": "lanes"}), (24, {"granularity": "images=1,rows=2"}), (3, {"layout": "channels"})
+    sizes = (24, {"layout": "nchw16"}), (24, {"granularity": "images=1,rows=2"}), (3, {"layout": "nhwc"})
     for batch, options in ((1, {}), *sizes):
         plan = lower("cifar10_cnn", batch=batch, **options)
         flops = sum(loop.flops for loop in plan.loops if loop.phase in ("forward", "backward"))
@@ -56,15 +56,15 @@ def test_initialise_is_the_same_for_every_target():
         ("nonsense", {}, ("network", "'nonsense'")),
         (SMALL, {"batch": 0}, ("batch", "got 0")),
         (SMALL, {"phase": "sideways"}, ("phase", "'sideways'")),
-        (SMALL, {"layuot": "lanes"}, ("'layuot'", "'layout'")),
+        (SMALL, {"layuot": "nchw16"}, ("'layuot'", "'layout'")),
         (SMALL, {"granularity": "images=0"}, ("granularity", "images=0")),
-        (SMALL, {"batch": 16, "granularity": "images=5", "layout": "lanes"}, ("16", "5")),
+        (SMALL, {"batch": 16, "granularity": "images=5", "layout": "nchw16"}, ("16", "5")),
         (Network("odd", (3, 8, 8), (Convolution("c", 4), Softmax())), {"batch": 4}, ("end with",)),
         (SMALL, {"frozen": "layer9"}, ("frozen", "layer9")),
         ("resnet18", {"granularity": "images=1,channels=8"}, ("channels", "16")),
-        ("resnet18", {"layout": "lanes"}, ("BatchNorm",)),
+        ("resnet18", {"layout": "nchw16"}, ("BatchNorm",)),
         ("resnet18", {"fusion": "pooling"}, ("fusion",)),
-        ("lenet5", {"layout": "flat"}, ("padding",)),
+        ("lenet5", {"layout": "nchw"}, ("padding",)),
         ("lenet5", {"sequence": 32}, ("sequence",)),
         ("lenet5", {"granularity": "heads=2"}, ("heads",)),
     ],
@@ -85,8 +85,8 @@ def test_layout_follows_batch_and_granularity(network, conv, smallest):
     def layout(batch, granularity="auto"):
         return lower(network, batch=batch, phase="train", granularity=granularity, conv=conv).attributes["layout"]
 
-    assert [layout(n) for n in (1, smallest - 1, smallest, 16, 64)] == ["flat", "flat", *["lanes"] * 3]
-    assert [layout(64, g) for g in ("images=4", "images=32")] == ["flat", "lanes"]
+    assert [layout(n) for n in (1, smallest - 1, smallest, 16, 64)] == ["nchw", "nchw", *["nchw16"] * 3]
+    assert [layout(64, g) for g in ("images=4", "images=32")] == ["nchw", "nchw16"]
 
 
 def test_instruction_set_can_be_chosen(monkeypatch):
@@ -101,18 +101,18 @@ def test_instruction_set_can_be_chosen(monkeypatch):
 
 @pytest.mark.parametrize("width", [2, 4, 6, 8, 10, 12, 14, 18, 20, 30, 32])
 def test_units_stay_within_the_plane(width):
-    """Check that the last unit of the flat layout, moved by the last tap, ends before the plane does."""
+    """Check that the last unit of the layout "nchw", moved by the last tap, ends before the plane does."""
     for height in (2, 8, 14):
-        flat = LanesMap("map", 1, 1, height, width, 1, 2)
-        units = -(-(height * flat.pitch - (flat.pitch - width)) // 16)
-        assert 16 * units + 4 * flat.pitch + 4 <= flat.rows * flat.pitch
+        one = NchwMap("map", 1, 1, height, width, 1, 2)
+        units = -(-(height * one.pitch - (one.pitch - width)) // 16)
+        assert 16 * units + 4 * one.pitch + 4 <= one.rows * one.pitch
 
 
 def test_layouts_of_other_paddings():
     """Check that channels are chosen where hardly a lane would hold an image, unless an option needs the lanes."""
-    assert [lower("lenet5", batch=n).attributes["layout"] for n in (1, 2, 3, 16)] == ["channels"] * 2 + ["lanes"] * 2
+    assert [lower("lenet5", batch=n).attributes["layout"] for n in (1, 2, 3, 16)] == ["nhwc"] * 2 + ["nchw16"] * 2
     for options in ({"conv": "direct"}, {"granularity": "images=16"}, {"fusion": "pooling"}):
-        assert lower("lenet5", batch=1, **options).attributes["layout"] == "lanes"
+        assert lower("lenet5", batch=1, **options).attributes["layout"] == "nchw16"
 
 
 def test_flops_are_those_of_the_paper_s_sizes():
@@ -132,7 +132,7 @@ def test_nothing_is_computed_for_frozen_layers(layout):
 def test_recomputation_takes_loops_and_spares_memory():
     """Check loops of activations that are computed again, and what they spare."""
     network = convolutional_classifier("deep", (2, 32, 32), (4, 4, 5, 5), 3)
-    options = {"batch": 32, "layout": "lanes", "memory": "shared", "fusion": "none"}
+    options = {"batch": 32, "layout": "nchw16", "memory": "shared", "fusion": "none"}
     kept, again = (lower(network, **options, recompute=recompute) for recompute in (False, True))
     assert [loop.name for loop in again.loops if loop.name.endswith(".again")]
     assert sum(again.memory_bytes().values()) < sum(kept.memory_bytes().values())

@@ -12,14 +12,14 @@ from forktask.cython_src.plan.dependences import SHARING, record_graph
 from forktask.cython_src.plan.model import READ
 
 CASES = {
-    "lanes": {"batch": 32, "granularity": "images=16"},
-    "lanes, channels and rows": {"batch": 16, "granularity": "images=16,channels=8,rows=8"},
+    "nchw16": {"batch": 32, "granularity": "images=16"},
+    "nchw16, channels and rows": {"batch": 16, "granularity": "images=16,channels=8,rows=8"},
     "one image, channels and rows": {"batch": 1, "granularity": "images=1,channels=8,rows=16"},
-    "flat": {"batch": 3, "granularity": "images=2", "layout": "flat"},
-    "lanes, not full": {"batch": 20, "layout": "lanes"},
+    "nchw": {"batch": 3, "granularity": "images=2", "layout": "nchw"},
+    "nchw16, not full": {"batch": 20, "layout": "nchw16"},
     "chain": {"batch": 32, "granularity": "images=16", "weight_gradients": "chain"},
     "no fusion": {"batch": 32, "granularity": "images=16", "fusion": False},
-    "no fusion, flat": {"batch": 2, "granularity": "images=1,channels=4", "fusion": False, "layout": "flat"},
+    "no fusion, nchw": {"batch": 2, "granularity": "images=1,channels=4", "fusion": False, "layout": "nchw"},
     "direct": {"batch": 32, "granularity": "images=16", "conv": "direct"},
     "winograd, channels and rows": {"batch": 16, "granularity": "images=16,channels=7,rows=4", "conv": "winograd"},
     "if_blocked, channels": {"batch": 16, "granularity": "images=16,channels=7", "conv": "if_blocked"},
@@ -60,7 +60,7 @@ def test_kernels_touch_and_need_what_they_declare(network, case):
     assert find_unused_reads(plan, "cpu", **options) == []
 
 
-GRID = {"batch": 4, "granularity": "images=2,channels=8,rows=16", "layout": "flat"}
+GRID = {"batch": 4, "granularity": "images=2,channels=8,rows=16", "layout": "nchw"}
 
 
 @pytest.mark.parametrize("weight_gradients", ["partial", "chain"])

@@ -165,7 +165,7 @@ def test_computing_again_takes_less_memory():
     ("network", "options", "named"),
     [
         ("gpt2_tiny", {"sequence": 257}, ("sequence", "256")),
-        ("gpt2_tiny", {"layout": "channels"}, ("Embedding", "'wte'")),
+        ("gpt2_tiny", {"layout": "nhwc"}, ("Embedding", "'wte'")),
         ("gpt2_tiny", {"label_smoothing": 0.1}, ("label_smoothing", "0.1")),
         ("gpt2_tiny", {"frozen": "wpq"}, ("frozen", "wpq")),
         (Network("bad", (4,), (Embedding("a", 4), Linear("b", 5), Softmax()), Tokens(6, 8)), {}, ("vocabulary",)),

@@ -234,9 +234,9 @@ def test_the_small_plan_has_blocks_of_the_same_form(program):
     for batch, options, expected in (
         (100, {}, 20),
         (64, {}, 32),
-        (5, {"layout": "flat"}, 5),
-        (65, {"layout": "channels"}, 5),
-        (64, {"layout": "channels", "granularity": "images=8"}, 16),
+        (5, {"layout": "nchw"}, 5),
+        (65, {"layout": "nhwc"}, 5),
+        (64, {"layout": "nhwc", "granularity": "images=8"}, 16),
     ):
         plan, _ = asked("mine.py:network", batch=batch, **options)
         small = checking._small(plan)

@@ -29,5 +29,5 @@ def test_every_loop_of_a_step_has_its_rates(capsys):
 
 def test_bad_arguments_are_refused(capsys):
     """Check one sentence and exit code 2."""
-    assert main(["kernels", "--layout", "lane"]) == 2
-    assert "'lanes'" in capsys.readouterr().err
+    assert main(["kernels", "--layout", "nchw8"]) == 2
+    assert "'nchw'" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """SGD, Adam and clipping: compiled forms against their NumPy forms in float64, random shapes."""
 
 import numpy as np
-from cython_src.kernels.channels_testing import FEW, compare, normal, seeds
 from cython_src.kernels.kernel_testing import fill
+from cython_src.kernels.nhwc_testing import FEW, compare, normal, seeds
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,0 +1,283 @@
+/* Convolutions of the layout "nhwc": packing of weights, forward pass, data gradient, weight gradient. Formulas and
+ * the order of packed weights: kernels/convolution/algorithms.py.
+ *
+ * All are matrix products whose left side is gathered while it is copied to shared memory: a CUDA block owns a tile of
+ * the result, each of its threads TM x TN numbers of it, and walks along the sum in steps. Every number is the sum of its
+ * products in one order, that of the taps and channels or of the pixels, whatever the tile: results do not depend on it. */
+
+#include "cython_src/kernels/convolution/nhwc.cuh"
+#include "cython_src/kernels/elementwise/activations.cuh"
+
+/* Bounds: panels. Operands: weights (O, I / groups, k, k), panels (taps, K, 16). */
+KERNEL(nhwc_conv_pack)
+{
+    const auto &b = block_bounds(a);
+    const int ins = a.in_channels, taps = a.kernel * a.kernel, groups = a.groups;
+    const bool data = a.direction == 1;
+    const int written = data ? ins : a.out_channels, read = data ? a.out_channels : ins, part = ins / groups;
+    const int depth = panel_depth(written, read, groups);
+    const unsigned size = taps * depth * LANES, total = (b.o1 - b.o0) * size;
+    for (unsigned i = thread_of_row(); i < total; i += threads_of_row()) {
+        const int panel = b.o0 + (int)(i / size), at = (int)(i % size), lane = at % LANES, tap = at / LANES / depth;
+        const int to = panel * LANES + lane;
+        const int from = panel_start(panel, depth, written, read, groups) + at / LANES % depth;
+        float value = 0;
+        if (to < written && from < read && to / (written / groups) == from / (read / groups))
+            value = data ? a.weight[((long long)from * part + to % part) * taps + taps - 1 - tap]
+                         : a.weight[((long long)to * part + from % part) * taps + tap];
+        a.packed[(long long)panel * size + at] = value;
+    }
+}
+
+/* Forward pass, whose `option` is the activation (with a shortcut that comes later), and data gradient (DATA), whose `option` is to accumulate, whose outputs fall into stride x stride phases that meet taps of their own:
+ * a tile lies within one. Bounds: images, rows, channels of the map that is written. */
+template <int TM, int TN, bool DATA, typename Args>
+__device__ void nhwc_convolve(const Args &a, const float *input, const float *bias, int option)
+{
+    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
+    float *left = shared, *right = left + STEP * PITCH;      /* [STEP][PITCH]: inputs, [STEP][COLUMNS]: weights */
+    long long *from = (long long *)(right + STEP * COLUMNS); /* [ROWS]: a pixel's first input, -1 past the last */
+    long long *to = from + ROWS;                             /* [ROWS]: its output */
+    const Geometry &g = a.geometry;
+    const NhwcMap &source = a.in_map, &target = a.out_map;
+    const auto &b = block_bounds(a);
+    const int end = channel_end(target, b.c1), step = DATA ? g.stride : 1;
+    const int padding = DATA ? (g.kernel - 1) * g.dilation - g.padding : g.padding;
+    const bool accumulate = DATA && option;
+    if (!accumulate)
+        clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    const int channel_tiles = divide_up(end - b.c0, COLUMNS), width = divide_up(target.width, step);
+    const int pixel_tiles = divide_up((b.n1 - b.n0) * divide_up(b.y1 - b.y0, step) * width, ROWS);
+    const int phase = (int)blockIdx.x / channel_tiles / pixel_tiles;
+    if (phase >= step * step) /* the whole CUDA block: no barrier is missed */
+        return;
+    const int c0 = b.c0 + (int)blockIdx.x % channel_tiles * COLUMNS;
+    const int tile = (int)blockIdx.x / channel_tiles % pixel_tiles, ry = phase / step, rx = phase % step;
+    const int first = divide_up(max(b.y0 - ry, 0), step), rows = divide_up(max(b.y1 - ry, 0), step) - first;
+    const int columns = divide_up(max(target.width - rx, 0), step);
+    const int items = (b.n1 - b.n0) * rows * columns;
+    for (int m = threadIdx.x; m < ROWS; m += THREADS) {
+        const int item = tile * ROWS + m;
+        from[m] = -1;
+        if (item < items) {
+            const int x = item % columns, y = first + item / columns % rows, n = b.n0 + item / columns / rows;
+            from[m] = DATA ? pixel(source, n, y, x) : pixel(source, n, y * g.stride - padding, x * g.stride - padding);
+            to[m] = pixel(target, n, y * step + ry, x * step + rx);
+        }
+    }
+    __syncthreads(); /* a phase may meet no tap, and no barrier below */
+    const int depth = panel_depth(target.channels, source.channels, g.groups);
+    const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
+    float sum[TM][TN];
+#pragma unroll
+    for (int i = 0; i < TM; i++)
+#pragma unroll
+        for (int j = 0; j < TN; j++)
+            sum[i][j] = 0;
+    for (int tap = 0; tap < g.kernel * g.kernel; tap++) {
+        int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
+        if (DATA) {
+            y += ry - padding;
+            x += rx - padding;
+            if (y % step || x % step)
+                continue;
+            y /= step;
+            x /= step;
+        }
+        const long long offset = y * row_size(source) + (long long)x * source.pitch + start;
+        for (int k0 = 0; k0 < depth; k0 += STEP) {
+            const int count = min(STEP, depth - k0);
+            __syncthreads();
+#pragma unroll
+            for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
+                const int k = i % STEP, m = i / STEP;
+                const long long at = from[m];
+                left[k * PITCH + m] = at >= 0 && k < count ? input[at + offset + k0 + k] : 0;
+            }
+#pragma unroll
+            for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
+                const int lane = i % LANES, k = i / LANES % STEP, panel = i / LANES / STEP, c = c0 + panel * LANES;
+                right[k * COLUMNS + panel * LANES + lane] =
+                    c < end && k < count
+                        ? a.packed[(((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k) * LANES +
+                                   lane]
+                        : 0;
+            }
+            __syncthreads();
+            multiply_step<TM, TN, PITCH, COLUMNS>(left, right, count, sum);
+        }
+    }
+    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
+#pragma unroll
+    for (int i = 0; i < TM; i++) {
+        const int m = spread<TM>(row, ROWS_16, i);
+        if (from[m] < 0)
+            continue;
+#pragma unroll
+        for (int j = 0; j < TN; j++) {
+            const int c = c0 + spread<TN>(column, COLUMNS_8, j);
+            if (c >= end)
+                continue;
+            float *p = a.output + to[m] + c;
+            if (DATA)
+                *p = accumulate ? *p + sum[i][j] : sum[i][j];
+            else
+                *p = activate(sum[i][j] + (bias && c < b.c1 ? bias[c] : 0), option);
+        }
+    }
+}
+
+/* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
+ * partial of its own. Rows of a tile are output channels of one group, its columns taps and their input channels. Bounds:
+ * images, output channels, input channels (all of a group where there are several), partial. */
+template <int TM, int TN, typename Args>
+__device__ void nhwc_weight_gradient(const Args &a)
+{
+    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
+    float *left = shared, *right = left + STEP * PITCH;        /* [STEP][PITCH]: dY, [STEP][COLUMNS]: X */
+    long long *places = (long long *)(right + STEP * COLUMNS); /* [2][2][STEP]: pixels of this step and the next */
+    long long *offsets = places + 4 * STEP;                    /* [COLUMNS]: of a tap's channel, -1 past the last */
+    const Geometry &g = a.geometry;
+    const NhwcMap &dy = a.dy_map, &in = a.in_map;
+    const auto &b = block_bounds(a);
+    const int taps = g.kernel * g.kernel, outs = dy.channels / g.groups, part = in.channels / g.groups;
+    const int i0 = g.groups == 1 ? b.i0 : 0, inputs = (g.groups == 1 ? b.i1 : part) - i0;
+    const int column_tiles = divide_up(taps * inputs, COLUMNS);
+    int tile = (int)blockIdx.x / column_tiles, group = 0, o0 = b.o0 + tile * ROWS, o1 = b.o1;
+    if (g.groups > 1) {
+        const int of_group = divide_up(outs, ROWS);
+        group = b.o0 / outs + tile / of_group;
+        o0 = group * outs + tile % of_group * ROWS;
+        o1 = min(o1, group * outs + outs);
+    }
+    o1 = min(o1, o0 + ROWS);
+    if (o0 >= b.o1 || o1 <= b.o0) /* the whole CUDA block: no barrier is missed */
+        return;
+    const int j0 = (int)blockIdx.x % column_tiles * COLUMNS;
+    for (int j = threadIdx.x; j < COLUMNS; j += THREADS) {
+        const int tap = (j0 + j) / inputs, i = (j0 + j) % inputs;
+        offsets[j] = tap >= taps ? -1
+                                 : tap / g.kernel * g.dilation * row_size(in) +
+                                       (long long)tap % g.kernel * g.dilation * in.pitch + group * part + i0 + i;
+    }
+    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
+    float sum[TM][TN];
+#pragma unroll
+    for (int i = 0; i < TM; i++)
+#pragma unroll
+        for (int j = 0; j < TN; j++)
+            sum[i][j] = 0;
+    for (unsigned p0 = 0, half = 0; p0 < pixels + STEP; p0 += STEP, half ^= 1) {
+        /* Pixels of this step; those of the former one are multiplied below. */
+        if (threadIdx.x < STEP && p0 < pixels) {
+            const unsigned p = p0 + threadIdx.x;
+            const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
+                      n = b.n0 + (int)(p / dy.width / dy.height);
+            places[(2 * half) * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
+            places[(2 * half + 1) * STEP + threadIdx.x] =
+                pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
+        }
+        if (p0 > 0)
+            multiply_step<TM, TN, PITCH, COLUMNS>(left, right, STEP, sum);
+        __syncthreads();
+        if (p0 >= pixels)
+            break;
+#pragma unroll
+        for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
+            const int o = o0 + i % ROWS;
+            const long long at = places[2 * half * STEP + i / ROWS];
+            left[i / ROWS * PITCH + i % ROWS] = at >= 0 && o >= b.o0 && o < o1 ? a.gradient[at + o] : 0;
+        }
+#pragma unroll
+        for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
+            const long long at = offsets[i % COLUMNS];
+            const bool there = at >= 0 && places[2 * half * STEP + i / COLUMNS] >= 0;
+            right[i] = there ? a.input[places[(2 * half + 1) * STEP + i / COLUMNS] + at] : 0;
+        }
+        __syncthreads();
+    }
+    float *out = a.output + (long long)b.partial * dy.channels * part * taps;
+    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
+#pragma unroll
+    for (int i = 0; i < TM; i++) {
+        const int o = o0 + spread<TM>(row, ROWS_16, i);
+        if (o < b.o0 || o >= o1)
+            continue;
+#pragma unroll
+        for (int j = 0; j < TN; j++) {
+            const int at = j0 + spread<TN>(column, COLUMNS_8, j), tap = at / inputs;
+            if (tap >= taps)
+                continue;
+            float *p = out + ((long long)o * part + i0 + at % inputs) * taps + tap;
+            *p = a.accumulate ? *p + sum[i][j] : sum[i][j];
+        }
+    }
+}
+
+/* db[o] = sum of dY over images and pixels; bounds of the weight gradient, for blocks that begin at input channel 0. */
+KERNEL_OF(nhwc_conv_bias_gradient, nhwc_conv_backward_weights)
+{
+    const NhwcMap dy = a.dy_map;
+    const auto &b = block_bounds(a);
+    const int o = b.o0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    if (b.i0 != 0 || b.o0 + (int)blockIdx.x * STRIP_CHANNELS >= b.o1)
+        return;
+    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
+    float sum = 0;
+    if (o < b.o1)
+        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
+            sum += a.gradient[pixel(dy, b.n0 + (int)(p / dy.width / dy.height), (int)(p / dy.width % dy.height),
+                                    (int)(p % dy.width)) +
+                              o];
+    sum = sum_strips(shared, sum);
+    if (threadIdx.x < STRIP_CHANNELS && o < b.o1) {
+        float *p = a.bias_output + (long long)b.partial * dy.channels + o;
+        *p = a.accumulate ? *p + sum : sum;
+    }
+}
+
+/* What cuBLAS leaves of a forward pass: bias and activation, by channels of the map. Bounds: images, rows, channels. */
+KERNEL_OF(nhwc_conv_bias, nhwc_conv_forward)
+{
+    const NhwcMap m = a.out_map;
+    const auto &b = block_bounds(a);
+    const int activation = a.residual ? 0 : a.activation;
+    for_channels(m, b, b.c0, channel_end(m, b.c1), 1, [&](int n, int y, int x, int c) {
+        float *p = a.output + pixel(m, n, y, x) + c;
+        *p = activate(*p + (a.bias && c < b.c1 ? a.bias[c] : 0), activation);
+    });
+}
+
+/* After a forward pass: the shortcut of a residual block, a map of the result's geometry, and the activation that the
+ * convolution left to it. Bounds: images, rows, channels. */
+KERNEL_OF(nhwc_conv_residual, nhwc_conv_forward)
+{
+    const NhwcMap m = a.out_map;
+    const auto &b = block_bounds(a);
+    for_channels(m, b, b.c0, channel_end(m, b.c1), 1, [&](int n, int y, int x, int c) {
+        const long long at = pixel(m, n, y, x) + c;
+        a.output[at] = activate(a.output[at] + a.residual[at], a.activation);
+    });
+}
+
+#define NHWC_CONVOLUTIONS(tm, tn)                                                        \
+    KERNEL_OF(nhwc_conv_forward_##tm##x##tn, nhwc_conv_forward)                          \
+    {                                                                                    \
+        nhwc_convolve<tm, tn, false>(a, a.input, a.bias, a.residual ? 0 : a.activation); \
+    }                                                                                    \
+    KERNEL_OF(nhwc_conv_backward_data_##tm##x##tn, nhwc_conv_backward_data)              \
+    {                                                                                    \
+        nhwc_convolve<tm, tn, true>(a, a.gradient, 0, a.accumulate);                     \
+    }
+NHWC_CONVOLUTIONS(8, 8)
+NHWC_CONVOLUTIONS(4, 4)
+NHWC_CONVOLUTIONS(4, 2)
+
+KERNEL_OF(nhwc_conv_backward_weights_8x8, nhwc_conv_backward_weights)
+{
+    nhwc_weight_gradient<8, 8>(a);
+}
+KERNEL_OF(nhwc_conv_backward_weights_4x4, nhwc_conv_backward_weights)
+{
+    nhwc_weight_gradient<4, 4>(a);
+}

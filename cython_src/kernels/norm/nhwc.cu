@@ -1,0 +1,234 @@
+/* Batch normalisation of the layout "nhwc": formulas and operands as in kernels/norm/norm.pyx.
+ *
+ * Sums over pixels: a CUDA block takes STRIP_CHANNELS channels of a plan's block, its threads strips of pixels; strips are
+ * added by a tree. */
+
+#include "cython_src/kernels/elementwise/activations.cuh"
+#include "cython_src/kernels/maps/nhwc.cuh"
+
+/* Mean, sum of squared deviations from it and number of a block's pixels, of the map `m`, into rows of `out`: shifted by
+ * the block's first pixel, so that float32 holds them whatever the mean. All threads of the CUDA block must come. */
+template <typename Bounds>
+__device__ inline void pixel_statistics(const NhwcMap &m, const float *map, const Bounds &b, int c0, int end,
+                                        float *out)
+{
+    const int c = c0 + (int)threadIdx.x % STRIP_CHANNELS, rows = b.y1 - b.y0;
+    const unsigned pixels = (b.n1 - b.n0) * rows * m.width;
+    float shift = 0, sum = 0, squares = 0;
+    if (c < end) {
+        shift = map[pixel(m, b.n0, b.y0, 0) + c];
+        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
+            const unsigned row = p / m.width;
+            const float d =
+                map[pixel(m, b.n0 + (int)(row / rows), b.y0 + (int)(row % rows), (int)(p % m.width)) + c] - shift;
+            sum += d;
+            squares += d * d;
+        }
+    }
+    sum = sum_strips(shared, sum);
+    squares = sum_strips(shared, squares);
+    if (threadIdx.x < STRIP_CHANNELS && c < end) {
+        out[c] = shift + sum / pixels;
+        out[m.pitch + c] = max(0.0f, squares - sum * (sum / pixels));
+        out[2 * m.pitch + c] = (float)pixels;
+    }
+}
+
+/* Bounds: images, rows, partial. */
+KERNEL(nhwc_norm_statistics)
+{
+    const NhwcMap m = a.in_map;
+    const auto &b = block_bounds(a);
+    const int c0 = (int)blockIdx.x * STRIP_CHANNELS;
+    if (c0 < m.pitch)
+        pixel_statistics(m, a.input, b, c0, m.pitch, a.partials + (long long)b.partial * 3 * m.pitch);
+}
+
+/* What nhwc_conv_forward and nhwc_depthwise_forward leave in `statistics` of their result: the second launch of both. */
+KERNEL_OF(nhwc_conv_statistics, nhwc_conv_forward)
+{
+    const NhwcMap m = a.out_map;
+    const auto &b = block_bounds(a);
+    const int c0 = b.c0 + (int)blockIdx.x * STRIP_CHANNELS, end = channel_end(m, b.c1);
+    if (c0 < end)
+        pixel_statistics(m, a.output, b, c0, end, a.statistics + (long long)b.partial * 3 * m.pitch);
+}
+
+/* End of a block's part of a vector: elements past the last channel belong to the last block. */
+__device__ inline int padded(int channels, int c1)
+{
+    return c1 == channels ? divide_up(c1, LANES) * LANES : c1;
+}
+
+/* Bounds: channels. A thread for each; partials are merged in order by Chan's formula. */
+KERNEL(nhwc_norm_finish)
+{
+    const int channels = a.channels, partials = a.num_partials, pitch = divide_up(channels, LANES) * LANES;
+    const auto &b = block_bounds(a);
+    const float *partial = a.partials;
+    const float count = (float)a.count, eps = (float)a.eps, momentum = (float)a.momentum;
+    float *scale = a.scale;
+    float *inv_std = a.inv_std;
+    for (int c = b.c0 + thread_of_row(); c < padded(channels, b.c1); c += threads_of_row()) {
+        if (c >= b.c1) {
+            scale[c] = a.shift[c] = a.mean[c] = inv_std[c] = 0;
+            continue;
+        }
+        float total = 0, squares = 0;
+        for (int p = 0; p < partials; p++)
+            total += partial[(long long)p * 3 * pitch + c] * partial[(long long)(p * 3 + 2) * pitch + c];
+        const float m = total / count;
+        for (int p = 0; p < partials; p++) {
+            const float d = partial[(long long)p * 3 * pitch + c] - m;
+            squares +=
+                partial[(long long)(p * 3 + 1) * pitch + c] + partial[(long long)(p * 3 + 2) * pitch + c] * d * d;
+        }
+        a.running_mean[c] = (1 - momentum) * a.running_mean[c] + momentum * m;
+        a.running_var[c] = (1 - momentum) * a.running_var[c] + momentum * (squares / (count > 1 ? count - 1 : 1));
+        a.mean[c] = m;
+        inv_std[c] = 1 / sqrtf(squares / count + eps);
+        scale[c] = a.weight[c] * inv_std[c];
+        a.shift[c] = a.bias[c] - m * scale[c];
+    }
+}
+
+/* Bounds: channels. */
+KERNEL(nhwc_norm_evaluate)
+{
+    const auto &b = block_bounds(a);
+    float *scale = a.scale;
+    for (int c = b.c0 + thread_of_row(); c < padded(a.channels, b.c1); c += threads_of_row()) {
+        scale[c] = a.shift[c] = 0;
+        if (c < a.channels) {
+            const float s = 1 / sqrtf(a.running_var[c] + (float)a.eps);
+            scale[c] = a.weight[c] * s;
+            a.shift[c] = a.bias[c] - a.running_mean[c] * scale[c];
+        }
+    }
+}
+
+/* Bounds: images, rows, channels. */
+KERNEL(nhwc_norm_apply)
+{
+    const NhwcMap m = a.in_map, other = with_halo(m, a.residual_halo);
+    const NhwcMap target = with_halo(m, a.out_halo);
+    const auto &b = block_bounds(a);
+    const int end = channel_end(m, b.c1), activation = a.activation;
+    clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    for_channels(m, b, b.c0, end, 4, [&](int n, int y, int x, int c) {
+        const float4 z = load4(a.input + pixel(m, n, y, x) + c), s = load4(a.scale + c), t = load4(a.shift + c);
+        float4 v = each4([&](int i) { return lane4(s, i) * lane4(z, i) + lane4(t, i); });
+        if (a.residual) {
+            float4 r = load4(a.residual + pixel(other, n, y, x) + c);
+            if (a.residual_scale) {
+                const float4 rs = load4(a.residual_scale + c), rt = load4(a.residual_shift + c);
+                r = each4([&](int i) { return lane4(rs, i) * lane4(r, i) + lane4(rt, i); });
+            }
+            v = each4([&](int i) { return lane4(v, i) + lane4(r, i); });
+        }
+        store4(a.output + pixel(target, n, y, x) + c, each4([&](int i) { return activate(lane4(v, i), activation); }));
+    });
+}
+
+/* Whether the activation before a norm passes the gradient: from its result `y`, or, where that is not given, from its
+ * argument, scale z + shift. */
+struct Mask {
+    const float *y, *scale, *shift;
+    int activation;
+};
+
+__device__ inline float masked(const Mask &mask, float g, float z, long long at, int c)
+{
+    if (mask.activation == 0)
+        return g;
+    return passes(mask.y ? mask.y[at] : mask.scale[c] * z + mask.shift[c], mask.activation) ? g : 0;
+}
+
+/* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
+KERNEL(nhwc_norm_backward_statistics)
+{
+    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
+    const auto &b = block_bounds(a);
+    const int c = (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
+    if ((int)blockIdx.x * STRIP_CHANNELS >= m.pitch)
+        return;
+    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
+    const int rows = b.y1 - b.y0;
+    const unsigned pixels = (b.n1 - b.n0) * rows * m.width;
+    float sum = 0, with_xhat = 0;
+    if (c < m.pitch) {
+        const float mean = a.mean[c], inv_std = a.inv_std[c];
+        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
+            const unsigned row = p / m.width;
+            const int x = (int)(p % m.width), y = b.y0 + (int)(row % rows), n = b.n0 + (int)(row / rows);
+            const float z = a.input[pixel(m, n, y, x) + c];
+            const float g = masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c);
+            sum += g;
+            with_xhat += g * ((z - mean) * inv_std);
+        }
+    }
+    sum = sum_strips(shared, sum);
+    with_xhat = sum_strips(shared, with_xhat);
+    if (threadIdx.x < STRIP_CHANNELS && c < m.pitch) {
+        float *out = a.partials + (long long)b.partial * 2 * m.pitch;
+        out[c] = sum;
+        out[m.pitch + c] = with_xhat;
+    }
+}
+
+/* Bounds: channels. A thread for each; partials are added in order. */
+KERNEL(nhwc_norm_backward_finish)
+{
+    const int channels = a.channels, partials = a.num_partials, pitch = divide_up(channels, LANES) * LANES;
+    const auto &b = block_bounds(a);
+    const float *partial = a.partials;
+    const float share = (float)(1.0 / a.count);
+    float *coefficients = a.coefficients;
+    for (int c = b.c0 + thread_of_row(); c < padded(channels, b.c1); c += threads_of_row()) {
+        if (c >= b.c1) {
+            coefficients[c] = coefficients[pitch + c] = coefficients[2 * pitch + c] = 0;
+            continue;
+        }
+        float dbias = partial[c], dweight = partial[pitch + c];
+        for (int p = 1; p < partials; p++) {
+            dbias += partial[(long long)p * 2 * pitch + c];
+            dweight += partial[(long long)(p * 2 + 1) * pitch + c];
+        }
+        const float inv_std = a.inv_std[c], scale = a.weight[c] * inv_std;
+        a.gradient_weight[c] = dweight;
+        a.gradient_bias[c] = dbias;
+        coefficients[c] = scale;
+        coefficients[pitch + c] = -share * scale * inv_std * dweight;
+        coefficients[2 * pitch + c] = -share * scale * dbias;
+    }
+}
+
+/* Bounds: images, rows, channels. */
+KERNEL(nhwc_norm_backward_apply)
+{
+    const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
+    const NhwcMap target = with_halo(m, a.out_halo), side = with_halo(m, a.branch_halo);
+    const auto &b = block_bounds(a);
+    const int end = channel_end(m, b.c1), accumulate = a.accumulate_branch;
+    const float *coefficients = a.coefficients;
+    const Mask mask = {a.activations, a.scale, a.shift, a.activation};
+    float *branch = a.branch;
+    const bool added = a.previous != 0; /* the result is added to what is there */
+    if (!added)
+        clear_channel_halo(target, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    if (branch && !accumulate)
+        clear_channel_halo(side, branch, b.n0, b.n1, b.y0, b.y1, b.c0, end);
+    for_channels(m, b, b.c0, end, 4, [&](int n, int y, int x, int c) {
+        const float4 z = load4(a.input + pixel(m, n, y, x) + c), d = load4(a.gradient + pixel(dy, n, y, x) + c);
+        const long long at = pixel(ys, n, y, x) + c;
+        const float4 g = each4([&](int i) { return masked(mask, lane4(d, i), lane4(z, i), at + i, c + i); });
+        const float4 v0 = load4(coefficients + c), v1 = load4(coefficients + m.pitch + c);
+        const float4 v2 = load4(coefficients + 2 * m.pitch + c), v3 = load4(a.mean + c);
+        put4(a.output + pixel(target, n, y, x) + c, each4([&](int i) {
+                 return lane4(v0, i) * lane4(g, i) + (lane4(v1, i) * (lane4(z, i) - lane4(v3, i)) + lane4(v2, i));
+             }),
+             added);
+        if (branch)
+            put4(branch + pixel(side, n, y, x) + c, g, accumulate);
+    });
+}

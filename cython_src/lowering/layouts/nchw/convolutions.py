@@ -1,0 +1,119 @@
+"""Convolutions of the layouts "nchw16" and "nchw", with the pooling before or after them where it is joined."""
+
+from __future__ import annotations
+
+import math
+
+from ....kernels.maps.nchw import NchwMap
+from ....networks.layers import Convolution
+from ....plan.builder import block_bounds, block_grid, ranges
+from ...gradients import gradient_map
+from ...state import Loops, Lowering, loop_name, phase_of
+from ...units import Unit
+from .algorithms import POINTS, TAPS, algorithm_attributes, chosen_algorithm, kernel_name
+from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_ranges
+from .pixels import index_before, index_buffer
+
+
+def convolution(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append a convolution alone, or with ReLU and pooling."""
+    name = unit.layer.name
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    scale = 2 if unit.pooling else 1
+    height, width = target.height * scale, target.width * scale
+    algorithm = chosen_algorithm(low, source.channels, target.channels, height, width)
+    low.parameter(f"{name}.weight")
+    bias = low.parameter(f"{name}.bias")
+    operands = {"input": source, "output": target, "bias": bias}
+    operands |= weight_operand(low, unit, algorithm, source, target, flip=False, again=again)
+    if unit.pooling:
+        operands["index"] = index_buffer(low, unit)
+    channels, rows = convolution_ranges(low, algorithm, target.channels, target.height, scale)
+    low.loop(
+        loop_name(unit, again),
+        kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"),
+        operands,
+        block_bounds(g=group_ranges(low), c=channels, y=rows),
+        name,
+        phase_of(again),
+        **algorithm_attributes(algorithm),
+    )
+
+
+def weight_operand(
+    low: Lowering, unit: Unit, algorithm: str, source: NchwMap, target: NchwMap, *, flip: bool, again: bool = False
+) -> dict[str, str]:
+    """Return the operand that holds the weights.
+
+    By Winograd's algorithm it is transformed, (points, channels in, channels out) of the convolution or, flipped, of
+    its data gradient; a loop of its own makes it anew in each iteration.
+    """
+    layer = unit.layer.name
+    weight = f"{layer}.weight"
+    if algorithm != "winograd":
+        return {"weight": weight}
+    name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
+    if again:
+        return {"transformed": f"{name}ed"}
+    inputs, outputs = source.channels, target.channels
+    transformed = low.builder.buffer(f"{name}ed", (POINTS, inputs, outputs), role="temporary")
+    bounds = block_bounds(c=ranges(inputs, math.ceil(inputs / 4)))
+    operands = {"weight": weight, "transformed": transformed}
+    attributes = {"outputs": outputs, "inputs": inputs, "flip": int(flip)}
+    low.loop(name, "winograd_weights", operands, bounds, layer, phase_of(flip), **attributes)
+    return {"transformed": transformed}
+
+
+def convolution_backward(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
+    """Append weight gradient and data gradient; the gradient comes as that of the convolution's own result."""
+    if low.trained(unit):
+        weight_gradient(low, unit, gradient)
+    if low.learns[unit.sources[0]]:
+        data_gradient(low, unit, gradient)
+
+
+def data_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
+    """Append dX; where a pooling is joined to the convolution before, spread at once to that convolution's gradient."""
+    target, _ = gradient_map(low, unit.sources[0])
+    index = index_before(low, unit)
+    scale = 2 if index else 1
+    height, width = target.height // scale, target.width // scale
+    name = f"{unit.layer.name}.data_gradient"
+    algorithm = chosen_algorithm(low, gradient.channels, target.channels, height, width)
+    operands = {"gradient": gradient, "output": target, "index": index}
+    operands |= weight_operand(low, unit, algorithm, gradient, target, flip=True)
+    channels, rows = convolution_ranges(low, algorithm, target.channels, height, 1)
+    low.loop(
+        name,
+        kernel_name(algorithm, "backward_data_unpool" if index else "backward_data"),
+        operands,
+        block_bounds(g=group_ranges(low), c=channels, y=rows),
+        unit.layer.name,
+        "backward",
+        **algorithm_attributes(algorithm),
+    )
+
+
+def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
+    """Append partial gradients, one for each block of groups and rows, or a chain of loops that add to one buffer; the
+    last column is the bias gradient."""
+    name, chain = unit.layer.name, low.options.chain
+    source = low.maps[unit.sources[0]]
+    outputs = gradient.channels
+    algorithm = chosen_algorithm(low, outputs, source.channels, gradient.height, gradient.width)
+    channels, rows = channel_ranges(low, outputs), [(0, gradient.height)]
+    if algorithm == "winograd" and not chain and low.options.cut.is_auto:
+        channels, rows = winograd_ranges(low, outputs, gradient.height)
+    parts = list(block_grid(group_ranges(low), rows))
+    count = 1 if chain else len(parts)
+    stored = (count, outputs, source.channels * TAPS + 1)
+    partials = low.builder.buffer(f"{name}.partials", stored, role="gradient", carried=chain)
+    for kind in ("weight", "bias"):
+        low.partials[f"{name}.{kind}"] = partials, count
+    operands = {"gradient": gradient, "input": source, "output": partials}
+    bounds = [list(block_bounds(g=[g], y=[y], c=channels)) for g, y in parts]
+    kernel = kernel_name(algorithm, "backward_weights")
+    low.weight_loops(unit, name, kernel, operands, bounds, **algorithm_attributes(algorithm))
+
+
+LOOPS = {Convolution: Loops(convolution, convolution_backward)}

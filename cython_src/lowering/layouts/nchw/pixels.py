@@ -1,0 +1,51 @@
+"""Loops of the layouts "nchw16" and "nchw" that treat each pixel, or each window of a pooling, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....kernels.maps.nchw import NchwMap
+from ....networks.layers import Convolution, MaxPool
+from ....plan.builder import block_bounds
+from ...gradients import gradient_map
+from ...state import Loops, Lowering, loop_name, phase_of
+from ...units import Unit
+from .blocks import channel_ranges, group_ranges, row_ranges
+
+
+def pixelwise(
+    low: Lowering, name: str, kernel: str, unit: Unit, phase: str, operands: Mapping[str, str | NchwMap]
+) -> None:
+    """Append a loop over groups, channels and rows of the smallest map."""
+    cut = min((m for m in operands.values() if not isinstance(m, str)), key=lambda m: m.height)
+    cuts = {"g": group_ranges(low), "c": channel_ranges(low, cut.channels), "y": row_ranges(low, cut.height, 2)}
+    low.loop(name, kernel, operands, block_bounds(**cuts), unit.layer.name, phase)
+
+
+def index_buffer(low: Lowering, unit: Unit) -> str:
+    """Declare the buffer that says which element of its window each maximum of a pooling was."""
+    shape = (low.groups, *low.shapes[unit.target], low.layout.lanes)
+    return low.builder.buffer(f"{unit.target}.index", shape, "uint8")
+
+
+def index_before(low: Lowering, unit: Unit) -> str:
+    """Return the index of the pooling in the unit before this one, if its gradient must be spread."""
+    before = low.producer.get(unit.sources[0])
+    return f"{before.target}.index" if before and isinstance(before.layer, Convolution) and before.pooling else ""
+
+
+def pool(low: Lowering, unit: Unit, again: bool) -> None:
+    """Append a pooling that no convolution includes."""
+    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    operands["index"] = index_buffer(low, unit)
+    pixelwise(low, loop_name(unit, again), "pool_forward", unit, phase_of(again), operands)
+
+
+def pool_backward(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
+    """Append its gradient, spread by the index."""
+    operands = {"gradient": gradient, "index": f"{unit.target}.index"}
+    operands["output"] = gradient_map(low, unit.sources[0])[0]
+    pixelwise(low, f"{unit.layer.name}.gradient", "pool_backward", unit, "backward", operands)
+
+
+LOOPS = {MaxPool: Loops(pool, pool_backward)}

@@ -1,0 +1,166 @@
+"""How loops of the layout "nhwc" are cut into blocks: what the user asked for, else the cheapest by a cost model.
+
+The model: a block moves its slice of the weights, the input it reads and the output it writes. The sum over blocks is
+to be small, while there are enough blocks for the threads that may come, and blocks are not so short that starting
+them counts. Nothing depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from ....errors import UsageError
+from ....kernels.maps.nhwc import NhwcMap, Window
+from ....kernels.simd.instruction_sets import LANES
+from ....plan.builder import block_bounds, ranges
+from ...options import Granularity
+from ...state import Lowering
+
+BLOCKS_WANTED = 16  # enough for eight threads
+SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
+BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
+WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
+
+
+def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
+    """Sizes of pieces: all of it, about half, a quarter, ... down to `least`."""
+    sizes = []
+    for pieces in (1, 2, 4, 8, 16, 32, 64, 128):
+        size = -(-math.ceil(total / pieces) // multiple) * multiple
+        if size < least:
+            break
+        sizes.append(min(size, total))
+    return list(dict.fromkeys(sizes)) or [total]
+
+
+def _pixel_cuts(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
+    """Images and rows of a block of a loop that treats each pixel alone."""
+    if not cut.is_auto:
+        return cut.images or batch, min(cut.rows or height, height)
+    images = math.ceil(batch / BLOCKS_WANTED)
+    pieces = min(height, math.ceil(BLOCKS_WANTED / 2 / batch))
+    return images, math.ceil(height / pieces)
+
+
+def image_blocks(low: Lowering) -> list[tuple[int, int]]:
+    """Return the images of a block that has all rows."""
+    return ranges(low.batch, _pixel_cuts(low.options.cut, low.batch, 1)[0])
+
+
+def pixel_blocks(low: Lowering, feature_map: NhwcMap) -> Iterator[dict[str, int]]:
+    """Yield the bounds of blocks of images and rows of a map, with their numbers."""
+    images, rows = _pixel_cuts(low.options.cut, low.batch, feature_map.height)
+    cuts = {"n": ranges(low.batch, images), "y": ranges(feature_map.height, rows), "c": [(0, feature_map.channels)]}
+    for number, block in enumerate(block_bounds(**cuts)):
+        yield {**block, "partial": number}
+
+
+def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: float) -> tuple[int, int]:
+    """Images and channels of a block of a loop that treats each channel alone, but needs all rows."""
+    if not cut.is_auto:
+        return cut.images or batch, min(cut.channels or channels, channels)
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    images = math.ceil(batch / number)
+    pieces = math.ceil(number / 2 / batch)
+    return images, min(channels, math.ceil(channels / pieces / LANES) * LANES)
+
+
+def output_blocks(
+    cut: Granularity,
+    window: Window,
+    in_height: int,
+    source: NhwcMap,
+    target: NhwcMap,
+    weight_bytes: float,
+    flops: float,
+) -> tuple[int, int, int]:
+    """Images, rows and channels of a block of a convolution.
+
+    Parameters
+    ----------
+    window : Window
+    in_height : int
+        Rows of the convolution's input.
+    source, target : NhwcMap
+        Maps that are read and written.
+    weight_bytes : float
+        Of all weights.
+    flops : float
+        Of the whole loop.
+    """
+    batch, height, channels = target.batch, target.height, target.channels
+    in_row_bytes, out_row_bytes = 4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width
+    if not cut.is_auto:
+        wanted = cut.channels or channels
+        if wanted < channels and wanted % LANES:
+            raise UsageError(
+                f"channels of a block must be a multiple of {LANES} in layout 'nhwc', got {cut.channels}; use one"
+            )
+        return cut.images or batch, min(cut.rows or height, height), min(wanted, channels)
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    best = None
+    sizes = itertools.product(_halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES))
+    for images, rows, part in sizes:
+        counts = math.ceil(batch / images), math.ceil(height / rows), math.ceil(channels / part)
+        count = math.prod(counts)
+        halo = (window.reach - window.stride) * (counts[1] - 1)
+        moved = (
+            weight_bytes * counts[0] * counts[1]
+            + in_row_bytes * (in_height + halo) * batch * counts[2]
+            + out_row_bytes * height * batch
+            + BLOCK_BYTES * count
+        )
+        cost = (max(0, number - count), moved, count)
+        if best is None or cost < best[0]:
+            best = cost, (images, rows, part)
+    return best[1]
+
+
+def weight_blocks(
+    cut: Granularity,
+    batch: int,
+    out_channels: int,
+    in_channels: int,
+    weight_bytes: float,
+    gradient_bytes: float,
+    input_bytes: float,
+    flops: float,
+    cut_outputs: bool = True,
+    cut_inputs: bool = True,
+) -> tuple[int, int, int]:
+    """Images, output and input channels of a block of a weight gradient.
+
+    Each range of images has partial sums of its own, which the update adds up: twice more bytes for each. Output
+    channels read the input again, input channels the gradient.
+
+    Parameters
+    ----------
+    weight_bytes : float
+        Of all weights.
+    gradient_bytes, input_bytes : float
+        Of an image.
+    """
+    if not cut.is_auto:
+        part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
+        return cut.images or batch, part, in_channels
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    best = None
+    sizes = (out_channels, in_channels)
+    pieces = [
+        _halvings(n, least, LANES) if cut_it else [n]
+        for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
+    ]
+    for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
+        counts = (math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in))
+        count = math.prod(counts)
+        moved = (
+            2 * weight_bytes * counts[0]
+            + batch * (gradient_bytes * counts[2] + input_bytes * counts[1])
+            + BLOCK_BYTES * count
+        )
+        cost = (max(0, number - count), moved, count)
+        if best is None or cost < best[0]:
+            best = cost, (images, part_out, part_in)
+    return best[1]

@@ -1,0 +1,167 @@
+"""Convolutions, depthwise ones too: packing of weights, forward pass, data gradient, weight gradient."""
+
+from __future__ import annotations
+
+import math
+
+from ....kernels.convolution import algorithms
+from ....kernels.maps.nhwc import NhwcMap, Window
+from ....networks.layers import Convolution
+from ....plan.builder import block_bounds, ranges
+from ...gradients import pass_on, sent_to
+from ...state import Loops, Lowering, loop_name, phase_of
+from ...units import Unit
+from . import block_sizes
+from .depthwise import depthwise_norm_backward
+from .maps import geometry, source_map, statistics_buffer
+
+BLOCKS_OF_PACK = 16
+PACK_BYTES = 262144  # of a block that packs weights, at least
+
+
+def convolution(low: Lowering, unit: Unit, again: bool) -> None:
+    layer = unit.layer
+    source, target = source_map(low, unit), low.output_map(unit, again)
+    weight = low.parameter(f"{layer.name}.weight")
+    cuts = _output_cuts(low, layer, source, target, source.height, target)
+    operands = {"input": source, "output": target}
+    attributes = {**geometry(low, layer), "activation": unit.activation}
+    if not low.is_depthwise(layer):
+        kernel, algorithm = "nhwc_conv_forward", chosen_algorithm(low, layer, source, target, "forward")
+        operands["packed"] = pack(low, unit, weight, 0, algorithm, again)
+        attributes |= {"groups": layer.groups, "algorithm": algorithm}
+    else:
+        kernel, operands["weight"] = "nhwc_depthwise_forward", weight
+    if unit.normalises:
+        norm = low.producer[unit.sources[0]]
+        kernel, attributes["input_activation"] = "nhwc_norm_depthwise", norm.activation
+        operands |= {f"input_{kind}": f"{norm.layer.name}.{kind}" for kind in ("scale", "shift")}
+    if layer.bias:
+        operands["bias"] = low.parameter(f"{layer.name}.bias")
+    if unit.shortcut:
+        operands["residual"] = low.maps[unit.shortcut]
+    if unit.statistics and not again and low.options.training:
+        operands["statistics"] = statistics_buffer(low, unit.statistics, len(cuts["n"]) * len(cuts["y"]), target)
+    bounds = [{**b, "partial": number // len(cuts["c"])} for number, b in enumerate(block_bounds(**cuts))]
+    low.loop(loop_name(unit, again), kernel, operands, bounds, layer.name, phase_of(again), **attributes)
+
+
+def _output_cuts(
+    low: Lowering, layer: Convolution, source: NhwcMap, target: NhwcMap, height: int, result: NhwcMap
+) -> dict[str, list[tuple[int, int]]]:
+    """Return the images, rows and channels of the blocks of a loop that writes a map, of a convolution whose input has
+    a height."""
+    shape = low.parameter_shapes[f"{layer.name}.weight"]
+    window = Window(layer.kernel, layer.stride, layer.padding, layer.dilation)
+    images, rows, part = block_sizes.output_blocks(
+        low.options.cut, window, height, source, target, 4.0 * math.prod(shape), _flops(low, layer, result)
+    )
+    return {"n": ranges(low.batch, images), "y": ranges(target.height, rows), "c": ranges(target.channels, part)}
+
+
+def _flops(low: Lowering, layer: Convolution, result: NhwcMap) -> float:
+    """Operations of each of a convolution's loops, by the map of its result or of that one's gradient."""
+    shape = low.parameter_shapes[f"{layer.name}.weight"]
+    return 2.0 * math.prod(shape[1:]) * result.channels * result.height * result.width * low.batch
+
+
+def chosen_algorithm(low: Lowering, layer: Convolution, first: NhwcMap, second: NhwcMap, direction: str) -> int:
+    """Return the algorithm of a loop by its maps: what it reads and writes; of weights the gradient and the input."""
+    names = ("dy", "in") if direction == "weights" else ("in", "out")
+    attributes = {**first.attributes(names[0]), **second.attributes(names[1]), **geometry(low, layer)}
+    return algorithms.choose_algorithm(low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch)
+
+
+def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int, again: bool = False) -> str:
+    """Copy of the weights in the order of the inner loops: once for each direction and step."""
+    name = f"{weight}.packed{'_transposed' if direction else ''}"
+    if again:
+        return name
+    layer, shape = unit.layer, low.parameter_shapes[weight]
+    packed_shape = algorithms.packed_shape(algorithm, direction, shape, layer.groups)
+    low.builder.buffer(name, packed_shape, role="packed")
+    blocks = max(1, min(BLOCKS_OF_PACK, int(8.0 * math.prod(shape) / PACK_BYTES)))
+    low.loop(
+        name,
+        "nhwc_conv_pack",
+        {"weight": weight, "packed": name},
+        block_bounds(o=ranges(packed_shape[0], -(-packed_shape[0] // blocks))),
+        unit.layer.name,
+        phase_of(direction == 1),
+        out_channels=shape[0],
+        in_channels=shape[1] * layer.groups,
+        kernel=shape[2],
+        groups=layer.groups,
+        direction=direction,
+        algorithm=algorithm,
+    )
+    return name
+
+
+def convolution_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    if unit.joins_backward:
+        depthwise_norm_backward(low, unit, gradient)
+        return
+    if low.learns[unit.sources[0]]:
+        data_gradient(low, unit, gradient)
+    if low.trained(unit):
+        weight_gradient(low, unit, gradient)
+    if unit.shortcut:
+        pass_on(low, unit, unit.shortcut, gradient)
+
+
+def data_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    layer, weight = unit.layer, f"{unit.layer.name}.weight"
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
+        operands = {"gradient": gradient, "output": target}
+        attributes = {**geometry(low, layer), "accumulate": int(accumulate)}
+        kernel = "nhwc_depthwise_backward_data"
+        if low.is_depthwise(layer):
+            operands["weight"] = weight
+        else:
+            kernel, algorithm = "nhwc_conv_backward_data", chosen_algorithm(low, layer, gradient, target, "data")
+            operands["packed"] = pack(low, unit, weight, 1, algorithm)
+            attributes |= {"groups": layer.groups, "algorithm": algorithm}
+        cuts = _output_cuts(low, layer, gradient, target, target.height, gradient)
+        name = f"{layer.name}.data_gradient"
+        low.loop(name, kernel, operands, block_bounds(**cuts), layer.name, "backward", **attributes)
+
+
+def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    layer, source = unit.layer, low.maps[unit.sources[0]]
+    shape = low.parameter_shapes[f"{layer.name}.weight"]
+    depthwise = low.is_depthwise(layer)
+    images, part_out, part_in = block_sizes.weight_blocks(
+        low.options.cut,
+        low.batch,
+        shape[0],
+        shape[1] * layer.groups,
+        4.0 * math.prod(shape),
+        *(4.0 * m.pitch * m.height * m.width for m in (gradient, source)),
+        _flops(low, layer, gradient),
+        not depthwise,
+        layer.groups == 1,
+    )
+    groups = ranges(low.batch, images)
+    count = 1 if low.options.chain else len(groups)
+    operands = {"gradient": gradient, "input": source}
+    stored = {"output": ("weight", (count, shape[0], math.prod(shape[1:])))}
+    if layer.bias:
+        stored["bias_output"] = "bias", (count, shape[0])
+    for operand, (kind, stored_shape) in stored.items():
+        name = f"{layer.name}.{kind}"
+        operands[operand] = low.builder.buffer(f"{name}.partials", stored_shape, role="gradient", carried=count == 1)
+        low.partials[name] = operands[operand], count
+    kernel, attributes, cuts = "nhwc_depthwise_backward_weights", geometry(low, layer), {}
+    outs, ins = ranges(shape[0], part_out), ranges(shape[1] * layer.groups, part_in)
+    if depthwise:
+        cuts = {"y": [(0, gradient.height)], "c": outs}
+    else:
+        kernel, cuts = "nhwc_conv_backward_weights", {"o": outs, "i": ins}
+        attributes |= {"groups": layer.groups, "algorithm": chosen_algorithm(low, layer, gradient, source, "weights")}
+    low.weight_loops(
+        unit, layer.name, kernel, operands, [list(block_bounds(n=[n], **cuts)) for n in groups], **attributes
+    )
+
+
+LOOPS = {Convolution: Loops(convolution, convolution_backward)}

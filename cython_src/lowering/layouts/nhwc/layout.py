@@ -1,0 +1,90 @@
+"""The layout "nhwc": the channels of a pixel side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from ....kernels.convolution.algorithms import NHWC_OPTIONS
+from ....kernels.maps.nhwc import NhwcMap, Vector
+from ....networks.layers import Add, BatchNorm, Convolution, Dropout, Layer, ReLU, ReLU6
+from ....plan.builder import ranges
+from ... import dense, elementwise
+from ...ends import IMAGES
+from ...options import FUSIONS
+from ...state import ImageLayout, Lowering, Maps
+from ...units import Unit
+from . import convolutions, norms, pooling
+from .block_sizes import image_blocks, pixel_blocks
+from .features import flattened, send_flattened
+from .maps import gradient_halo, gradient_halo_within, halo, new_map
+
+FC_PARTIALS = 4  # partial sums of a fully connected layer's weight gradient
+
+
+class Nhwc(ImageLayout):
+    """Maps are buffers (batch, height + 2 halo, width + 2 halo, pitch); see `NhwcMap`."""
+
+    name = "nhwc"
+    fusions = frozenset(FUSIONS) - {"pooling"}
+    conv_options = NHWC_OPTIONS
+    ends = IMAGES
+    load_kernel = "nhwc_load_images"
+    loops: ClassVar = {
+        **convolutions.LOOPS,
+        **norms.LOOPS,
+        **{kind: elementwise.LOOPS[kind] for kind in (Add, ReLU, ReLU6, Dropout)},
+        **pooling.LOOPS,
+        **dense.LOOPS,
+    }
+
+    def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
+        """Norms, convolutions and sums take an activation; norms and convolutions a shortcut."""
+        match parts:
+            case (BatchNorm(), Add()):
+                return True
+            case (Convolution() as convolution, Add() as add):
+                return _can_add(convolution, add, consumers)
+            case (BatchNorm() | Add() | Convolution(), ReLU() | ReLU6()):
+                return True
+        return False
+
+    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return image_blocks(low)
+
+    def weight_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return ranges(low.batch, max(1, -(-low.batch // FC_PARTIALS)))
+
+    def activation(self, low: Lowering, name: str, tensor: str) -> NhwcMap:
+        return new_map(low, name, tensor, halo(low, tensor))
+
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> NhwcMap:
+        if before_activation:
+            return new_map(low, name, tensor, gradient_halo_within(low, before_activation))
+        return new_map(low, name, tensor, gradient_halo(low, tensor))
+
+    def vector(self, low: Lowering, name: str, length: int) -> Vector:
+        return Vector(name, low.batch, length, 1, 1)
+
+    def features(self, low: Lowering, unit: Unit) -> Vector:
+        return flattened(low, unit)
+
+    def send_features(self, low: Lowering, unit: Unit, gradient: Vector) -> None:
+        send_flattened(low, unit, gradient)
+
+    def elementwise(
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+    ) -> None:
+        bounds = pixel_blocks(low, maps["output"])
+        low.loop(name, f"nhwc_{operation}", maps, bounds, unit.layer.name, phase, **attributes)
+
+
+def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:
+    """Return whether a convolution can add a shortcut to its result: then the two maps must be alike, without halo."""
+    shortcut = next(name for name in add.inputs if name != convolution.name or add.inputs[0] == add.inputs[1])
+    readers = [*consumers[shortcut], *consumers.get(add.name, ())]
+    for reader in consumers.get(add.name, ()):
+        if isinstance(reader, ReLU | ReLU6):
+            readers += consumers.get(reader.name, ())
+    needs_halo = any(isinstance(r, Convolution) and r.padding for r in readers)
+    return shortcut != "input" and convolution.groups == 1 and not needs_halo

@@ -1,0 +1,192 @@
+"""Batch norm: statistics, their use, and the gradient."""
+
+from __future__ import annotations
+
+from ....kernels.maps.nhwc import NhwcMap
+from ....networks.layers import BatchNorm
+from ....plan.builder import block_bounds
+from ...gradients import gradient_map, pass_on, sent_to, set_gradient
+from ...state import Loops, Lowering, loop_name, phase_of
+from ...units import Unit
+from .block_sizes import pixel_blocks
+from .maps import statistics_buffer, vector_buffer
+
+
+def statistic(low: Lowering, name: str) -> str:
+    """Declare a running statistic's buffer."""
+    return low.builder.buffer(name, low.statistic_shapes[name], role="statistic")
+
+
+def norm(low: Lowering, unit: Unit, again: bool) -> None:
+    source = low.maps[unit.sources[0]]
+    scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
+    if not again:
+        if low.options.training:
+            _finish(low, unit, source, scale, shift)
+        else:
+            _evaluate(low, unit, source, scale, shift)
+    if unit.applied:
+        _apply(low, unit, source, scale, shift, again)
+
+
+def _learned_and_running(low: Lowering, name: str) -> dict[str, str]:
+    """Declare a norm's weight, bias and running statistics: kind -> buffer."""
+    learned = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
+    return learned | {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+
+
+def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) -> None:
+    """Append the loops that take the batch's statistics and, from them, scale and shift of each channel."""
+    layer, name = unit.layer, unit.layer.name
+    buffers = _learned_and_running(low, name)
+    partials = f"{name}.partials"
+    before = low.producer.get(unit.sources[0])
+    if before is None or before.statistics != name:
+        bounds = list(pixel_blocks(low, source))
+        statistics_buffer(low, name, len(bounds), source)
+        operands = {"input": source, "partials": partials}
+        low.loop(f"{name}.statistics", "nhwc_norm_statistics", operands, bounds, name, "forward")
+    count = low.builder.shape(partials)[0]
+    operands = {
+        "partials": partials,
+        **buffers,
+        "scale": scale,
+        "shift": shift,
+        "mean": vector_buffer(low, f"{name}.mean", source),
+        "inv_std": vector_buffer(low, f"{name}.inv_std", source),
+    }
+    low.loop(
+        f"{name}.finish",
+        "nhwc_norm_finish",
+        operands,
+        block_bounds(c=[(0, source.channels)]),
+        name,
+        "forward",
+        channels=source.channels,
+        num_partials=count,
+        count=low.batch * source.height * source.width,
+        eps=layer.eps,
+        momentum=layer.momentum,
+    )
+
+
+def _evaluate(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) -> None:
+    """Append the loop that takes scale and shift of each channel from the running statistics."""
+    layer, name = unit.layer, unit.layer.name
+    buffers = _learned_and_running(low, name)
+    low.loop(
+        f"{name}.finish",
+        "nhwc_norm_evaluate",
+        {**buffers, "scale": scale, "shift": shift},
+        block_bounds(c=[(0, source.channels)]),
+        name,
+        "forward",
+        channels=source.channels,
+        eps=layer.eps,
+    )
+
+
+def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, again: bool) -> None:
+    """Append the loop that scales and shifts the map, adds the shortcut, and applies the activation."""
+    target = low.output_map(unit, again)
+    operands = {"input": source, "scale": scale, "shift": shift, "output": target}
+    if unit.shortcut:
+        operands["residual"] = low.maps[unit.shortcut]
+    if unit.shortcut_norm:
+        operands |= {f"residual_{kind}": f"{unit.shortcut_norm}.{kind}" for kind in ("scale", "shift")}
+    low.loop(
+        loop_name(unit, again),
+        "nhwc_norm_apply",
+        operands,
+        pixel_blocks(low, target),
+        unit.layer.name,
+        phase_of(again),
+        activation=unit.activation,
+    )
+
+
+def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
+    name = unit.layer.name
+    source, bounds = low.maps[unit.sources[0]], list(pixel_blocks(low, low.maps[unit.sources[0]]))
+    operands = {"gradient": gradient, "input": source, "mean": f"{name}.mean"}
+    if unit.activation and unit.shortcut:
+        operands["activations"] = low.maps[unit.target]
+    elif unit.activation:  # the mask is found again from the norm's input: a map less to read
+        operands |= {"scale": f"{name}.scale", "shift": f"{name}.shift"}
+    partials = low.gradient_sums.get(name)
+    if not partials:
+        shape = (len(bounds), 2, source.pitch)
+        partials = low.builder.buffer(f"{name}.gradient_partials", shape, role="temporary")
+        low.loop(
+            f"{name}.gradient_statistics",
+            "nhwc_norm_backward_statistics",
+            {**operands, "inv_std": f"{name}.inv_std", "partials": partials},
+            bounds,
+            name,
+            "backward",
+            activation=unit.activation,
+        )
+    operands["coefficients"] = _gradient_finish(low, unit, source, partials)
+    before = low.producer.get(unit.sources[0])
+    if before and before.joins_backward:  # its own kernel does the rest, from the gradient as it is
+        set_gradient(low, unit.sources[0], gradient)
+        return
+    shortcut = unit.shortcut_norm or unit.shortcut
+    shortcut_learns = bool(shortcut) and low.learns[shortcut]
+    if shortcut and not unit.activation:
+        pass_on(low, unit, shortcut, gradient)
+    if not (low.learns[unit.sources[0]] or shortcut_learns):
+        return
+    with sent_to(low, unit, unit.sources[0], gradient) as (target, present):
+        operands |= {"output": target, "previous": target if present else None}
+        added = False
+        if shortcut_learns and unit.activation:
+            operands["branch"], added = gradient_map(low, shortcut)
+        low.loop(
+            f"{name}.gradient",
+            "nhwc_norm_backward_apply",
+            operands,
+            bounds,
+            name,
+            "backward",
+            activation=unit.activation,
+            accumulate_branch=int(added),
+        )
+
+
+def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) -> str:
+    """Append the loop that sums the gradients of weight and bias; return the buffer of the input gradient's
+    coefficients, which it computes too."""
+    b, name = low.builder, unit.layer.name
+    count = b.shape(partials)[0]
+    coefficients = b.buffer(f"{name}.coefficients", (3, source.pitch), role="temporary")
+    results = {
+        kind: b.buffer(f"{name}.{kind}.partials", (1, source.channels), role="gradient", carried=True)
+        for kind in ("weight", "bias")
+    }
+    operands = {
+        "partials": partials,
+        "weight": f"{name}.weight",
+        "inv_std": f"{name}.inv_std",
+        "gradient_weight": results["weight"],
+        "gradient_bias": results["bias"],
+        "coefficients": coefficients,
+    }
+    low.loop(
+        f"{name}.gradient_finish",
+        "nhwc_norm_backward_finish",
+        operands,
+        block_bounds(c=[(0, source.channels)]),
+        name,
+        "backward",
+        channels=source.channels,
+        num_partials=count,
+        count=low.batch * source.height * source.width,
+    )
+    if low.trained(unit):
+        for kind, buffer in results.items():
+            low.partials[f"{name}.{kind}"] = buffer, 1
+    return coefficients
+
+
+LOOPS = {BatchNorm: Loops(norm, norm_backward, masks=True)}

@@ -1,0 +1,121 @@
+"""How loops of the layout "rows" are cut into blocks: as the user asked for, else so that there are enough blocks for
+eight threads, none of them so short that starting it counts. Nothing depends on the number of threads.
+
+Where the user names samples (images) and tokens of a slice (rows), a block of a loop that treats each token alone has
+as many rows, one after the other; a block of attention has that slice of each of these samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....plan.builder import ranges
+from ...state import Lowering
+from .maps import TokenMap
+
+BLOCKS_WANTED = 16  # enough for eight threads
+ROWS = 256  # of a block, at most: weights are read once for each
+COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
+OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
+WIDE = 96  # columns of a block whose first factor comes from memory, at least, if its rows can be halved
+FACTOR_BYTES = 8 << 20  # of the rows of a first factor that comes from memory for each block
+KEY_SLICES = 8  # of a sample backward, at most
+SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
+SHORTEST_BYTES = 16384  # of a map that is read or written once
+
+
+def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
+    """Return the samples of a block of a loop that is cut by samples alone."""
+    cut = low.options.cut
+    return ranges(low.batch, math.ceil(low.batch / BLOCKS_WANTED) if cut.is_auto else cut.images or low.batch)
+
+
+def _asked_rows(low: Lowering, length: int) -> int:
+    """Rows of a block as the user cuts them, of maps with so many tokens of a sample."""
+    cut = low.options.cut
+    return min(cut.images or low.batch, low.batch) * min(cut.rows or length, length)
+
+
+def row_blocks(low: Lowering, target: TokenMap) -> list[tuple[int, int]]:
+    """Return the rows of the blocks of a loop that treats each token of a map alone."""
+    if not low.options.cut.is_auto:
+        return ranges(target.rows, _asked_rows(low, target.sequence))
+    wanted = max(target.rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * target.features))
+    # Powers of two nest: a block of one loop then meets few blocks of the next.
+    return ranges(target.rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
+
+
+def product_blocks(
+    low: Lowering, target: TokenMap, flops: float
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of rows and of columns of a product of matrices, `flops` in all."""
+    columns, cut = target.features, low.options.cut
+    if not cut.is_auto:
+        row_ranges = ranges(target.rows, _asked_rows(low, target.sequence))
+        return row_ranges, ranges(columns, min(cut.channels or columns, columns))
+    rows = min(target.rows, ROWS)
+    row_ranges = ranges(target.rows, rows)
+    pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+    # Each range of columns reads all of the first factor: half as many, and twice as many of rows, read half as much.
+    if rows == ROWS and pieces[0][1] < WIDE and 2 * flops / columns / target.rows * rows > FACTOR_BYTES:
+        row_ranges = ranges(target.rows, ROWS // 2)
+        pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+    return row_ranges, pieces
+
+
+def weight_blocks(
+    low: Lowering, gradient: TokenMap, flops: float
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of rows and of outputs of a weight gradient; each range of rows has a partial sum, or a link of
+    the chain."""
+    outputs, rows, cut = gradient.features, gradient.rows, low.options.cut
+    if not cut.is_auto:
+        samples = ranges(low.batch, cut.images or low.batch)
+        row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
+        return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
+    row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
+    return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges), step=OUTPUTS)
+
+
+def attention_blocks(
+    low: Lowering, heads: int, flops: float, backward: bool
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the ranges of samples, heads and tokens of attention."""
+    cut, length = low.options.cut, low.options.sequence
+    if not cut.is_auto:
+        sizes = cut.images or low.batch, min(cut.heads or heads, heads), min(cut.rows or length, length)
+    else:
+        number = _wanted(flops)
+        samples = max(1, low.batch // number)
+        head = math.ceil(heads / min(heads, math.ceil(number * samples / low.batch)))
+        slices = math.ceil(number * samples * head / (low.batch * heads))
+        most = length if backward else min(ROWS, length)
+        sizes = samples, head, min(most, math.ceil(length / slices / COLUMNS) * COLUMNS)
+    # Backward each slice of keys has partial sums of its own: their number is bounded, and so are they.
+    rows = max(sizes[2], math.ceil(length / KEY_SLICES)) if backward else sizes[2]
+    return ranges(low.batch, sizes[0]), ranges(heads, sizes[1]), ranges(length, rows)
+
+
+def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
+    """Return the features of a block of a loop over all tokens."""
+    cut = low.options.cut
+    if not cut.is_auto:
+        return ranges(features, min(cut.channels or features, features))
+    size = 4.0 * low.batch * low.options.sequence * features
+    return _pieces(features, max(1, min(BLOCKS_WANTED, size / SHORTEST_BYTES)))
+
+
+def position_blocks(low: Lowering, positions: int) -> list[tuple[int, int]]:
+    """Return the positions of a block of the gradient of a table of positions."""
+    cut = low.options.cut
+    size = math.ceil(positions / BLOCKS_WANTED) if cut.is_auto else min(cut.rows or positions, positions)
+    return ranges(positions, size)
+
+
+def _wanted(flops: float) -> int:
+    return max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+
+
+def _pieces(total: int, number: float, step: int = COLUMNS) -> list[tuple[int, int]]:
+    """At least so many ranges, unless they were smaller than the kernels' panels; sizes are multiples of `step`."""
+    return ranges(total, max(COLUMNS, int(total / max(number, 1) / step) * step))

@@ -1,0 +1,86 @@
+"""The layout "rows": the features of a token side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from ....kernels.convolution.algorithms import CONV_OPTIONS
+from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU
+from ...options import FUSIONS, PlanOptions
+from ...state import Layout, Lowering, Maps
+from ...units import Unit
+from . import attention, elementwise, embedding, linear, norms
+from .blocks import sample_blocks
+from .elementwise import rowwise
+from .ends import TOKENS
+from .maps import TokenMap
+
+VOCABULARY_MULTIPLE = 64  # logits of a row are padded to it: rows then begin at cache lines
+
+
+class Rows(Layout):
+    """Tensors are buffers (batch x sequence, features); see `TokenMap`."""
+
+    name = "rows"
+    fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
+    conv_options = CONV_OPTIONS  # there are none here
+    ends = TOKENS
+    readers_mask = True
+    loops: ClassVar = {**embedding.LOOPS, **norms.LOOPS, **linear.LOOPS, **attention.LOOPS, **elementwise.LOOPS}
+
+    def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
+        """Yield why there are no kernels for a network or an option."""
+        yield from super().objections(spec, options)
+        if options.label_smoothing:
+            yield f"label_smoothing must be 0 in layout 'rows', got {options.label_smoothing:g}; leave it out"
+        layers = {layer.name: layer for layer in spec.layers}
+        read = [name for names in spec.inputs().values() for name in names]
+        for layer in spec.layers:
+            for name in getattr(layer, "inputs", ()) if isinstance(layer, Attention) else ():
+                if not isinstance(layers.get(name), Linear) or read.count(name) > 1:
+                    yield (
+                        f"inputs of attention must be linear layers that nothing else reads, got {name!r} for "
+                        f"{layer.name!r}; add a linear layer"
+                    )
+
+    def can_join(self, parts: Sequence[Layer], consumers: Mapping[str, Sequence[Layer]]) -> bool:
+        """Linear layers take a sum; or a ReLU or GELU that they alone feed and one linear layer reads, which sends the
+        gradient past it."""
+        match parts:
+            case (Linear(), Add()):
+                return True
+            case (Linear() as layer, ReLU() | GELU() as activation):
+                readers = consumers.get(activation.name, ())
+                return activation in consumers[layer.name] and [type(reader) for reader in readers] == [Linear]
+        return False
+
+    def sample_blocks(self, low: Lowering) -> list[tuple[int, int]]:
+        return sample_blocks(low)
+
+    def activation(self, low: Lowering, name: str, tensor: str) -> TokenMap:
+        if tensor != low.logits:
+            return self._map(low, name, tensor)
+        if low.options.phase == "forward":
+            name = f"{low.data.prefix}logits"
+        return self._map(low, name, tensor, VOCABULARY_MULTIPLE)
+
+    def gradient(self, low: Lowering, name: str, tensor: str, before_activation: Unit | None = None) -> TokenMap:
+        return self._map(low, name, tensor)
+
+    def _map(self, low: Lowering, name: str, tensor: str, multiple: int = 1) -> TokenMap:
+        length, features = low.shapes[tensor]
+        for unit in low.readers.get(tensor, ()):
+            if isinstance(unit.layer, Attention) and unit.layer.inputs:
+                # Queries, keys and values lie side by side, as the kernels of attention take them.
+                side_by_side = f"{unit.layer.name}.qkv{name.removeprefix(tensor)}"
+                offset = unit.sources.index(tensor) * features
+                return TokenMap(side_by_side, low.batch, length, features, 3 * features, offset)
+        return TokenMap(name, low.batch, length, features, -(-features // multiple) * multiple)
+
+    def elementwise(
+        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+    ) -> None:
+        if operation != "add" or any(attributes.values()):
+            raise AssertionError(f"layout 'rows' has no loop for {operation!r} with {attributes}")
+        rowwise(low, name, "rows_add", unit, phase, maps)

@@ -1,0 +1,318 @@
+"""Convolution with the channels in the lanes: NumPy forms by definition, compiled forms against them."""
+
+import numpy as np
+import pytest
+from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, run_kernel
+
+from forktask.cython_src.kernels.convolution import algorithms
+from forktask.cython_src.kernels.maps.nhwc import NhwcMap, statistics_shape
+from forktask.cython_src.plan.builder import block_grid, ranges
+
+WHOLE_CASES = [
+    # batch, groups, in, out, height, width, kernel, stride, padding, dilation
+    (2, 1, 3, 16, 8, 8, 3, 1, 1, 1),
+    (1, 1, 16, 32, 6, 7, 1, 1, 0, 1),
+    (2, 1, 20, 24, 9, 8, 3, 2, 1, 1),
+    (1, 2, 32, 64, 8, 8, 3, 1, 1, 1),
+    (1, 1, 32, 16, 8, 8, 1, 2, 0, 1),
+    (1, 4, 16, 16, 5, 5, 3, 1, 2, 2),
+    (1, 1, 3, 17, 16, 16, 7, 2, 3, 1),
+    (2, 1, 32, 48, 4, 4, 3, 1, 1, 1),
+]
+
+
+class Case:
+    """One convolution: its maps, weights and attributes."""
+
+    def __init__(
+        self, batch, groups, channels_in, channels_out, height, width, kernel, stride, padding, dilation, seed=0
+    ):
+        self.rng = np.random.default_rng(seed)
+        self.batch, self.groups = batch, groups
+        reach = (kernel - 1) * dilation + 1
+        out = [(n + 2 * padding - reach) // stride + 1 for n in (height, width)]
+        self.geometry = dict(kernel=kernel, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        sizes = {"in_height": out[0], "in_width": out[1], "out_height": height, "out_width": width}
+        halo = algorithms.required_halo(algorithms.DATA, {**self.geometry, **sizes})
+        image = channels_in <= 4
+        self.x = NhwcMap("x", batch, channels_in, height, width, padding, image=image)
+        self.y = NhwcMap("y", batch, channels_out, *out, int(self.rng.integers(2)))
+        self.dy = NhwcMap("dy", batch, channels_out, *out, halo)
+        self.dx = NhwcMap("dx", batch, channels_in, height, width, int(self.rng.integers(2)), image=image)
+        self.shape = (channels_out, channels_in // groups, kernel, kernel)
+        self.weight = self.rng.standard_normal(self.shape).astype(np.float32)
+        self.bias = self.rng.standard_normal(channels_out).astype(np.float32)
+        self.terms = kernel * kernel * channels_in // groups
+
+    def random(self, m):
+        """Random interior, zero halo and padding channels."""
+        array = np.zeros(m.shape, np.float32)
+        inside = m.natural()({m.name: array})
+        inside[...] = self.rng.standard_normal(inside.shape)
+        return array
+
+    def pack(self, weight, direction, algorithm, target="float64", instruction_set=None):
+        shape = algorithms.packed_shape(algorithm, direction, self.shape, self.groups)
+        operands = {"weight": weight, "packed": fill(np.empty(shape, np.float32))}
+        attributes = dict(
+            out_channels=self.shape[0],
+            in_channels=self.shape[1] * self.groups,
+            kernel=self.shape[2],
+            groups=self.groups,
+            direction=direction,
+            algorithm=algorithm,
+        )
+        bounds = ranges(shape[0], int(self.rng.integers(1, shape[0] + 1)))
+        return run_kernel("nhwc_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)["packed"]
+
+
+def definition(case, x, weight):
+    """(batch, out, height, width) by loops over taps, in float64."""
+    k, s, p, d = (case.geometry[name] for name in ("kernel", "stride", "padding", "dilation"))
+    x = np.pad(x.astype(float), ((0, 0), (0, 0), (p, p + k * d), (p, p + k * d)))
+    y = np.zeros((case.batch, case.shape[0], case.y.height, case.y.width))
+    out, part = case.shape[0] // case.groups, case.shape[1]
+    for o in range(case.shape[0]):
+        inputs = x[:, o // out * part : (o // out + 1) * part]
+        for ky in range(k):
+            for kx in range(k):
+                window = inputs[:, :, ky * d :: s, kx * d :: s][:, :, : case.y.height, : case.y.width]
+                y[:, o] += np.einsum("nihw,i->nhw", window, weight[o, :, ky, kx].astype(float))
+    return y
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4"])
+@pytest.mark.parametrize("numbers", WHOLE_CASES)
+def test_numpy_forms_follow_the_definition(numbers, algorithm):
+    """Check forward against loops over taps, and the gradients as the transposes of the forward pass."""
+    case = Case(*numbers)
+    code = algorithms.choose_algorithm(
+        algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1
+    )
+    x, dy = case.random(case.x), case.random(case.dy)
+    natural = {name: m.natural()({name: a}) for name, m, a in (("x", case.x, x), ("dy", case.dy, dy))}
+    geometry = {**case.geometry, "algorithm": code}
+    whole = (0, case.batch, 0, case.y.height, 0, case.shape[0], 0)
+    y = run_kernel(
+        "nhwc_conv_forward",
+        {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))},
+        ["output"],
+        {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": 0},
+        [whole],
+        "float64",
+    )["output"]
+    expected = definition(case, natural["x"], case.weight)
+    np.testing.assert_allclose(case.y.natural()({"y": y}), expected, rtol=1e-5, atol=1e-4)
+    assert np.isfinite(y).all()
+    dx = run_kernel(
+        "nhwc_conv_backward_data",
+        {
+            "gradient": dy,
+            "packed": case.pack(case.weight, 1, code),
+            "output": fill(np.empty(case.dx.shape, np.float32)),
+        },
+        ["output"],
+        {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": 0},
+        [(0, case.batch, 0, case.dx.height, 0, case.dx.channels)],
+        "float64",
+    )["output"]
+    assert np.isfinite(dx).all()
+    dw = run_kernel(
+        "nhwc_conv_backward_weights",
+        {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
+        ["output"],
+        {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": 0},
+        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
+        "float64",
+    )["output"]
+    # <dy, conv(x, w)> = <dx, x> = <dw, w>
+    product = (natural["dy"] * expected).sum()
+    size = np.abs(natural["dy"] * expected).sum() + 1
+    assert abs((case.dx.natural()({"dx": dx}) * natural["x"]).sum() - product) < 1e-5 * size
+    assert abs((dw.ravel() * case.weight.ravel()).sum() - product) < 1e-5 * size
+
+
+def random_case(seed):
+    """Small maps of all kinds: odd sizes, strides, dilations, groups, images of few channels."""
+    rng = np.random.default_rng(seed)
+    kernel = int(rng.choice([1, 1, 2, 3, 3, 3, 5, 7]))
+    stride, dilation = int(rng.choice([1, 1, 2, 3])), int(rng.choice([1, 1, 1, 2]))
+    groups = int(rng.choice([1, 1, 1, 2, 3, 4]))
+    channels_in = groups * int(rng.choice([1, 4, 5, 16, 20, 32])) if groups > 1 else int(rng.integers(1, 70))
+    channels_out = groups * int(rng.choice([1, 3, 8, 16, 32])) if groups > 1 else int(rng.integers(1, 70))
+    padding = int(rng.integers(0, (kernel - 1) * dilation + 1))
+    reach = (kernel - 1) * dilation + 1
+    height, width = (max(reach - 2 * padding, 1) + int(n) for n in rng.integers(0, 14, 2))
+    numbers = (
+        int(rng.integers(1, 4)),
+        groups,
+        channels_in,
+        channels_out,
+        height,
+        width,
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
+    return Case(*numbers, seed=seed)
+
+
+def cut(rng, images, rows, channels):
+    """Blocks that cut images, rows and channels at random, channels at multiples of sixteen."""
+    sizes = [int(rng.integers(1, n + 1)) for n in (images, rows)]
+    part = 16 * int(rng.integers(1, -(-channels // 16) + 1))
+    grid = block_grid(ranges(images, sizes[0]), ranges(rows, sizes[1]), ranges(channels, part))
+    return [(*n, *y, *c) for n, y, c in grid]
+
+
+def compare(kernel, operands, outputs, attributes, bounds, terms, factor=0.0):
+    """Check all instruction sets against the NumPy form in float64.
+
+    Rounding may cost what `terms` sums may; with a factor, of Winograd's algorithm, that often the expected error of
+    sums as large as the largest.
+    """
+    expected = run_kernel(kernel, operands, outputs, attributes, bounds, "float64")
+    absolute = {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in operands.items()}
+    size = run_kernel(kernel, absolute, outputs, attributes, bounds, "float64")
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel(kernel, operands, outputs, attributes, bounds, "cpu", instruction_set)
+        for name in outputs:
+            error = np.abs(got[name] - expected[name])
+            bound = (terms + 4) * EPSILON * np.abs(size[name]) + 1e-30
+            if factor:
+                bound = factor * np.sqrt(terms + 4) * EPSILON * np.abs(expected[name]).max()
+            np.testing.assert_array_less(error, bound, err_msg=f"{kernel} {name} {instruction_set}")
+
+
+def check_case(case, algorithm, factor=0.0):
+    """All kernels of one convolution in one algorithm."""
+    rng = case.rng
+    x, dy = case.random(case.x), case.random(case.dy)
+    attributes = {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}
+    code = algorithms.choose_algorithm(algorithm, "forward", attributes, case.batch)
+    geometry = {**case.geometry, "algorithm": code}
+    for direction in (0, 1):
+        shape = algorithms.packed_shape(code, direction, case.shape, case.groups)
+        compare(
+            "nhwc_conv_pack",
+            {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))},
+            ["packed"],
+            dict(
+                out_channels=case.shape[0],
+                in_channels=case.x.channels,
+                kernel=case.shape[2],
+                groups=case.groups,
+                direction=direction,
+                algorithm=code,
+            ),
+            ranges(shape[0], int(rng.integers(1, shape[0] + 1))),
+            9,
+            factor,
+        )
+    blocks = cut(rng, case.batch, case.y.height, case.y.channels)
+    attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
+    operands = {
+        "input": x,
+        "packed": case.pack(case.weight, 0, code),
+        "output": fill(np.empty(case.y.shape, np.float32)),
+    }
+    if rng.integers(2):
+        operands["bias"] = case.bias
+    compare("nhwc_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms, factor)
+    blocks = cut(rng, case.batch, case.dx.height, case.dx.channels)
+    accumulate = int(rng.integers(2))
+    before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
+    attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
+    operands = {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": before}
+    compare(
+        "nhwc_conv_backward_data",
+        operands,
+        ["output"],
+        attributes,
+        blocks,
+        case.terms * max(1, case.shape[0] / case.x.channels),
+        factor,
+    )
+    images = ranges(case.batch, int(rng.integers(1, case.batch + 1)))
+    part_out, part_in = (16 * int(rng.integers(1, 5)) for _ in range(2))
+    outs = ranges(case.shape[0], part_out) if case.groups == 1 else [(0, case.shape[0])]
+    ins = ranges(case.x.channels, part_in) if case.groups == 1 else [(0, case.x.channels)]
+    blocks = [(*n, *o, *i, partial) for partial, n in enumerate(images) for o in outs for i in ins]
+    partials = rng.standard_normal((len(images), case.shape[0], case.weight[0].size)).astype(np.float32)
+    biases = rng.standard_normal((len(images), case.shape[0])).astype(np.float32)
+    attributes = {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": accumulate}
+    operands = {
+        "gradient": dy,
+        "input": x,
+        "output": partials if accumulate else fill(partials),
+        "bias_output": biases if accumulate else fill(biases),
+    }
+    compare(
+        "nhwc_conv_backward_weights",
+        operands,
+        ["output", "bias_output"],
+        attributes,
+        blocks,
+        case.batch * case.y.height * case.y.width,
+        factor,
+    )
+
+
+@pytest.mark.parametrize("seed", range(42))
+def test_compiled_forms_equal_numpy_forms(seed):
+    """Check all kernels, cut into blocks at random, in all instruction sets, halo and padding channels included."""
+    check_case(random_case(seed), "direct")
+
+
+@pytest.mark.parametrize("algorithm", ["winograd2", "winograd4"])
+@pytest.mark.parametrize("seed", range(10))
+def test_winograd_stays_within_its_error(seed, algorithm):
+    """Check Winograd's kernels against the NumPy form: parts of tiles, groups, blocks cut anywhere."""
+    rng = np.random.default_rng(seed)
+    groups = int(rng.choice([1, 1, 2]))
+    channels = (groups * 16 * int(n) - (groups == 1) * int(rng.integers(5)) for n in rng.integers(1, 6, 2))
+    channels = [max(16, n) for n in channels]
+    height, width = (int(n) for n in rng.integers(2, 12, 2))
+    case = Case(
+        int(rng.integers(1, 4)),
+        groups,
+        *channels,
+        height,
+        width,
+        3,
+        1,
+        int(rng.integers(0, 3)) if min(height, width) > 2 else 1,
+        1,
+        seed=seed,
+    )
+    check_case(case, algorithm, factor=16.0)
+
+
+def test_statistics_keep_what_the_mean_hides():
+    """Check mean and squared deviations of sums whose mean is a thousand times their deviation."""
+    case = Case(2, 1, 16, 40, 6, 6, 3, 1, 1, 1)
+    case.bias[:] = 1000 * np.sqrt(144)
+    attributes = {
+        **case.x.attributes("in"),
+        **case.y.attributes("out"),
+        **case.geometry,
+        "algorithm": 0,
+        "activation": 0,
+    }
+    operands = {
+        "input": case.random(case.x),
+        "packed": case.pack(case.weight, 0, 0),
+        "bias": case.bias,
+        "output": fill(np.empty(case.y.shape, np.float32)),
+        "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),
+    }
+    bounds = [(0, 2, 3 * n, 3 * n + 3, c, min(40, c + 16), n) for n in (0, 1) for c in (0, 16, 32)]
+    expected = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "float64")["statistics"]
+    for instruction_set in INSTRUCTION_SETS:
+        got = run_kernel("nhwc_conv_forward", operands, ["statistics"], attributes, bounds, "cpu", instruction_set)[
+            "statistics"
+        ]
+        np.testing.assert_allclose(got[:, 0, :40], expected[:, 0, :40], rtol=1e-6)
+        np.testing.assert_allclose(got[:, 1, :40], expected[:, 1, :40], rtol=1e-2)
+        np.testing.assert_array_equal(got[:, 2], expected[:, 2])
