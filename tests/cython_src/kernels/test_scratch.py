@@ -100,13 +100,8 @@ def test_access_check_finds_scratch_memory_that_is_too_small():
 @pytest.mark.parametrize(
     ("layers", "width", "layout", "message"),
     [
-        ((Convolution("conv", 4, 17, 8),), 20, "channels", "kernels of convolutions must be at most 15 wide, got 17"),
-        (
-            (Convolution("conv", 16400, 1, 0),),
-            4,
-            "channels",
-            "convolutions must have at most 16384 channels, got 16400",
-        ),
+        ((Convolution("conv", 4, 17, 8),), 20, "nhwc", "kernels of convolutions must be at most 15 wide, got 17"),
+        ((Convolution("conv", 16400, 1, 0),), 4, "nhwc", "convolutions must have at most 16384 channels, got 16400"),
         (
             (Convolution("conv", 4),),
             260,
