@@ -11,11 +11,11 @@ from gpu.test_gpu_networks import make_plan, steps
 
 from cython_src.kernels import kernel_testing
 from cython_src.kernels.attention import test_attention
-from cython_src.kernels.elementwise import test_tokens as test_elements
+from cython_src.kernels.elementwise import test_rows as test_elements
 from cython_src.kernels.embedding import test_embedding
 from cython_src.kernels.linear import test_linear
 from cython_src.kernels.loss import test_vocabulary
-from cython_src.kernels.norm import test_tokens as test_norm
+from cython_src.kernels.norm import test_rows as test_norm
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.gpu import blas as gpu_blas
