@@ -22,7 +22,7 @@ from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
 from forktask.experiments.simulate.predict import prediction_table, thread_counts
 from forktask.experiments.tables import Column, markdown_table
-from forktask.experiments.tables.numbers import interval, time
+from forktask.experiments.tables.numbers import interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
@@ -51,7 +51,7 @@ def publish(folder: str) -> None:
     }
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
         images = study.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+        text = f"{plural(int(images), 'image')} each, {study.plans[plan_id].num_tasks} a step"
         found["blocks"][name] = text
         for row in speeds[speeds["plan_id"] == plan_id].to_dict("records"):
             numbers = {key: None if pd.isna(row[key]) else float(f"{row[key]:.6g}") for key in NUMBERS}
@@ -71,7 +71,7 @@ def measured(found: dict) -> str:
     """Return the table of all models on most threads, with machine, commit, date and conditions."""
     points = {(row["blocks"], row["model"]): row for row in found["measured"] if row["threads"] == found["threads"]}
     columns = [
-        Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
+        Column("model", lambda r: f"`{measured_again(r['model'])}`{' again (A/A)' if is_again(r['model']) else ''}")
     ]
     for name in found["blocks"]:
         columns += [

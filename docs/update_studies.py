@@ -160,7 +160,7 @@ def listed(results: Path = RESULTS) -> str:
         run, place = read_results(folder).run, folder.relative_to(results)
         build, cpu = run.environment["build"]["commit"].partition("-"), run.environment["cpu"]["model"]
         command = re.sub(r" --out[ =]\S+", "", run.command)
-        commit = build[0][:12] + ", with changes" * bool(build[1])
+        commit = build[0][:12] + (", with changes" if build[1] else "")
         lines.append(f"| [`{place}`]({place}/{SAMPLES}) | {cpu}, {run.created[:10]} | {commit} | `{command}` |")
     return "".join(f"{line}\n" for line in lines)
 

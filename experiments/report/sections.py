@@ -248,7 +248,6 @@ def _sections_of_cost(study: Study, plan_id: str) -> Iterable[Section]:
 
 
 def _section(plan_id: str, title: str, *tables: Table, **parts: Any) -> Section:
-    """Return a section of a plan."""
     return Section(title, tables=tables, plan_id=plan_id, **parts)
 
 

@@ -39,8 +39,8 @@ FIGURES = find_figures()
 def available_figures(study: Study, plan_id: str) -> list[str]:
     """Return the figures that the rows of a plan allow."""
     leading = leading_plans(study)
-    kinds = ["plan", *["network"] * (plan_id in leading), *["study"] * (plan_id == leading[0])]
-    return [name for name, m in FIGURES.items() if m.ONE_FOR in kinds and not m.missing(study, plan_id)]
+    shown = {"plan": True, "network": plan_id in leading, "study": plan_id == leading[0]}
+    return [name for name, m in FIGURES.items() if shown[m.ONE_FOR] and not m.missing(study, plan_id)]
 
 
 def draw(

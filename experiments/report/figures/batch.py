@@ -28,7 +28,6 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     """Draw images or tokens per second and the ratio to fork-join over the batch."""
     plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p].batch)
     counted, each = _counted(study, plan_id)
-    own = f"batch {study.plans[plan_id].batch}, "
     slowest = min(each * row["batch"] / row["median_s"] for row in drawn_rows(study, plans)[0].to_dict("records"))
     scale, unit = (1e3, "thousand ") if slowest >= 1e3 else (1.0, "")
     return draw_over_plans(
@@ -41,10 +40,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         lambda p, t: p.batch * each / t / scale,
         f"{unit}{counted} per second",
         "throughput",
-        [
-            study.problem_name(plan_id).replace(own, ""),
-            f"batches {', '.join(str(study.plans[p].batch) for p in plans)}",
-        ],
+        [study.problem_name(plan_id, "batch"), f"batches {', '.join(str(study.plans[p].batch) for p in plans)}"],
     )
 
 

@@ -14,7 +14,7 @@ from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .heading import header
 from .roofline import BOUND_COLORS
-from .style import UNUSABLE, add_legend, new_figure, panel_title
+from .style import add_legend, marked, new_figure, panel_title
 
 NAMED = 2  # in the caption
 RANK, ONE_FOR = 3.5, "study"
@@ -67,7 +67,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             if both:
                 own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
                 phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [_label(study, each) + UNUSABLE * (not is_usable(study, (each, "serial", 1))) for each in plans]
+    labels = [marked(_label(study, each), is_usable(study, (each, "serial", 1))) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)

@@ -60,8 +60,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_ylabel(f"seconds for {EPOCH_SAMPLES:,} {samples_word(study, plan_id)}")
     panel_title(axis, "time of an epoch")
     add_legend(figure, column, model_handles(styles, models))
-    problem = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id].batch}, ", "")
-    header(figure, study, [problem, f"batches {', '.join(map(str, batches))}"], column)
+    header(figure, study, [study.problem_name(plan_id, "batch"), f"batches {', '.join(map(str, batches))}"], column)
     return figure
 
 

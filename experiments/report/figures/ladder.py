@@ -69,8 +69,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             at = (1.01, place)
             panels[0].annotate(time(row["median_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
         for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
-            face = (color, "white")[number == 0]
-            look = {"color": color, "markerfacecolor": face, "markersize": 3.5}
+            look = {"color": color, "markerfacecolor": color if number else "white", "markersize": 3.5}
             panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)
     names = [textwrap.fill(row["takes"], 42 if wide else 24) for row in rows]
     if wide:

@@ -11,7 +11,7 @@ from ...analysis.names import value_text
 from ...analysis.speeds import axis_values, is_usable
 from ...analysis.study import Study
 from .heading import header
-from .style import COLORS, COLUMN_WIDTH_IN, UNUSABLE, add_legend
+from .style import COLORS, COLUMN_WIDTH_IN, add_legend, marked
 
 RANK, ONE_FOR = 1.1, "network"
 MARKERS = "osD^vP*X"
@@ -54,7 +54,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis = figure.subplots()
     handles = []
     for number, value in enumerate(table):
-        label = value + UNUSABLE * (not is_usable(study, (plans[value], "serial", 1)))
+        label = marked(value, is_usable(study, (plans[value], "serial", 1)))
         look = {"marker": MARKERS[number % len(MARKERS)], "color": COLORS[number % len(COLORS)], "linestyle": "none"}
         handles += axis.plot(table[value], range(len(table)), label=label, markersize=4, zorder=3, **look)
     for place in range(len(table)):
@@ -70,8 +70,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_xlabel("time in the serial step (ms)")
     axis.spines[["top", "right", "left"]].set_visible(False)
     add_legend(figure, column, handles, len(handles) if column == "double" else 3)
-    own = value_text(study.records[plan_id]["conv"])
-    header(figure, study, [study.problem_name(plan_id).replace(f", conv {own}", ""), "one thread"], column)
+    header(figure, study, [study.problem_name(plan_id, "conv"), "one thread"], column)
     return figure
 
 

@@ -16,7 +16,7 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .heading import plan_header
-from .style import COLORS, UNUSABLE, add_legend, new_figure, panel_title
+from .style import COLORS, add_legend, marked, new_figure, panel_title
 
 RANK, ONE_FOR = 1, "plan"
 
@@ -91,7 +91,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 )
             left += width
         threads = f", {point[1]} thr." if point[0] != "serial" else ""
-        labels.append(model_label(point[0]) + threads + UNUSABLE * (not is_usable(study, (plan_id, *point))))
+        labels.append(marked(model_label(point[0]) + threads, is_usable(study, (plan_id, *point))))
     bars.set_yticks(range(len(points)), labels)
     bars.invert_yaxis()
     bars.tick_params(axis="y", length=0)

@@ -47,9 +47,9 @@ def data(study: Study, plan_id: str) -> dict[str, Any]:
     peaks: dict[str, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
     for row in own.to_dict("records"):
         peaks[row["model"]][study.plans[row["plan_id"]].batch] = row["peak_bytes"]
-    title = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id].batch}, ", "")
     total, given = (study.environment.get("memory") or {}).get("total_bytes"), study.config.get("memory_limit")
     limits = ({MACHINE: total} if total else {}) | ({ALLOWED: parse_bytes(given)} if given else {})
+    title = study.problem_name(plan_id, "batch")
     return {"title": title, "peaks": peaks, "planned": dict(sorted(planned.items())), "limits": limits}
 
 

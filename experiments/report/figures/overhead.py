@@ -15,7 +15,7 @@ from ...analysis.study import Study
 from ...tables.numbers import format_time, plural
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
-from .style import COLORS, GREY, UNUSABLE, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
+from .style import COLORS, GREY, add_legend, marked, marker_look, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 2, "plan"
 PARTS = {
@@ -70,7 +70,7 @@ def _draw_costs(axis, study: Study, plan_id: str, costs: pd.DataFrame) -> set[st
             axis.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
             left += width
         usable = is_usable(study, (plan_id, cost["model"], int(cost["threads"])))
-        labels.append(model_label(cost["model"]) + UNUSABLE * (not usable))
+        labels.append(marked(model_label(cost["model"]), usable))
         axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()

@@ -101,9 +101,10 @@ def _points(study: Study, plan: str, model: str, base: Point) -> pd.DataFrame:
     for threads in study.asked_threads(plan):
         point = (plan, model, threads)
         known = point in study.turns
-        ratio = interval_columns("speedup", study.ratio(base, point) if known else NOTHING)
-        shares = {name.replace("speedup", "efficiency"): value / threads for name, value in ratio.items()}
-        rows.append({"threads": threads, "usable": not known or is_usable(study, point), **ratio, **shares})
+        ratio = study.ratio(base, point) if known else NOTHING
+        shares = interval_columns("efficiency", ratio.divided_by(threads))
+        own = interval_columns("speedup", ratio)
+        rows.append({"threads": threads, "usable": not known or is_usable(study, point), **own, **shares})
     return pd.DataFrame(rows)
 
 
@@ -145,7 +146,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles += [ideal_handle(), *bound_handles(list(lines.values()))]
     add_legend(figure, column, handles, 3 if column == "double" else 1)
     serial = _serial_text(study, plans, axis)
-    header(figure, study, [_problem_text(study, plan_id, axis), f"along {axis_label(axis)}", serial], column)
+    header(figure, study, [study.problem_name(plan_id, axis), f"along {axis_label(axis)}", serial], column)
     return figure
 
 
@@ -159,12 +160,6 @@ def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]
         bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
         found.append({"threads": row["threads"], **interval_columns(f"{name}_speedup", bound)})
     return bound_lines(pd.DataFrame(found), [model])
-
-
-def _problem_text(study: Study, plan_id: str, axis: str) -> str:
-    """Return the problem's name without the value of the axis."""
-    own = f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}"
-    return ", ".join(word for word in study.problem_name(plan_id).split(", ") if word != own)
 
 
 def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:

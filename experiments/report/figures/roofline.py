@@ -16,7 +16,7 @@ from ...analysis.roofline import MEMORY, measured_step, roofline_table
 from ...analysis.speeds import is_usable
 from ...analysis.study import Study
 from .heading import plan_header
-from .style import COLORS, GREY, UNUSABLE, add_legend, new_figure, panel_title
+from .style import COLORS, GREY, add_legend, marked, new_figure, panel_title
 
 RANK, ONE_FOR = 1.5, "plan"
 MOST_KERNELS = 10  # that have a bar of their own
@@ -62,7 +62,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.margins(x=0.14)
     bars.set_xlabel("time in the serial step (ms)")
-    panel_title(bars, "time; dark: its floor" + UNUSABLE * (not is_usable(study, (plan_id, "serial", 1))))
+    panel_title(bars, marked("time; dark: its floor", is_usable(study, (plan_id, "serial", 1))))
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
