@@ -49,7 +49,7 @@ def load(out_dir: str | os.PathLike) -> Study:
     UsageError
         See `study_from_rows` and `read_results`.
     """
-    results = read_results(out_dir)
+    results = read_results(out_dir, "samples")
     look_above(out_dir)
     study = study_from_rows(results.rows, results.partial)
     study.folder = Path(out_dir)
@@ -62,7 +62,7 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     Raises
     ------
     UsageError
-        No run row, or one of other measurements; samples of several environments, of nodes that may not be pooled, or
+        No run row; samples of several environments, of nodes that may not be pooled, or
         of several instruction sets of the CPU; other weights than the rest of a plan on its device; devices whose
         losses differ by more than rounding; a row of an unknown plan; efficiency above 1.5.
     """
@@ -70,11 +70,8 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     for row in _separate_interference(separate_nodes(rows)):
         by_kind[type(row)].append(row)
     runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
-    if not runs or runs[-1].holds != "samples":
-        raise UsageError(
-            f"results must begin with a run row that holds samples, got {runs[-1].holds if runs else 'none'}; measure "
-            f"with `forktask compare`"
-        )
+    if not runs:
+        raise UsageError("results must begin with a run row, got none; measure with `forktask compare` or `run`")
     warnings = []
     if partial:
         warnings.append("The last line of samples.jsonl is half-written (the run was killed); it was left out.")

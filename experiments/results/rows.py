@@ -23,6 +23,12 @@ from .training_rows import EpochRow, StudyRow, TrainedRow
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
 Holds = Literal["samples", "metg", "training", "study"]
+# The command that shows what a folder holds.
+SHOWN_BY = {
+    **dict.fromkeys(("samples", "study"), "forktask report {folder}"),
+    "training": "forktask train --resume --out {folder}",
+    "metg": "{command}",
+}
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
 
@@ -97,7 +103,10 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     def check_holds(self, wanted: str, folder: object) -> None:
         """Raise `UsageError` unless the folder holds what is wanted."""
         if self.holds != wanted:
-            raise UsageError(f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder")
+            shown = SHOWN_BY[self.holds].format(folder=folder, command=self.command)
+            raise UsageError(
+                f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder, or see this one by `{shown}`"
+            )
 
 
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):

@@ -12,6 +12,7 @@ from ...analysis.costs import cost_table
 from ...analysis.names import base_model, is_gpu, model_label
 from ...analysis.speeds import better_forkjoin, is_usable, on_most_threads
 from ...analysis.study import Study
+from ...subjects.models import MODELS
 from ...tables.numbers import format_time, plural
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
@@ -46,7 +47,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
     panel_title(bars, f"before the steady state, {' and '.join(places)}")
-    steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
+    steady = costs[[model != "serial" and not MODELS[base_model(model)].far_behind for model in costs["model"]]]
     _draw_runs(curves, study, plan_id, steady, widest, styles)
     panel_title(curves, "one-time cost spread over the run")
     handles = [Patch(color=color, label=name) for name, color in PARTS.items() if name in seen]
