@@ -147,7 +147,7 @@ class GpuBoundPlan(Shown):
     host : BoundPlan
         The same plan on the CPU, on the same host arrays.
     uses : list of list of (str, bool, bool)
-        For each loop: memory (a buffer, or an arena of overlaid buffers), whether old content is needed, whether it is
+        For each loop: memory (a buffer, or an arena that several share), whether old content is needed, whether it is
         written.
     copies : dict of str to list of int
         Number and bytes of copies so far, by the place that was copied to.

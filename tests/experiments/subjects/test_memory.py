@@ -104,7 +104,7 @@ def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
 
 
 def test_the_peak_of_preparing_is_what_was_planned():
-    """Check the peak of a process that prepares overlaid buffers, whose blocks use many cells, against the plan."""
+    """Check the peak of a process that prepares shared buffers, whose blocks use many cells, against the plan."""
     program = """
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
