@@ -36,31 +36,31 @@ NUMBERS = ("median_s", "speedup", "speedup_low", "speedup_high", "ratio", "ratio
 
 def publish(folder: str) -> None:
     """Take numbers and samples from a results folder into PUBLISHED."""
-    study = load(folder)
-    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
-    threads, speeds = thread_counts(study, plans[0]), speed_table(study)
-    cpu = study.environment["cpu"]
+    sweep = load(folder)
+    plans = sorted(sweep.plan_ids(), key=lambda plan_id: -sweep.plans[plan_id].num_tasks)
+    threads, speeds = thread_counts(sweep, plans[0]), speed_table(sweep)
+    cpu = sweep.environment["cpu"]
     found = {
         "machine": cpu["model"] + (", virtual machine" if cpu["virtual_machine"] else ""),
-        "date": study.run.created[:10],
-        "commit": study.environment["build"]["commit"],
+        "date": sweep.run.created[:10],
+        "commit": sweep.environment["build"]["commit"],
         "threads": on_most_threads(speeds)[1],
         "blocks": {},
         "measured": [],
         "simulated": [],
     }
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
-        images = study.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{plural(int(images), 'image')} each, {study.plans[plan_id].num_tasks} a step"
+        images = sweep.records[plan_id]["granularity"].removeprefix("images=")
+        text = f"{plural(int(images), 'image')} each, {sweep.plans[plan_id].num_tasks} a step"
         found["blocks"][name] = text
         for row in speeds[speeds["plan_id"] == plan_id].to_dict("records"):
             numbers = {key: None if pd.isna(row[key]) else float(f"{row[key]:.6g}") for key in NUMBERS}
             about = {key: row[key] for key in ("model", "threads", "verdict")}
             found["measured"].append({"blocks": name, **about, **numbers})
-        for row in prediction_table(study, plan_id, threads, None, list(MODELS)).to_dict("records"):
+        for row in prediction_table(sweep, plan_id, threads, None, list(MODELS)).to_dict("records"):
             curve = {"model": row["model"], "threads": row["threads"], "speedup": float(f"{row['speedup']:.6g}")}
             found["simulated"].append({"blocks": name, **curve})
-    seen = prediction_table(study, plans[0], threads)
+    seen = prediction_table(sweep, plans[0], threads)
     found["error"] = float(f"{seen.loc[seen['threads'] > 1, 'error'].abs().median():.6g}")
     for name in ("samples.jsonl", "machine.toml"):
         shutil.copy(Path(folder) / name, PUBLISHED)

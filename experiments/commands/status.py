@@ -12,7 +12,7 @@ from .arguments import add_json, show
 HELP = "what a results folder holds, what is missing, and where the jobs of a cluster are"
 DESCRIPTION = (
     "Say what a results folder holds, what is missing and which command goes on; of a sweep on Slurm also how many "
-    "blocks run, wait and were lost, by the folder and the queue."
+    "shards run, wait and were lost, by the folder and the queue."
 )
 WATCH_S = 10.0
 

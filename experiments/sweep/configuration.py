@@ -252,7 +252,7 @@ class Point:
         return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured together, on one machine: a generation of a plan, and profiles of its configurations.
 
     Attributes
@@ -273,13 +273,13 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fields that name the block in its rows."""
+        """Fields that name the shard in its rows."""
         return {"plan_id": self.plan_id, "interference": self.interference, "repetition": self.repetition}
 
-    def with_only(self, asked: Callable[[str], bool]) -> Block:
-        """Return the block with the configurations that are asked for."""
+    def with_only(self, asked: Callable[[str], bool]) -> Shard:
+        """Return the shard with the configurations that are asked for."""
         kept = ({c: at for c, at in some.items() if asked(c)} for some in (self.samples, self.profiles))
-        return Block(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
+        return Shard(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -373,12 +373,12 @@ class Configuration:
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
-    def blocks(self) -> list[Block]:
-        """Return what is measured, in order: in each repetition a block for each plan.
+    def shards(self) -> list[Shard]:
+        """Return what is measured, in order: in each repetition a shard for each plan.
 
         Plans, and the configurations of each, are shuffled by the seed: whatever drifts over the sweep hits all alike.
         """
-        blocks, position = [], count()
+        shards, position = [], count()
         points = self.points()
         for repetition in range(self.measure.repeats):
             generator = random.Random(f"{self.measure.seed}/{repetition}")
@@ -390,10 +390,10 @@ class Configuration:
                 samples = {config_id: next(position) for config_id in some}
                 profiled = some if repetition < self.measure.profiles else ()
                 profiles = {config_id: next(position) for config_id in profiled}
-                blocks.append(
-                    Block(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
+                shards.append(
+                    Shard(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
                 )
-        return blocks
+        return shards
 
     def on(self, device: str | None) -> Configuration:
         """Return the sweep with its models of a device alone; None: of all."""

@@ -99,7 +99,7 @@ def style_parameters() -> dict:
 
 @dataclass(frozen=True)
 class ModelStyle:
-    """Colour, marker and line of a model, the same in every figure of a study."""
+    """Colour, marker and line of a model, the same in every figure of a sweep."""
 
     color: object
     marker: str

@@ -217,14 +217,14 @@ def typed_as_written(row):
 def use_of_commands(folder):
     """What report, simulate and diagnose do with the rows of a folder, without pictures."""
     describe_status(read_results(folder))
-    study = load(folder)
-    render_text(build(study))
+    sweep = load(folder)
+    render_text(build(sweep))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
-    plan_id = main_plan(study)
-    describe_machine(study.environment, study.machine, 2, study.capacity(2))
-    if knows_machine(study) and not missing(study, plan_id):
-        error_text(prediction_table(study, plan_id, (1, 2)))
-        diagnose(Case(study, plan_id))
+    plan_id = main_plan(sweep)
+    describe_machine(sweep.environment, sweep.machine, 2, sweep.capacity(2))
+    if knows_machine(sweep) and not missing(sweep, plan_id):
+        error_text(prediction_table(sweep, plan_id, (1, 2)))
+        diagnose(Case(sweep, plan_id))
 
 
 @settings(DRAWN, max_examples=40)

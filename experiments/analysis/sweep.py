@@ -1,6 +1,6 @@
 """Checked rows of one results folder. No clock and no executor here: everything is redrawn from `samples.jsonl`.
 
-Every time and every ratio of a study comes from `estimates.Estimates`, so that no two numbers of a page disagree.
+Every time and every ratio of a sweep comes from `estimates.Estimates`, so that no two numbers of a page disagree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def capacity_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> E
 
 
 @dataclass(eq=False)
-class Study:
+class Sweep:
     """Checked rows of one results folder.
 
     Attributes
