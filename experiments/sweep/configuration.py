@@ -32,6 +32,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ...cython_src.binding.execution_model import MOST_THREADS
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
@@ -73,7 +74,9 @@ class Running(Record, frozen=True):
 
     network: Annotated[str, about("name of a network; `forktask plan` lists them")] = "cifar10_cnn"
     models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
-    threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1, below=4097)] = 1
+    threads: Annotated[
+        int, about("threads; models of one thread take part at 1 only", least=1, below=MOST_THREADS + 1)
+    ] = 1
     interference: Annotated[
         int,
         about(
