@@ -255,6 +255,13 @@ def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path,
     assert (tmp_path / "samples.jsonl").read_bytes() == before
 
 
+def test_a_folder_without_a_row_is_one_sentence(tmp_path, capsys):
+    """Check an empty file of rows, as a run leaves that was killed before its first one."""
+    (tmp_path / "samples.jsonl").touch()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "must begin with a run row" in capsys.readouterr().err
+
+
 @settings(DRAWN, max_examples=150)
 @given(key=st.sampled_from([ARGUMENTS, *AXES, *(f.name for f in fields(Measure))]), new=BAD)
 def test_changed_sweeps_are_refused_or_expanded(key, new):
