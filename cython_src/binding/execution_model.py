@@ -16,7 +16,6 @@ from typing import Any
 from ..records import Field, Record, fields
 
 PACKAGE = __package__.partition(".")[0]
-MOST_THREADS = 4096  # of any executor
 
 
 class NoOptions(Record):

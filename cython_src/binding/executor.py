@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from ..errors import UsageError
 from ..plan.looping import RunWhile
+from ..typed_text import MOST_THREADS
 from .bind import TARGETS
-from .execution_model import MOST_THREADS, ExecutionModel
+from .execution_model import ExecutionModel
 from .executor_contract import check_run
 
 MOST_EVENTS = 1 << 26  # of a worker: 2 GiB

@@ -32,7 +32,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ...cython_src.binding.execution_model import MOST_THREADS
 from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
@@ -40,6 +39,7 @@ from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
+from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
 from ..machine.topology import core_counts
 from ..results.folder import short_id
 from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
@@ -111,14 +111,17 @@ class Measure(Record, frozen=True):
     ] = 20
     target_s: Annotated[
         float,
-        about("about how long the timed runs of one sample last together, over all its turns", above=0, below=1e7),
+        about(
+            "about how long the timed runs of one sample last together, over all its turns", above=0, below=MOST_SECONDS
+        ),
     ] = 0.3
     least_rounds: Annotated[
         int, about("turns that a sample has at least, each of a short and a long timed run", least=1, below=1001)
     ] = LEAST_ROUNDS
-    warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=1e7)] = 1.0
+    warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=MOST_SECONDS)] = 1.0
     time_limit_s: Annotated[
-        float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
+        float,
+        about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=MOST_SECONDS),
     ] = TIME_LIMIT_S
     profile: Annotated[
         bool, about("also run each configuration with the event log on, for times of blocks and layers")
@@ -138,7 +141,7 @@ class Measure(Record, frozen=True):
             "repeated; repetitions end when every question is decided and its interval is within 1 %, and after "
             "`repeats` at the latest; 0: no budget",
             least=0,
-            below=1e7,
+            below=MOST_SECONDS,
         ),
     ] = 0.0
     simulate: Annotated[

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...cython_src.binding.execution_model import MOST_THREADS
 from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_options
 from ...cython_src.records import about
+from ...cython_src.typed_text import MOST_THREADS
 from ..images.augmentation import parse
 from ..images.decoding import DECODERS
 from ..subjects.memory import parse_bytes
