@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from .experiments.analysis.study import Study
+    from .experiments.analysis.sweep import Sweep
     from .experiments.report.sections import Report
 
 __all__ = ["Comparison", "compare"]
@@ -63,8 +63,8 @@ class Comparison(Shown):
         from .experiments.analysis.speeds import main_plan
 
         self.folder = Path(folder)
-        self._study: Study = load(self.folder)
-        main_plan(self._study)  # raises if nothing was measured
+        self._sweep: Sweep = load(self.folder)
+        main_plan(self._sweep)  # raises if nothing was measured
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -72,17 +72,17 @@ class Comparison(Shown):
         phases, and last all other options."""
         from .experiments.analysis.phases import summary_table
 
-        return summary_table(self._study)
+        return summary_table(self._sweep)
 
     @property
     def samples(self) -> pd.DataFrame:
         """One row a sample: times, hashes of weights and losses, disturbance of the machine."""
-        return self._study.samples
+        return self._sweep.samples
 
     @property
     def warnings(self) -> list[str]:
         """Sentences that a reader of the table must know."""
-        return list(self._study.warnings)
+        return list(self._sweep.warnings)
 
     @property
     def figures(self) -> list[str]:
@@ -90,7 +90,7 @@ class Comparison(Shown):
         from .experiments.analysis.speeds import main_plan
         from .experiments.report import figures
 
-        return figures.available_figures(self._study, main_plan(self._study))
+        return figures.available_figures(self._sweep, main_plan(self._sweep))
 
     def figure(
         self,
@@ -120,13 +120,13 @@ class Comparison(Shown):
         """
         from .experiments.report import figures
 
-        return figures.draw(self._study, name, column=column, title=title, models=models)
+        return figures.draw(self._sweep, name, column=column, title=title, models=models)
 
     def caption(self, name: str = "speedup") -> str:
         """Return a figure's caption, two or three sentences."""
         from .experiments.report import figures
 
-        return figures.caption(self._study, name)
+        return figures.caption(self._sweep, name)
 
     @property
     def report(self) -> Path:
@@ -137,19 +137,19 @@ class Comparison(Shown):
         return page if page.exists() else self._write()
 
     def _write(self) -> Path:
-        from .experiments.report.files import write_study
+        from .experiments.report.files import write_sweep
 
-        return write_study(self._study, self._built, self.folder)
+        return write_sweep(self._sweep, self._built, self.folder)
 
     @cached_property
     def _built(self) -> Report:
         from .experiments.report.sections import build
 
-        return build(self._study)
+        return build(self._sweep)
 
     def _title(self) -> str:
         networks = dict.fromkeys(
-            f"{short_name(plan.network)} at batch {plan.batch}" for plan in self._study.plans.values()
+            f"{short_name(plan.network)} at batch {plan.batch}" for plan in self._sweep.plans.values()
         )
         return ", ".join(networks)
 

@@ -56,10 +56,10 @@ class Trace(Shown):
         from .experiments.traces.sweep import plan_folder
 
         self.folder = Path(folder)
-        study = load(self.folder)
-        plan_id = chosen_plan(study, plan)
-        self.title = study.problem_name(plan_id)
-        place = plan_folder(self.folder, study.plans[plan_id])
+        sweep = load(self.folder)
+        plan_id = chosen_plan(sweep, plan)
+        self.title = sweep.problem_name(plan_id)
+        place = plan_folder(self.folder, sweep.plans[plan_id])
         self.logs: list[EventLog] = [read_events(p) for p in events_files(place)]
         if not self.logs:
             raise UsageError(f"a trace needs event logs, got none of {self.title} in {str(folder)!r}; trace it")

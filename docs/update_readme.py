@@ -22,7 +22,7 @@ from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
 from forktask.experiments.simulate.predict import prediction_table, thread_counts
 from forktask.experiments.tables import Column, markdown_table
-from forktask.experiments.tables.numbers import interval, time
+from forktask.experiments.tables.numbers import interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "epyc_2_cores" / "demonstration"
@@ -36,31 +36,31 @@ NUMBERS = ("median_s", "speedup", "speedup_low", "speedup_high", "ratio", "ratio
 
 def publish(folder: str) -> None:
     """Take numbers and samples from a results folder into PUBLISHED."""
-    study = load(folder)
-    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
-    threads, speeds = thread_counts(study, plans[0]), speed_table(study)
-    cpu = study.environment["cpu"]
+    sweep = load(folder)
+    plans = sorted(sweep.plan_ids(), key=lambda plan_id: -sweep.plans[plan_id].num_tasks)
+    threads, speeds = thread_counts(sweep, plans[0]), speed_table(sweep)
+    cpu = sweep.environment["cpu"]
     found = {
         "machine": cpu["model"] + (", virtual machine" if cpu["virtual_machine"] else ""),
-        "date": study.run.created[:10],
-        "commit": study.environment["build"]["commit"],
+        "date": sweep.run.created[:10],
+        "commit": sweep.environment["build"]["commit"],
         "threads": on_most_threads(speeds)[1],
         "blocks": {},
         "measured": [],
         "simulated": [],
     }
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
-        images = study.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+        images = sweep.records[plan_id]["granularity"].removeprefix("images=")
+        text = f"{plural(int(images), 'image')} each, {sweep.plans[plan_id].num_tasks} a step"
         found["blocks"][name] = text
         for row in speeds[speeds["plan_id"] == plan_id].to_dict("records"):
             numbers = {key: None if pd.isna(row[key]) else float(f"{row[key]:.6g}") for key in NUMBERS}
             about = {key: row[key] for key in ("model", "threads", "verdict")}
             found["measured"].append({"blocks": name, **about, **numbers})
-        for row in prediction_table(study, plan_id, threads, None, list(MODELS)).to_dict("records"):
+        for row in prediction_table(sweep, plan_id, threads, None, list(MODELS)).to_dict("records"):
             curve = {"model": row["model"], "threads": row["threads"], "speedup": float(f"{row['speedup']:.6g}")}
             found["simulated"].append({"blocks": name, **curve})
-    seen = prediction_table(study, plans[0], threads)
+    seen = prediction_table(sweep, plans[0], threads)
     found["error"] = float(f"{seen.loc[seen['threads'] > 1, 'error'].abs().median():.6g}")
     for name in ("samples.jsonl", "machine.toml"):
         shutil.copy(Path(folder) / name, PUBLISHED)
@@ -71,7 +71,7 @@ def measured(found: dict) -> str:
     """Return the table of all models on most threads, with machine, commit, date and conditions."""
     points = {(row["blocks"], row["model"]): row for row in found["measured"] if row["threads"] == found["threads"]}
     columns = [
-        Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
+        Column("model", lambda r: f"`{measured_again(r['model'])}`{' again (A/A)' if is_again(r['model']) else ''}")
     ]
     for name in found["blocks"]:
         columns += [

@@ -144,13 +144,13 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
         for figure in FIGURES[name]:
             yield figure, drawn_figure(results, figure, "double")[0]
         return
-    study = load(folder)
-    leading = leading_plans(study)
+    sweep = load(folder)
+    leading = leading_plans(sweep)
     for figure in FIGURES[name]:
         of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
-        for plan_id in leading if of_network else [main_plan(study)]:
-            network = f"-{study.records[plan_id]['network']}" if of_network else ""
-            yield figure + network, figures.draw(study, figure, plan_id)
+        for plan_id in leading if of_network else [main_plan(sweep)]:
+            network = f"-{sweep.records[plan_id]['network']}" if of_network else ""
+            yield figure + network, figures.draw(sweep, figure, plan_id)
 
 
 def listed(results: Path = RESULTS) -> str:
@@ -160,7 +160,7 @@ def listed(results: Path = RESULTS) -> str:
         run, place = read_results(folder).run, folder.relative_to(results)
         build, cpu = run.environment["build"]["commit"].partition("-"), run.environment["cpu"]["model"]
         command = re.sub(r" --out[ =]\S+", "", run.command)
-        commit = build[0][:12] + ", with changes" * bool(build[1])
+        commit = build[0][:12] + (", with changes" if build[1] else "")
         lines.append(f"| [`{place}`]({place}/{SAMPLES}) | {cpu}, {run.created[:10]} | {commit} | `{command}` |")
     return "".join(f"{line}\n" for line in lines)
 

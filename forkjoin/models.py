@@ -111,6 +111,7 @@ JOBLIB = ExecutionModel(
     says="all threads wait for one another after each operation, by Python's joblib",
     barrier="loop",
     is_reference=True,
+    far_behind=True,
     colors=("0.55",),
     markers="XP",
 )

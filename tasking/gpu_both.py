@@ -302,7 +302,6 @@ class _Run:
             log.note_host(begin_ns, CREATING, replay, number)
 
     def _wait(self, tasks: list[HostTask]) -> None:
-        """Wait for tasks on the host."""
         begin_ns = time.monotonic_ns()
         self.executor._host.wait(tasks)
         if self.bound.log:

@@ -120,11 +120,11 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             return device.end_capture(origin)
         except MemoryError:
             launches = replays * sum(launch is not None for launch in self.graph.launches)
-            smaller = ["unroll=1"] * (replays > 1) + ["unit=loop"] * (self.options.unit == "block")
-            smaller.append("a smaller batch")
+            tries = {"unroll=1": replays > 1, "unit=loop": self.options.unit == "block", "a smaller batch": True}
+            smaller = ", ".join(name for name, helps in tries.items() if helps)
             raise MemoryError(
                 f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
-                f"{format_bytes(free)} that are free; use {', '.join(smaller)}, or gpu_tasks, which captures none"
+                f"{format_bytes(free)} that are free; use {smaller}, or gpu_tasks, which captures none"
             ) from None
 
     def _run_on(self, bound, first_replay, num_replays):

@@ -11,7 +11,7 @@ import forktask as ft
 from forktask import kernels, plans, public
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_functions import KINDS
-from forktask.experiments.sweep.sweep import Sweep
+from forktask.experiments.sweep.runner import SweepRunner
 
 WRONG = [None, "x", 3, -1, 0.5, [], [None], object()]
 IMAGE = (3, 8, 8)
@@ -214,7 +214,7 @@ def nothing_is_measured(monkeypatch, tmp_path):
     def refuse(self):
         raise UsageError("measured")
 
-    monkeypatch.setattr(Sweep, "run", refuse)
+    monkeypatch.setattr(SweepRunner, "run", refuse)
     monkeypatch.chdir(tmp_path)
 
 

@@ -78,7 +78,7 @@ def check_accesses(
     Parameters
     ----------
     plan : Plan
-        Overlaid memory is laid out anew, so that each buffer has memory of its own.
+        Shared memory is laid out anew, so that each buffer has memory of its own.
     target : {"cpu", "numpy", "float64"}
     storage : Storage, optional
         Where persistent data come from; they are copied, not changed.

@@ -52,6 +52,8 @@ class ExecutionModel:
         Between blocks its first thread creates tasks, or launches.
     is_reference : bool
         Another library decides who runs a block and when; it may allocate memory in each step.
+    far_behind : bool
+        Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
     device : {"cpu", "gpu"}
         Where plans are bound for it.
     moves_data : bool
@@ -83,6 +85,7 @@ class ExecutionModel:
     logs_waiting: bool = False
     first_creates: bool = False
     is_reference: bool = False
+    far_behind: bool = False
     device: str = "cpu"
     moves_data: bool = False
     mixes_devices: bool = False

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from ..errors import UsageError
 from ..plan.looping import RunWhile
+from ..typed_text import MOST_THREADS
 from .bind import TARGETS
 from .execution_model import ExecutionModel
 from .executor_contract import check_run
 
-MOST_THREADS = 4096
 MOST_EVENTS = 1 << 26  # of a worker: 2 GiB
 
 

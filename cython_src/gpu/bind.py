@@ -147,7 +147,7 @@ class GpuBoundPlan(Shown):
     host : BoundPlan
         The same plan on the CPU, on the same host arrays.
     uses : list of list of (str, bool, bool)
-        For each loop: memory (a buffer, or an arena of overlaid buffers), whether old content is needed, whether it is
+        For each loop: memory (a buffer, or an arena that several share), whether old content is needed, whether it is
         written.
     copies : dict of str to list of int
         Number and bytes of copies so far, by the place that was copied to.
@@ -212,10 +212,12 @@ class GpuBoundPlan(Shown):
         self.host = bind(plan, self.storage)
         self.arrays = CoherentArrays(self)
         # What decides the bits of results; models that agree in it must agree bit for bit.
-        forms = [f"convolution={convolution}"] * (convolution != "tiled") + [f"products={products}"] * (
-            products != "cublas"
-        )
-        self.instruction_set = ", ".join([self.device.architecture, *forms])
+        forms = [self.device.architecture]
+        if convolution != "tiled":
+            forms.append(f"convolution={convolution}")
+        if products != "cublas":
+            forms.append(f"products={products}")
+        self.instruction_set = ", ".join(forms)
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride = plan.iteration_stride
         self.scratch_bytes = kernel_table.scratch_bytes(plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -10,31 +12,24 @@ from ..errors import UsageError
 from ..plan.model import Plan
 from .interface.kernel_spec import KernelSpec, registered
 
-# Folders of kernels, each with a module of its name that registers them and one that says what they touch.
-FOLDERS = (
-    *("attention", "dense", "depthwise", "elementwise", "embedding", "linear", "load", "loss", "norm", "optimizer"),
-    "pooling",
-)
-# Modules of this folder that register kernels, or say what they touch, when imported; imported at the first look-up.
-KERNEL_MODULES: tuple[str, ...] = (
-    *(f"{folder}.{module}" for folder in FOLDERS for module in (folder, "regions")),
-    "bench.bench",
-    *("convolution.nhwc_convolution", "convolution.regions"),
-    *("convolution.nchw_convolution", "convolution.nchw_regions"),
-)
-
 
 @cache
-def _import_modules() -> None:
-    for module in KERNEL_MODULES:
-        import_module(f".{module}", __package__)
+def import_kernels() -> None:
+    """Import the modules that register kernels, or say what they touch: those that are called like their folder, or
+    `regions`, with the name of a layout before it where each has its own."""
+    for folder in pkgutil.iter_modules(import_module(__package__).__path__):
+        if folder.ispkg:
+            package = import_module(f".{folder.name}", __package__)
+            for module in pkgutil.iter_modules(package.__path__):
+                if re.fullmatch(rf"(.*_)?({folder.name}|regions)", module.name):
+                    import_module(f".{module.name}", package.__name__)
 
 
 def get(name: str, own: Mapping[str, KernelSpec] | None = None) -> KernelSpec:
     """Return the kernel called `name`, from `own` (a plan's `attributes["kernels"]`) or else from the table."""
     if own and name in own:
         return own[name]
-    _import_modules()
+    import_kernels()
     specs = registered()
     if name not in specs:
         raise UsageError(f"no kernel is called {name!r}; known: {', '.join(sorted(specs)) or 'none'}")

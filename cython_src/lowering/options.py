@@ -107,7 +107,7 @@ class PlanOptions(Record, frozen=True):
         ),
     ] = "partial"
     memory: Annotated[
-        str, about("full: each buffer its own memory; shared: transient ones overlaid", choices=("full", "shared"))
+        str, about("full: each buffer its own memory; shared: transient ones share it", choices=("full", "shared"))
     ] = "full"
     fusion: Annotated[str, about(f"what is joined into one loop: all, none, or some of {', '.join(FUSIONS)}")] = "all"
     conv: Annotated[str, about("algorithm of the convolutions; auto: the cheapest by cost", choices=CONV_OPTIONS)] = (

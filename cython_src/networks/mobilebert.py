@@ -110,7 +110,6 @@ def network(
 def _layer(
     name: str, source: str, features: int, bottleneck: int, heads: int, feed_forwards: int, intermediate: int
 ) -> list[Layer]:
-    """One layer of the table."""
     attention, shared, own = f"{name}.attention", f"{name}.bottleneck.attention", f"{name}.bottleneck.input"
     parts = tuple(f"{attention}.self.{kind}" for kind in ("query", "key", "value"))
     layers: list[Layer] = [

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import UsageError, check_choice
 from ..reading import Number
-from .cells import build_access_table, overlay_buffers, overlay_cells
+from .cells import build_access_table, share_memory, storage_cells
 from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
 from .model import PERSISTENT_ROLES, PHASES, REDUCTION, TRANSIENT_ROLES, Block, BlockLoop, Buffer, Plan
@@ -152,8 +152,8 @@ class PlanBuilder:
         Parameters
         ----------
         memory : {"full", "shared"}
-            `shared` overlays transient buffers whose lifetimes, in plan order, do not meet. It saves memory and adds
-            dependences, which the graph marks as caused by sharing.
+            `shared`: transient buffers whose lifetimes, in plan order, do not meet share memory. It saves memory and
+            adds dependences, which the graph marks as caused by sharing.
 
         Raises
         ------
@@ -171,9 +171,9 @@ class PlanBuilder:
             loops = tuple(lowered)
             table, cuts, first_cell = build_access_table(buffers, loops)
         check_transient_reads(buffers, loops, table)
-        arena_of = overlay_buffers(buffers, loops) if memory == "shared" else {}
+        arena_of = share_memory(buffers, loops) if memory == "shared" else {}
         if arena_of:
-            table = overlay_cells(buffers, table, cuts, first_cell, arena_of)
+            table = storage_cells(buffers, table, cuts, first_cell, arena_of)
         return Plan(
             name=self.name,
             buffers=MappingProxyType(dict(buffers)),

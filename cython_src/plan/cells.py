@@ -1,4 +1,4 @@
-"""Cut points to cells: each access as a list of cells, also where buffers are overlaid on the same memory."""
+"""Cut points to cells: each access as a list of cells, also where buffers share memory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _cut(cuts: dict[str, list[set[int]]], buffer: Buffer, box: Box, loop: BlockL
         cut.update((start, stop))
 
 
-def overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:
+def share_memory(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -> dict[str, int]:
     """Put transient buffers of one dtype whose lifetimes do not meet on common arenas, the largest first."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -114,14 +114,14 @@ def overlay_buffers(buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop]) -
     return {name: number for number, tenants in enumerate(shared) for name in tenants}
 
 
-def overlay_cells(
+def storage_cells(
     buffers: Mapping[str, Buffer],
     table: AccessTable,
     cuts: Mapping[str, list[np.ndarray]],
     first_cell: Mapping[str, int],
     arena_of: Mapping[str, int],
 ) -> AccessTable:
-    """Express the accesses on cells of storage: buffers overlaid on one arena get cells in common.
+    """Express the accesses on cells of storage: buffers on one arena get cells in common.
 
     A cell of an arena is a set of elements that belong to the same cell of every tenant.
     """

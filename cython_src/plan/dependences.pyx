@@ -10,7 +10,7 @@ blockings that meet give a quadratic number of edges.
 References
 ----------
 Closing by replaying accesses: Alvarez et al., "Optimizing Iterative Data-flow Scientific Applications using Directed
-Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists, and edges caused by overlaid memory
+Cyclic Graphs" (arXiv 2208.06332). Here joins are found for arbitrary cell lists, and edges caused by shared memory
 are told apart from those caused by data.
 """
 
@@ -54,7 +54,7 @@ class TaskGraph(Shown):
         the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
     successors : int32
     edge_kind : uint8 or None
-        FLOW (read after write), ANTI (write after read or write), SHARING (overlaid memory), SELF (keeps a task that
+        FLOW (read after write), ANTI (write after read or write), SHARING (shared memory), SELF (keeps a task that
         depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
         nothing that runs a graph needs it, and an edge then takes 4 bytes.
     num_intra, num_cross : int32, shape (num_nodes,)
@@ -256,7 +256,7 @@ cdef class _Recorder:
 
     Cells remember their last writer, or all members of the last group of writers that may run in any order, the
     readers since, and for a group whom its members wait for. These are lists in one pool; they only grow at their
-    heads, so that a list once taken stays what it was. Cells with the same history share one list: a plan with overlaid
+    heads, so that a list once taken stays what it was. Cells with the same history share one list: a plan with shared
     buffers has blocks that use a hundred thousand cells with a handful of histories.
     """
 
@@ -268,7 +268,7 @@ cdef class _Recorder:
     cdef int32_t *readers
     cdef int32_t *before             # whom the members of a group wait for
     cdef uint8_t *writer_kind
-    # pool: the task, as which buffer it used the cell (overlaid buffers have cells in common), whether it only read
+    # pool: the task, as which buffer it used the cell (an arena's have cells in common), whether it only read
     cdef IntVector node_task, node_buffer, node_reads, node_next
     cdef IntVector node_walked       # stamp of the last search that has gone through the list from here on
     cdef IntVector newest_before     # newest list that goes on at node i: [i + 1]; at none: [0]

@@ -14,7 +14,7 @@ class RunWhile:
     num_threads: int
 
     def __repr__(self) -> str:
-        return f"<executor {self.model!r} on {self.num_threads} thread{'s' * (self.num_threads > 1)}>"
+        return f"<executor {self.model!r} on {self.num_threads} thread{'s' if self.num_threads > 1 else ''}>"
 
     def run_while(self, stop: np.ndarray, *, max_iterations: int, lookahead: int = 0, first_iteration: int = 0) -> int:
         """Run until a task decides to stop; the decision of iteration k ends the run after iteration k + lookahead.

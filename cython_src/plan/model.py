@@ -25,7 +25,7 @@ ACCESS_KINDS = ("read", "write", "update", "concurrent", "commutative", "reducti
 REDUCTION_OPERATIONS = ("sum", "product", "min", "max")
 PHASES = ("load", "forward", "backward", "update", "other")
 
-# Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans and never overlaid.
+# Buffers with these roles outlive a step: they are owned by `Storage`, shared by several plans, and never share memory.
 PERSISTENT_ROLES = frozenset({"parameter", "optimizer_state", "statistic", "dataset", "table", "log"})
 TRANSIENT_ROLES = frozenset({"input", "activation", "gradient", "temporary", "packed"})
 
@@ -44,7 +44,7 @@ class Buffer:
     role : str
         One of `PERSISTENT_ROLES` or `TRANSIENT_ROLES`.
     carried : bool
-        A transient buffer whose content is read by the next iteration (never overlaid on another).
+        A transient buffer whose content is read by the next iteration (it never shares memory).
     """
 
     name: str
@@ -236,8 +236,8 @@ class AccessTable:
 
     Notes
     -----
-    Cells are cells of storage. Buffers overlaid on the same memory have cells in common: pieces so small that each
-    lies within one cell of every buffer that covers it. So overlaid memory needs no rule of its own.
+    Cells are cells of storage. Buffers that share memory have cells in common: pieces so small that each lies within
+    one cell of every buffer that covers it. So shared memory needs no rule of its own.
     """
 
     num_tasks: int
@@ -265,7 +265,7 @@ class Plan(Shown):
     iteration_stride : int
         Steps that one pass through the plan takes: 1, or the factor it was unrolled by.
     arena_of : mapping of str to int
-        Overlaid buffers and their arena; empty with `memory="full"`.
+        Buffers that share memory, and their arena; empty with `memory="full"`.
     attributes : mapping
         What the plan was lowered from (network, batch, granularity, ...), for records; and "aliases": name that users
         know (a PyTorch name, an activation) -> function of the array mapping that gives a view; and "kernels": name ->
@@ -412,7 +412,7 @@ class Plan(Shown):
         return f"{loop.name}[{task - loop.first_task}]"
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes by role; overlaid buffers count once, under "arena"."""
+        """Bytes by role; buffers that share memory count once, under "arena"."""
         sizes: dict[str, int] = {}
         arenas: dict[int, int] = {}
         for buffer in self.buffers.values():

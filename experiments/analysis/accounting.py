@@ -20,7 +20,7 @@ from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
 from .names import LOOP_MODELS, NETWORK, base_model, model_label, model_rank, value_text
 from .speeds import interval_columns
-from .study import Point, Study
+from .sweep import Point, Sweep
 
 HIDDEN_RUNTIME = (
     "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"
@@ -35,9 +35,9 @@ WITHIN, BEYOND, UNDECIDED = "within", "beyond", "undecided"
 ALIKE = 1.25
 
 
-def _parts_of(study: Study, point: Point, part) -> Estimate:
+def _parts_of(sweep: Sweep, point: Point, part) -> Estimate:
     """Return the mean of `part`, a positive number, over a point's profiles."""
-    return estimate(part(profile) for profile in study.profiles_of(point).values())
+    return estimate(part(profile) for profile in sweep.profiles_of(point).values())
 
 
 def _busy_part(profile: ProfileRow) -> float:
@@ -45,7 +45,7 @@ def _busy_part(profile: ProfileRow) -> float:
     return sum(profile.loop_time_s.values()) / (profile.pass_time_s * profile.threads)
 
 
-def busy_against_serial(study: Study, point: Point) -> Estimate:
+def busy_against_serial(sweep: Sweep, point: Point) -> Estimate:
     """Return the part of the threads' time in blocks over that of the plan's serial run.
 
     So what the serial run spends between blocks, most of it on the log itself, counts as work. Without a serial run of
@@ -53,45 +53,45 @@ def busy_against_serial(study: Study, point: Point) -> Estimate:
     """
     serial = (point[0], "serial", 1)
     if point == serial:
-        return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
-    own, base = _parts_of(study, point, _busy_part), _parts_of(study, serial, _busy_part)
+        return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
+    own, base = _parts_of(sweep, point, _busy_part), _parts_of(sweep, serial, _busy_part)
     return own.over(base) if own.count and base.count else own
 
 
-def busy_time(study: Study, point: Point) -> Estimate:
+def busy_time(sweep: Sweep, point: Point) -> Estimate:
     """Return the seconds that a step of a point spends in blocks, all threads together; the serial run all its time."""
-    step, part = study.typical_time(point), busy_against_serial(study, point)
+    step, part = sweep.typical_time(point), busy_against_serial(sweep, point)
     if not (step.count and part.count):
         return NOTHING
     return step.over(part.inverse()).divided_by(1 / point[2])
 
 
-def inflation(study: Study, point: Point) -> Estimate:
+def inflation(sweep: Sweep, point: Point) -> Estimate:
     """Return a point's time in blocks over that of the plan's serial run; above 1 where blocks slow each other."""
     serial = (point[0], "serial", 1)
     if point == serial:
-        return Estimate(1.0, math.nan, math.nan, len(study.profiles_of(point)))
-    steps = study.ratio(point, serial) if {point, serial} <= set(study.turns) else NOTHING
-    busy = busy_against_serial(study, point)
-    if not (steps.count and busy.count and study.profiles_of(serial)):
+        return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
+    steps = sweep.ratio(point, serial) if {point, serial} <= set(sweep.turns) else NOTHING
+    busy = busy_against_serial(sweep, point)
+    if not (steps.count and busy.count and sweep.profiles_of(serial)):
         return NOTHING
     return steps.over(busy.inverse()).divided_by(1 / point[2])
 
 
-def faster_blocks(study: Study, point: Point, efficiency: float) -> str:
+def faster_blocks(sweep: Sweep, point: Point, efficiency: float) -> str:
     """Say why an efficiency is above 1: by how much blocks ran faster than in the serial run; else nothing."""
     if not efficiency > 1 or point[2] < 2:
         return ""
-    own = inflation(study, point)
+    own = inflation(sweep, point)
     if not own.count:
         return "not profiled"
     return f"blocks {1 - own.value:.1%} faster than serial" if own.value < 1 else "not by faster blocks; measure again"
 
 
-def logged_over_timed(study: Study, point: Point) -> Estimate:
+def logged_over_timed(sweep: Sweep, point: Point) -> Estimate:
     """Return the time of a point's runs with the event log on over that of its timed ones."""
-    times = study.step_times(*point)
-    return estimate(row.pass_time_s / times[r] for r, row in study.profiles_of(point).items() if r in times)
+    times = sweep.step_times(*point)
+    return estimate(row.pass_time_s / times[r] for r, row in sweep.profiles_of(point).items() if r in times)
 
 
 def unlike(logged: Estimate) -> str:
@@ -107,7 +107,7 @@ def loop_names(plan: PlanRow, key) -> dict[Any, list[str]]:
     return {key: list(of_key) for key, of_key in names.items()}
 
 
-def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
+def layer_table(sweep: Sweep, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
     """Return the busy time by layer and phase.
 
     Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
@@ -116,17 +116,17 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     point was not profiled. Rows are in plan order.
     """
     point = (plan_id, model, threads)
-    profiles = list(study.profiles_of(point).values())
+    profiles = list(sweep.profiles_of(point).values())
     if not profiles:
         return pd.DataFrame()
-    peak = study.machine.peak_flops_per_s_1thread or math.nan
+    peak = sweep.machine.peak_flops_per_s_1thread or math.nan
     groups: dict[tuple[str, str], dict] = {}
 
     def key_of(loop: Loop) -> tuple[str, str]:
         return (loop.layer or loop.name, loop.phase)
 
-    names = loop_names(study.plans[plan_id], key_of)
-    for loop in study.plans[plan_id].loops:
+    names = loop_names(sweep.plans[plan_id], key_of)
+    for loop in sweep.plans[plan_id].loops:
         key = key_of(loop)
         group = groups.setdefault(key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "flops": 0.0})
         group["loops"] += 1
@@ -134,7 +134,7 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
         group["flops"] += loop.flops
     busy = np.array([[sum(p.loop_time_s[n] for n in names[key]) for key in groups] for p in profiles])
     shares = busy / busy.sum(axis=1, keepdims=True)
-    total = busy_time(study, point).value
+    total = busy_time(sweep, point).value
     if not math.isfinite(total):
         total = float(np.median(busy.sum(axis=1)))
     table = pd.DataFrame(groups.values())
@@ -148,21 +148,21 @@ def layer_table(study: Study, plan_id: str, model: str = "serial", threads: int 
     return table
 
 
-def layers_of_all(study: Study) -> pd.DataFrame:
+def layers_of_all(sweep: Sweep) -> pd.DataFrame:
     """Return the rows of `layer_table` of every point that was profiled, with what identifies it in front: network,
     batch, what was swept, plan_id, model, threads."""
     tables = []
-    for plan_id in study.plan_ids():
-        record = study.records[plan_id]
-        axes = {name: value_text(record[name]) for name in dict.fromkeys((NETWORK, "batch", *study.axes))}
-        for model, threads in study.points_of(plan_id):
+    for plan_id in sweep.plan_ids():
+        record = sweep.records[plan_id]
+        axes = {name: value_text(record[name]) for name in dict.fromkeys((NETWORK, "batch", *sweep.axes))}
+        for model, threads in sweep.points_of(plan_id):
             point = {**axes, "plan_id": plan_id, "model": model, "threads": threads}
-            tables.append(pd.DataFrame([point]).merge(layer_table(study, plan_id, model, threads), how="cross"))
+            tables.append(pd.DataFrame([point]).merge(layer_table(sweep, plan_id, model, threads), how="cross"))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 @lru_cache(maxsize=4)
-def accounting_table(study: Study) -> pd.DataFrame:
+def accounting_table(sweep: Sweep) -> pd.DataFrame:
     """Return the time of a step against the floor from the block durations of the same runs.
 
     Own durations hold the slowdown from sharing caches and memory, so what is left is the runtime: barriers, task
@@ -178,23 +178,23 @@ def accounting_table(study: Study) -> pd.DataFrame:
     reason for a number below the floor, or for not using the row).
     """
     rows = []
-    points = {(row.plan_id, row.model, row.threads) for row in study.profiles}
-    order = {plan_id: i for i, plan_id in enumerate(study.plan_ids())}
-    for point in sorted(points & set(study.turns), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
+    points = {(row.plan_id, row.model, row.threads) for row in sweep.profiles}
+    order = {plan_id: i for i, plan_id in enumerate(sweep.plan_ids())}
+    for point in sorted(points & set(sweep.turns), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
         plan_id, model, threads = point
         if model == "serial":
             continue
         name = bound_of(model)
-        over = _parts_of(study, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
+        over = _parts_of(sweep, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
         excess = Estimate(over.value - 1, over.low - 1, over.high - 1, over.count)
         expected = _parts_of(
-            study, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
+            sweep, point, lambda row, name=name: row.pass_time_s / (getattr(row.floors, name) + _runtime_cost(row))
         )
-        measured = study.typical_time(point).value
-        logged = logged_over_timed(study, point)
+        measured = sweep.typical_time(point).value
+        logged = logged_over_timed(sweep, point)
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
-        plan = study.plans[plan_id]
+        plan = sweep.plans[plan_id]
         units = len(plan.loops) if base_model(model) in LOOP_MODELS else plan.num_tasks / threads
         rows.append(
             {
@@ -204,17 +204,17 @@ def accounting_table(study: Study) -> pd.DataFrame:
                 "profiles": excess.count,
                 "measured_s": measured,
                 **interval_columns("logged", logged),
-                **interval_columns("inflation", inflation(study, point)),
+                **interval_columns("inflation", inflation(sweep, point)),
                 "floor": name,
                 "floor_s": floor_s,
                 "excess_s": excess_s,
                 **interval_columns("excess", excess),
                 "per_unit_s": excess_s / units,
-                "runtime_cost_s": _parts_of(study, point, _runtime_cost).value,
+                "runtime_cost_s": _parts_of(sweep, point, _runtime_cost).value,
                 **interval_columns("over_expected", expected),
                 "overhead": _overhead(expected),
                 "static_shares": _parts_of(
-                    study, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
+                    sweep, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
                 ).value
                 if name == "forkjoin" and "schedule" not in model
                 else math.nan,

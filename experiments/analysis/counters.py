@@ -9,20 +9,20 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from .study import Study
+from .sweep import Sweep
 
 COUNTERS = ("cycles", "instructions", "llc_misses")
 
 
 @lru_cache(maxsize=4)
-def counter_table(study: Study) -> pd.DataFrame:
+def counter_table(sweep: Sweep) -> pd.DataFrame:
     """Return counts of a step, medians over the samples, a row for each point that has any.
 
     Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), and per_cycle,
     instructions a cycle.
     """
     rows: dict[tuple, list] = {}
-    for row in study.samples.to_dict("records"):
+    for row in sweep.samples.to_dict("records"):
         counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], row["num_steps"] or math.nan
         each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
         each.append(math.nan if joules is None else joules)
@@ -36,11 +36,11 @@ def counter_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def counter_sentences(study: Study) -> list[str]:
+def counter_sentences(sweep: Sweep) -> list[str]:
     """Say that counters or energy are not available, or only in part, and why, and what the energy is of."""
 
     def missing(field: str, names: Sequence[str]) -> tuple[list[str], str]:
-        asked = list(study.samples.get(field, ()))
+        asked = list(sweep.samples.get(field, ()))
         absent = [name for name in names if asked and all(found[name] is None for found in asked)]
         return absent, next((found["error"] for found in asked if found["error"]), "no reason given")
 
@@ -51,7 +51,7 @@ def counter_sentences(study: Study) -> list[str]:
     absent, reason = missing("energy", ("joules",))
     if absent:
         sentences.append(f"Energy not available on this machine: {reason}.")
-    sources = {found["source"] for found in study.samples.get("energy", ())} - {""}
+    sources = {found["source"] for found in sweep.samples.get("energy", ())} - {""}
     if sources and not absent:
         sentences.append(f"Energy is that of the whole machine during the timed runs ({'; '.join(sorted(sources))}).")
     return sentences

@@ -8,23 +8,23 @@ from ..results.disturbance import DISTURBED_SHARE, disturbed_share
 from ..results.turns import judge_rounds, moved_sessions
 from ..tables.numbers import format_time, plural
 from .names import model_label
-from .study import Study, capacities_of
+from .sweep import Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
 
 
-def disturbance_warnings(study: Study) -> list[str]:
+def disturbance_warnings(sweep: Sweep) -> list[str]:
     """Return sentences about a machine and samples that others disturbed."""
     sentences = []
-    machine = study.machine
+    machine = sweep.machine
     if disturbed_share(machine.disturbance, machine.elapsed_s) > DISTURBED_SHARE:
         sentences.append(
             "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
             "too low, so that floors and bounds are too weak."
         )
-    for threads in sorted({int(n) for row in study.capacities for n in row.capacity}):
-        takes = capacities_of((machine, *study.capacities), threads)
+    for threads in sorted({int(n) for row in sweep.capacities for n in row.capacity}):
+        takes = capacities_of((machine, *sweep.capacities), threads)
         if max(takes) > (1 + CAPACITY_CHANGE) * min(takes):
             sentences.append(
                 f"{threads} threads did the work of {min(takes):.2f} to {max(takes):.2f} single ones, depending on the "
@@ -32,26 +32,26 @@ def disturbance_warnings(study: Study) -> list[str]:
                 f"threads, their bounds and simulations hold for the median of the repetitions; measure again on a "
                 f"machine that does not change."
             )
-    disturbed = sum(len(judge_rounds(row).disturbed) for row in study.rounds)
-    total = sum(len(row.wall_s) for row in study.rounds)
+    disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)
+    total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:
         sentences.append(
             f"{disturbed} of {plural(total, 'round')} were disturbed and are left out, by what is the same for all: a "
             f"calibration kernel between turns, stolen time, threads that waited for a CPU."
         )
-    if moved := moved_sessions(study.rounds):
+    if moved := moved_sessions(sweep.rounds):
         there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
         sentences.append(
-            f"{len(moved)} of {plural(len(study.rounds), 'generation')} found the CPUs elsewhere than most did and are "
+            f"{len(moved)} of {plural(len(sweep.rounds), 'generation')} found the CPUs elsewhere than most did and are "
             f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
         )
-    if study.disturbed_points:
-        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(study.disturbed_points))
+    if sweep.disturbed_points:
+        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(sweep.disturbed_points))
         sentences.append(f"Most samples had too few undisturbed rounds; do not use: {named}.")
-    hot = sum(bool(seen.get("thermal_throttles")) for seen in study.samples.get("disturbance", ()))
+    hot = sum(bool(seen.get("thermal_throttles")) for seen in sweep.samples.get("disturbance", ()))
     if hot:
         sentences.append(
-            f"Heat or low voltage slowed the CPUs during {hot} of {len(study.samples)} samples. Cool the machine, give "
+            f"Heat or low voltage slowed the CPUs during {hot} of {len(sweep.samples)} samples. Cool the machine, give "
             f"it a stronger supply or lower its frequency, and measure again."
         )
     return sentences

@@ -5,7 +5,7 @@
     placement  stealing: deques; partitioned: a program compiled for each thread
 
 Tasks that are made anew cannot be placed by a program compiled from them, so three of the twelve cells do not exist.
-All effects are contrasts of the times of `Study`, so that effects and cells agree to the last digit: the effect of a
+All effects are contrasts of the times of `Sweep`, so that effects and cells agree to the last digit: the effect of a
 switch between two cells has the value and the interval of these cells' ratio. The attribution switches one factor after
 the other, from (eager, loop, stealing) to (replayed, none, partitioned), and takes the mean over every order that
 exists (the Shapley value over these orders), so that its parts multiply up to the whole.
@@ -22,7 +22,7 @@ import pandas as pd
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
 from .estimates import NOTHING, verdict
 from .speeds import interval_columns
-from .study import Point, Study
+from .sweep import Point, Sweep
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -84,26 +84,26 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
     return found
 
 
-def _complete(study: Study, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]:
+def _complete(sweep: Sweep, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]:
     """Return (threads, points of the existing cells) where all cells have a repetition block in common."""
     found = []
-    for threads in sorted({threads for _, threads in study.points_of(plan_id)}):
+    for threads in sorted({threads for _, threads in sweep.points_of(plan_id)}):
         points = {cell: (plan_id, model_of_factors(*cell), threads) for cell in EXISTING}
-        if set.intersection(*(set(study.step_times(*point)) for point in points.values())):
+        if set.intersection(*(set(sweep.step_times(*point)) for point in points.values())):
             found.append((threads, points))
     return found
 
 
 @lru_cache(maxsize=4)
-def factorial_table(study: Study) -> pd.DataFrame:
+def factorial_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per cell, also for those that cannot exist.
 
     Columns: plan_id, threads, creation, barrier, placement, model, median_s, low_s, high_s, ratio, ratio_low,
     ratio_high (time over that of the first cell, paired by repetition), note.
     """
     rows = []
-    for plan_id in study.plan_ids():
-        for threads, of_cell in _complete(study, plan_id):
+    for plan_id in sweep.plan_ids():
+        for threads, of_cell in _complete(sweep, plan_id):
             for cell in CELLS:
                 row = {
                     "plan_id": plan_id,
@@ -112,8 +112,8 @@ def factorial_table(study: Study) -> pd.DataFrame:
                 }
                 value = ratio = NOTHING
                 if cell in of_cell:
-                    value = study.typical_time(of_cell[cell])
-                    ratio = study.ratio(of_cell[cell], of_cell[FIRST])
+                    value = sweep.typical_time(of_cell[cell])
+                    ratio = sweep.ratio(of_cell[cell], of_cell[FIRST])
                 rows.append(
                     {
                         **row,
@@ -129,7 +129,7 @@ def factorial_table(study: Study) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=4)
-def effect_table(study: Study) -> pd.DataFrame:
+def effect_table(sweep: Sweep) -> pd.DataFrame:
     """Return effects as ratios of times, below 1 where the switch gains.
 
     Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
@@ -137,11 +137,11 @@ def effect_table(study: Study) -> pd.DataFrame:
     """
     effects = contrasts()
     rows = []
-    for plan_id in study.plan_ids():
-        for threads, of_cell in _complete(study, plan_id):
+    for plan_id in sweep.plan_ids():
+        for threads, of_cell in _complete(sweep, plan_id):
             whole = math.nan
             for (kind, name), weights in reversed(effects.items()):
-                estimate = study.times.contrast({of_cell[cell]: weight for cell, weight in weights.items() if weight})
+                estimate = sweep.times.contrast({of_cell[cell]: weight for cell, weight in weights.items() if weight})
                 log_ratio = math.log(estimate.value)
                 if (kind, name) == ("attribution", "all three"):
                     whole = log_ratio
@@ -179,9 +179,9 @@ def effect_table(study: Study) -> pd.DataFrame:
 KINDS = ("attribution", "main effect", "interaction")
 
 
-def answer(study: Study, plan_id: str) -> str:
+def answer(sweep: Sweep, plan_id: str) -> str:
     """State the attribution in one sentence for the most threads; empty if the factorial was not measured."""
-    effects = effect_table(study)
+    effects = effect_table(sweep)
     if not len(effects) or plan_id not in set(effects["plan_id"]):
         return ""
     effects = effects[(effects["plan_id"] == plan_id) & (effects["kind"] == "attribution")]

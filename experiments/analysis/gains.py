@@ -13,26 +13,26 @@ from .estimates import Estimate, estimate
 from .limits import Profile, bound_table, serial_profiles
 from .names import base_model
 from .speeds import better_forkjoin, interval_columns
-from .study import Study
+from .sweep import Sweep
 
 
 @lru_cache(maxsize=4)
-def gain_table(study: Study) -> pd.DataFrame:
+def gain_table(sweep: Sweep) -> pd.DataFrame:
     """Return promised and measured gains of `taskiter`, a row for each plan and number of threads above one.
 
     Columns: plan_id, threads, model (the fastest form of taskiter), reference (the better form of fork-join), promised
     (_low, _high) = fork-join bound / max(area, cycle mean), from serial block durations; gained (_low, _high) = time of
     fork-join / time of taskiter. A gain above the promise means that fork-join stays further above its bound.
     """
-    limits, rows = bound_table(study), []
+    limits, rows = bound_table(sweep), []
     for bound in limits.to_dict("records"):
         plan_id, threads = bound["plan_id"], int(bound["threads"])
-        forms = [m for m, n in study.points_of(plan_id) if n == threads and base_model(m) == "taskiter"]
-        join = better_forkjoin(study, plan_id, threads)
+        forms = [m for m, n in sweep.points_of(plan_id) if n == threads and base_model(m) == "taskiter"]
+        join = better_forkjoin(sweep, plan_id, threads)
         if threads < 2 or not forms or join is None or not math.isfinite(bound["taskiter_s"]):
             continue
-        model = min(forms, key=lambda m: study.typical_time((plan_id, m, threads)).value)
-        promised = promise(serial_profiles(study, plan_id), threads, study.capacity(threads))
+        model = min(forms, key=lambda m: sweep.typical_time((plan_id, m, threads)).value)
+        promised = promise(serial_profiles(sweep, plan_id), threads, sweep.capacity(threads))
         rows.append(
             {
                 "plan_id": plan_id,
@@ -40,7 +40,7 @@ def gain_table(study: Study) -> pd.DataFrame:
                 "model": model,
                 "reference": join,
                 **interval_columns("promised", promised),
-                **interval_columns("gained", study.ratio((plan_id, join, threads), (plan_id, model, threads))),
+                **interval_columns("gained", sweep.ratio((plan_id, join, threads), (plan_id, model, threads))),
             }
         )
     return pd.DataFrame(rows)

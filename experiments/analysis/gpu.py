@@ -12,18 +12,18 @@ from ..subjects.models import parse_model
 from .estimates import NOTHING
 from .names import is_gpu
 from .speeds import interval_columns
-from .study import Study
+from .sweep import Sweep
 
 EPOCH_SAMPLES = 50_000
 
 
-def gpu_names(study: Study) -> list[str]:
+def gpu_names(sweep: Sweep) -> list[str]:
     """Return the names of the GPUs that samples came from."""
-    return sorted({gpu["name"] for gpu in study.samples.get("gpu", ()) if isinstance(gpu, dict)})
+    return sorted({gpu["name"] for gpu in sweep.samples.get("gpu", ()) if isinstance(gpu, dict)})
 
 
 @lru_cache(maxsize=4)
-def gpu_table(study: Study) -> pd.DataFrame:
+def gpu_table(sweep: Sweep) -> pd.DataFrame:
     """Return a row for each plan and model of a GPU.
 
     Columns: plan_id, model, threads, vs_stream, vs_stream_low, vs_stream_high (time of gpu_stream over this model's;
@@ -32,18 +32,18 @@ def gpu_table(study: Study) -> pd.DataFrame:
     the device alone: a model that computes on the host too is not idle while the device is.
     """
     rows = []
-    for plan_id in study.plan_ids():
+    for plan_id in sweep.plan_ids():
         stream = (plan_id, "gpu_stream", 1)
-        for model, threads in study.points_of(plan_id):
+        for model, threads in sweep.points_of(plan_id):
             if not is_gpu(model):
                 continue
             point = (plan_id, model, threads)
-            samples = study.samples
+            samples = sweep.samples
             samples = samples[
                 (samples["plan_id"] == plan_id) & (samples["model"] == model) & (samples["threads"] == threads)
             ]
-            compared = stream in study.turns and point != stream
-            profiles = list(study.gpu_profiles_of(point).values())
+            compared = stream in sweep.turns and point != stream
+            profiles = list(sweep.gpu_profiles_of(point).values())
             mixed = parse_model(model).model.mixes_devices
             busy = _middle([row.busy_s for row in profiles])
             rows.append(
@@ -51,10 +51,10 @@ def gpu_table(study: Study) -> pd.DataFrame:
                     "plan_id": plan_id,
                     "model": model,
                     "threads": threads,
-                    **interval_columns("vs_stream", study.ratio(stream, point) if compared else NOTHING),
+                    **interval_columns("vs_stream", sweep.ratio(stream, point) if compared else NOTHING),
                     "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
                     "busy_s": busy,
-                    "idle_share": math.nan if mixed else 1 - busy / study.typical_time(point).value,
+                    "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
                     **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
                     "prepare_s": _middle(samples["prepare_s"].tolist()),
                 }

@@ -16,7 +16,7 @@ import pandas as pd
 from ..subjects.models import parse_model
 from .names import model_label, plan_beside
 from .speeds import interval_columns
-from .study import Study
+from .sweep import Sweep
 
 
 def preemption_of(model: str) -> str:
@@ -30,18 +30,18 @@ def label_with_preemption(model: str) -> str:
     return f"{model_label(model)}, stay" if stays else model_label(model)
 
 
-def _swaps_per_s(study: Study, plan_id: str, model: str, threads: int) -> float:
+def _swaps_per_s(sweep: Sweep, plan_id: str, model: str, threads: int) -> float:
     """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
-    own = study.samples[
-        (study.samples["plan_id"] == plan_id)
-        & (study.samples["model"] == model)
-        & (study.samples["threads"] == threads)
+    own = sweep.samples[
+        (sweep.samples["plan_id"] == plan_id)
+        & (sweep.samples["model"] == model)
+        & (sweep.samples["threads"] == threads)
     ]
     return float((own["cpu_swaps"] / own["timed_wall_s"]).median())
 
 
 @lru_cache(maxsize=4)
-def interference_table(study: Study) -> pd.DataFrame:
+def interference_table(sweep: Sweep) -> pd.DataFrame:
     """Return a row for each model and number of hogs whose point was also measured without hogs.
 
     Columns: plan_id, threads, model, preemption ("stay" or "swap": whether waiting workers exchange CPUs with preempted
@@ -49,25 +49,25 @@ def interference_table(study: Study) -> pd.DataFrame:
     slowdown, slowdown_low, slowdown_high (step time over that without hogs, paired by repetition), loss, loss_low,
     loss_high (slowdown x capacity - 1).
     """
-    capacity = study.machine.capacity_beside
+    capacity = sweep.machine.capacity_beside
     rows = []
-    for plan_id, plan in study.plans.items():
+    for plan_id, plan in sweep.plans.items():
         if plan.interference:
             continue
-        for hogs in sorted({p.interference for p in study.plans.values()}):
-            for model, threads in study.points_of(plan_id):
+        for hogs in sorted({p.interference for p in sweep.plans.values()}):
+            for model, threads in sweep.points_of(plan_id):
                 alone, beside = (plan_id, model, threads), (plan_beside(plan_id, hogs), model, threads)
-                if not set(study.step_times(*alone)) & set(study.step_times(*beside)):
+                if not set(sweep.step_times(*alone)) & set(sweep.step_times(*beside)):
                     continue
                 left = capacity.get(str(threads), {}).get(str(hogs), math.nan) if hogs else 1.0
-                slowdown = study.ratio(beside, alone)
+                slowdown = sweep.ratio(beside, alone)
                 rows.append(
                     {
                         "plan_id": plan_id,
                         "threads": threads,
                         "model": model,
                         "preemption": preemption_of(model),
-                        "cpu_swaps_per_s": _swaps_per_s(study, plan_beside(plan_id, hogs), model, threads),
+                        "cpu_swaps_per_s": _swaps_per_s(sweep, plan_beside(plan_id, hogs), model, threads),
                         "hogs": hogs,
                         "capacity": left,
                         **interval_columns("slowdown", slowdown),

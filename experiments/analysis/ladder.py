@@ -10,7 +10,7 @@ from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import ModelSpec, parse_model
 from .estimates import NOTHING, verdict
 from .speeds import interval_columns, on_most_threads, speed_table
-from .study import Study
+from .sweep import Sweep
 
 START, CREATION = "start of threads", "creation of tasks"
 # A model that waits at one of `BARRIERS` waits at all that follow it too.
@@ -25,9 +25,9 @@ def waits_of(spec: ModelSpec) -> list[str]:
     return [*found, *([CREATION] if creates else [])]
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's models are no ladder."""
-    if len(rungs(study, plan_id)) > 2 and any(parse_model(m).barrier == "phase" for m in rungs(study, plan_id)):
+    if len(rungs(sweep, plan_id)) > 2 and any(parse_model(m).barrier == "phase" for m in rungs(sweep, plan_id)):
         return ""
     return (
         "a ladder needs a fork-join form, and below it tasks that wait after phases (tasks:taskwait=phase, "
@@ -35,17 +35,17 @@ def missing(study: Study, plan_id: str) -> str:
     )
 
 
-def rungs(study: Study, plan_id: str) -> list[str]:
+def rungs(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the measured models of the CPU from the first fork-join form on, in the order of the file."""
-    measured = {model for model, _ in study.points_of(plan_id)}
-    asked = [parse_model(text) for text in study.config.get("models") or ()]
+    measured = {model for model, _ in sweep.points_of(plan_id)}
+    asked = [parse_model(text) for text in sweep.config.get("models") or ()]
     specs = [s for s in asked if str(s) in measured and s.model.max_threads is None and not s.model.is_gpu]
     first = next((place for place, spec in enumerate(specs) if spec.model.joins_loops), len(specs))
     return [str(spec) for spec in specs[first:]]
 
 
 @lru_cache(maxsize=8)
-def ladder_table(study: Study, plan_id: str) -> pd.DataFrame:
+def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return a row for each rung on most threads, in the order of the file.
 
     Columns: model, threads, takes (what the rung takes away from the one above and what it puts back), median_s, low_s,
@@ -53,11 +53,11 @@ def ladder_table(study: Study, plan_id: str) -> pd.DataFrame:
     that of the better fork-join form), ratio_low, ratio_high, verdict. NaN and "" where there is nothing to compare
     with.
     """
-    speeds, threads = on_most_threads(speed_table(study)[lambda table: table["plan_id"] == plan_id])
+    speeds, threads = on_most_threads(speed_table(sweep)[lambda table: table["plan_id"] == plan_id])
     own = {row["model"]: row for row in speeds.to_dict("records")}
     rows, above = [], None
-    for model in (model for model in rungs(study, plan_id) if model in own):
-        ratio = study.ratio((plan_id, model, threads), (plan_id, above, threads)) if above else NOTHING
+    for model in (model for model in rungs(sweep, plan_id) if model in own):
+        ratio = sweep.ratio((plan_id, model, threads), (plan_id, above, threads)) if above else NOTHING
         row = own[model]
         rows.append(
             {

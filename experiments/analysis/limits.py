@@ -14,7 +14,7 @@ from ..bounds import bounds
 from ..subjects.models import parse_model
 from .estimates import NOTHING, Estimate, estimate
 from .speeds import best_serial, interval_columns
-from .study import Study
+from .sweep import Sweep
 
 BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter", "brent")
 BOUND_NAMES = {
@@ -33,26 +33,26 @@ BOUND_COLUMNS = ["plan_id", "threads"] + [
 
 
 @lru_cache(maxsize=4)
-def floor_table(study: Study) -> pd.DataFrame:
+def floor_table(sweep: Sweep) -> pd.DataFrame:
     """Return the machine's floor of each plan beside its serial time T1.
 
     Columns: plan_id, t1_s (best serial run of the problem), serial_s (serial run of this plan), flop_floor_s = flops /
     peak, roofline_floor_s = sum over loops of max(flops / peak, bytes / bandwidth), and t1_s over each
     (flop_floor_ratio, roofline_floor_ratio; 1.0 is the floor). NaN where peak or bandwidth were not measured.
     """
-    peak, bandwidth = study.rates(1)
+    peak, bandwidth = sweep.rates(1)
     rows = []
-    for plan_id in study.plan_ids():
-        plan = study.plans[plan_id]
-        serial = best_serial(study, plan_id)
-        t1 = study.typical_time(serial).value if serial else math.nan
+    for plan_id in sweep.plan_ids():
+        plan = sweep.plans[plan_id]
+        serial = best_serial(sweep, plan_id)
+        t1 = sweep.typical_time(serial).value if serial else math.nan
         flops_floor = plan.flops / peak
         roofline = bounds.roofline_floor([(loop.flops, loop.least_bytes) for loop in plan.loops], peak, bandwidth)
         rows.append(
             {
                 "plan_id": plan_id,
                 "t1_s": t1,
-                "serial_s": study.typical_time((plan_id, "serial", 1)).value,
+                "serial_s": sweep.typical_time((plan_id, "serial", 1)).value,
                 "flop_floor_s": flops_floor,
                 "roofline_floor_s": roofline,
                 "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
@@ -65,13 +65,13 @@ def floor_table(study: Study) -> pd.DataFrame:
 Profile = tuple[list[list[float]], bounds.GraphBounds | None]  # durations of each loop's blocks, bounds of the graph
 
 
-def serial_profiles(study: Study, plan_id: str, phase: str = "") -> list[Profile]:
+def serial_profiles(sweep: Sweep, plan_id: str, phase: str = "") -> list[Profile]:
     """Return the block durations of each serial profile of a plan; of one phase alone they have no graph."""
     found = []
-    for profile in study.profiles_of((plan_id, "serial", 1)).values():
-        loops, graph = study.loop_times(profile), profile.bounds
+    for profile in sweep.profiles_of((plan_id, "serial", 1)).values():
+        loops, graph = sweep.loop_times(profile), profile.bounds
         if phase:
-            phases = [loop.phase for loop in study.plans[plan_id].loops]
+            phases = [loop.phase for loop in sweep.plans[plan_id].loops]
             loops, graph = [loop for loop, own in zip(loops, phases, strict=True) if own == phase], None
         found.append((loops, graph))
     return found
@@ -107,13 +107,13 @@ def _parts_at(profiles: Sequence[Profile], threads: int, capacity: float) -> dic
 
 
 def bound_rows(
-    study: Study, plan_id: str, threads: Iterable[int], capacity: Callable[[int], Estimate], profiles: Sequence[Profile]
+    sweep: Sweep, plan_id: str, threads: Iterable[int], capacity: Callable[[int], Estimate], profiles: Sequence[Profile]
 ) -> list[dict]:
     """Return the rows of `bound_table` for a plan, from the durations of its blocks; none without a serial run."""
-    own, serial = (plan_id, "serial", 1), best_serial(study, plan_id)
-    if not profiles or own not in study.turns or serial is None:
+    own, serial = (plan_id, "serial", 1), best_serial(sweep, plan_id)
+    if not profiles or own not in sweep.turns or serial is None:
         return []
-    work, advantage = study.typical_time(own), study.ratio(serial, own)
+    work, advantage = sweep.typical_time(own), sweep.ratio(serial, own)
     rows = []
     for n in threads:
         row = {"plan_id": plan_id, "threads": n, **interval_columns("capacity", capacity(n))}
@@ -132,7 +132,7 @@ def speedup_bound(advantage: Estimate, part: Estimate) -> Estimate:
 
 
 @lru_cache(maxsize=4)
-def bound_table(study: Study) -> pd.DataFrame:
+def bound_table(sweep: Sweep) -> pd.DataFrame:
     """Return bounds per plan and measured number of threads, from the block durations of the serial run.
 
     Every serial profile gives each bound as a part of its work; the median over the profiles times the plan's serial
@@ -144,10 +144,10 @@ def bound_table(study: Study) -> pd.DataFrame:
     cycle mean.
     """
     rows = []
-    for plan_id in study.plan_ids():
-        counts = study.samples.loc[study.samples["plan_id"] == plan_id, "threads"].unique()
+    for plan_id in sweep.plan_ids():
+        counts = sweep.samples.loc[sweep.samples["plan_id"] == plan_id, "threads"].unique()
         threads = sorted({1, *map(int, counts)})
-        rows += bound_rows(study, plan_id, threads, study.capacity, serial_profiles(study, plan_id))
+        rows += bound_rows(sweep, plan_id, threads, sweep.capacity, serial_profiles(sweep, plan_id))
     return pd.DataFrame(rows, columns=BOUND_COLUMNS)
 
 

@@ -38,31 +38,31 @@ from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
-from .study import Point, Study
+from .sweep import Point, Sweep
 
 
-def load(out_dir: str | os.PathLike) -> Study:
+def load(out_dir: str | os.PathLike) -> Sweep:
     """Read and check a results folder.
 
     Raises
     ------
     UsageError
-        See `study_from_rows` and `read_results`.
+        See `sweep_from_rows` and `read_results`.
     """
-    results = read_results(out_dir)
+    results = read_results(out_dir, "samples")
     look_above(out_dir)
-    study = study_from_rows(results.rows, results.partial)
-    study.folder = Path(out_dir)
-    return study
+    sweep = sweep_from_rows(results.rows, results.partial)
+    sweep.folder = Path(out_dir)
+    return sweep
 
 
-def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
+def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     """Check rows and put them in order.
 
     Raises
     ------
     UsageError
-        No run row, or one of other measurements; samples of several environments, of nodes that may not be pooled, or
+        No run row; samples of several environments, of nodes that may not be pooled, or
         of several instruction sets of the CPU; other weights than the rest of a plan on its device; devices whose
         losses differ by more than rounding; a row of an unknown plan; efficiency above 1.5.
     """
@@ -70,11 +70,8 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     for row in _separate_interference(separate_nodes(rows)):
         by_kind[type(row)].append(row)
     runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
-    if not runs or runs[-1].holds != "samples":
-        raise UsageError(
-            f"results must begin with a run row that holds samples, got {runs[-1].holds if runs else 'none'}; measure "
-            f"with `forktask compare`"
-        )
+    if not runs:
+        raise UsageError("results must begin with a run row, got none; measure with `forktask compare` or `run`")
     warnings = []
     if partial:
         warnings.append("The last line of samples.jsonl is half-written (the run was killed); it was left out.")
@@ -89,7 +86,7 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
     timed = [row for row in samples if row.step_time_s > 0]
     untimed = [row for row in samples if row.step_time_s <= 0]
     turns, disturbed = turns_of(timed, by_kind[RoundsRow])
-    study = Study(
+    sweep = Sweep(
         run=runs[-1],
         plans=plans,
         machine=by_kind[MachineRow][-1] if by_kind[MachineRow] else NOT_MEASURED,
@@ -110,16 +107,16 @@ def study_from_rows(rows: Sequence[Row], partial: str = "") -> Study:
         warnings=warnings,
     )
     for row in untimed:
-        plan = f", {study.problem_name(row.plan_id)}," if len(plans) > 1 else ""
+        plan = f", {sweep.problem_name(row.plan_id)}," if len(plans) > 1 else ""
         warnings.append(
             f"Repetition {row.repetition} of {row.model} on {row.threads} threads{plan} has no positive step time (its "
             f"two run lengths differ by less than the noise); it was left out."
         )
     taken = {(row.plan_id, row.model, row.threads, row.repetition) for row in samples}
-    warnings.extend(_missing_points(study, Counter(row[:3] for row in taken)))
-    warnings.extend(disturbance_warnings(study))
-    warnings.extend(_check_efficiency(study))
-    return study
+    warnings.extend(_missing_points(sweep, Counter(row[:3] for row in taken)))
+    warnings.extend(disturbance_warnings(sweep))
+    warnings.extend(_check_efficiency(sweep))
+    return sweep
 
 
 def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:
@@ -228,11 +225,11 @@ def _check_profiles(profiles, plans) -> None:
             )
 
 
-def _check_efficiency(study: Study) -> list[str]:
+def _check_efficiency(sweep: Sweep) -> list[str]:
     """Refuse impossible efficiencies; return a sentence for each one that is too uncertain to refuse."""
-    if not len(study.samples):
+    if not len(sweep.samples):
         return []
-    table = speed_table(study)
+    table = speed_table(sweep)
     # A wide interval shows disturbed samples; only an interval that lies above the limit as a whole is a fault.
     wrong = table[table["efficiency_low"] > IMPLAUSIBLE_EFFICIENCY]
     if len(wrong):
@@ -253,18 +250,18 @@ def _has_one_thread(model: str) -> bool:
     return known is not None and known.max_threads == 1
 
 
-def _missing_points(study: Study, taken: Mapping[Point, int]) -> list[str]:
+def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     """Return sentences about points of the grid that neither were measured nor failed, by the samples of each."""
-    models, threads, repeats = (study.config.get(key) for key in ("models", "threads", "repeats"))
-    if not (models and threads and repeats) or study.config.get("budget_s"):
+    models, threads, repeats = (sweep.config.get(key) for key in ("models", "threads", "repeats"))
+    if not (models and threads and repeats) or sweep.config.get("budget_s"):
         return []  # with a budget, points have as many samples as their verdicts needed
-    failed = {(row.plan_id, row.model, row.threads) for row in study.failures}
+    failed = {(row.plan_id, row.model, row.threads) for row in sweep.failures}
     measured = asked = 0
-    for plan_id, plan in study.plans.items():
+    for plan_id, plan in sweep.plans.items():
         if plan.interference:
             continue
-        tuned = plan.granularity not in (study.config.get("granularity") or [plan.granularity])
-        for hogs in study.config.get("interference") or [0]:
+        tuned = plan.granularity not in (sweep.config.get("granularity") or [plan.granularity])
+        for hogs in sweep.config.get("interference") or [0]:
             this = plan_beside(plan_id, hogs)
             for model in models:
                 for count in (1,) if _has_one_thread(model) else threads:

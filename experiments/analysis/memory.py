@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..subjects.memory import GRAPH, KINDS
-from .study import Study
+from .sweep import Sweep
 
 LIBRARIES = "Python and libraries"
 REST = "rest"
@@ -13,7 +13,7 @@ REST = "rest"
 _FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 
-def memory_table(study: Study) -> pd.DataFrame:
+def memory_table(sweep: Sweep) -> pd.DataFrame:
     """Return the peak memory of each point.
 
     Columns: plan_id, model, threads, peak_bytes (median over the samples of the most memory that was resident in the
@@ -22,12 +22,12 @@ def memory_table(study: Study) -> pd.DataFrame:
     the difference.
     """
     rows = []
-    for plan_id in study.plan_ids():
-        of_plan = study.samples[study.samples["plan_id"] == plan_id]
+    for plan_id in sweep.plan_ids():
+        of_plan = sweep.samples[sweep.samples["plan_id"] == plan_id]
         buffers: dict[str, int] = {}
-        for role, size in study.plans[plan_id].memory_bytes.items():
+        for role, size in sweep.plans[plan_id].memory_bytes.items():
             buffers[KINDS[role]] = buffers.get(KINDS[role], 0) + size
-        for model, threads in study.points_of(plan_id):
+        for model, threads in sweep.points_of(plan_id):
             here = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)]
             peak = here["max_resident_bytes"].median()
             point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}

@@ -166,11 +166,14 @@ def folder_name(plan: PlanRow) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{plan.plan_id[:6]}"
 
 
-def problem_text(record: Mapping[str, Any], axes: tuple[str, ...]) -> str:
-    """Return the readable name of a problem; options are named where they are an axis or were changed."""
+def problem_text(record: Mapping[str, Any], axes: tuple[str, ...], besides: str = "") -> str:
+    """Return the readable name of a problem; options are named where they are an axis or were changed, but for the one
+    that is told `besides`."""
     hogs = record[INTERFERENCE]
-    step = [f"batch {record['batch']}", str(record["phase"])] if record["phase"] else []
+    step = {"batch": f"batch {record['batch']}", "phase": str(record["phase"])} if record["phase"] else {}
     network = str(record[NETWORK])  # several of one's own may have one name
-    words = [network if NETWORK in axes else short_name(network), *step, *option_texts(record, axes)]
+    told = [text for name, text in step.items() if name != besides]
+    told += option_texts({name: value for name, value in record.items() if name != besides}, axes)
+    words = [network if NETWORK in axes else short_name(network), *told]
     beside = f" beside {plural(hogs, 'spinning process', 'spinning processes')}" if hogs else ""
     return ", ".join(words) + beside

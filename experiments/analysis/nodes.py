@@ -1,4 +1,4 @@
-"""What differs between the nodes of a pooled study: their limits, their environments, and ratios of times on each."""
+"""What differs between the nodes of a pooled sweep: their limits, their environments, and ratios of times on each."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any
 
 from ..machine.environment import VOLATILE
 from .estimates import Estimates
-from .study import Point, Study, capacity_of
+from .sweep import Point, Sweep, capacity_of
 
 
-def times_on(study: Study, node: str) -> Estimates[Point]:
+def times_on(sweep: Sweep, node: str) -> Estimates[Point]:
     """Return the estimator of the generations of one node."""
     turns = {
-        point: {turn: seconds for turn, seconds in own.items() if study.node_of[turn[0]] == node}
-        for point, own in study.turns.items()
+        point: {turn: seconds for turn, seconds in own.items() if sweep.node_of[turn[0]] == node}
+        for point, own in sweep.turns.items()
     }
-    return Estimates({point: own for point, own in turns.items() if own}, study.disturbed)
+    return Estimates({point: own for point, own in turns.items() if own}, sweep.disturbed)
 
 
-def node_limits(study: Study) -> list[dict[str, Any]]:
+def node_limits(sweep: Sweep) -> list[dict[str, Any]]:
     """Return a row for each node: node, host, generations, peak_flops_per_s, bandwidth_bytes_per_s and capacity, those
     of most threads."""
     found = []
-    for name in study.nodes:
-        machines = [row for row in study.machines if row.node.name == name]
-        last = machines[-1] if machines else study.machine
+    for name in sweep.nodes:
+        machines = [row for row in sweep.machines if row.node.name == name]
+        last = machines[-1] if machines else sweep.machine
         threads = max(map(int, last.capacity), default=1)
-        capacities = [row for row in study.capacities if row.node.name == name]
+        capacities = [row for row in sweep.capacities if row.node.name == name]
         found.append(
             {
                 "node": name,
                 "host": last.node.host,
-                "generations": sum(node == name for node in study.node_of.values()),
+                "generations": sum(node == name for node in sweep.node_of.values()),
                 "peak_flops_per_s": last.peak_flops_per_s_1thread,
                 "bandwidth_bytes_per_s": last.bandwidth_bytes_per_s.get(str(threads)),
                 "capacity": capacity_of([*machines, *capacities], threads).value,
@@ -41,9 +41,9 @@ def node_limits(study: Study) -> list[dict[str, Any]]:
     return found
 
 
-def node_differences(study: Study) -> list[dict[str, str]]:
+def node_differences(sweep: Sweep) -> list[dict[str, str]]:
     """Return a row for each entry of the environment that differs, and each of its values: entry, value, nodes."""
-    environments = {name: dict(leaves(run.environment)) for name, run in study.nodes.items()}
+    environments = {name: dict(leaves(run.environment)) for name, run in sweep.nodes.items()}
     entries = dict.fromkeys(entry for own in environments.values() for entry in own)
     found = []
     for entry in entries:

@@ -19,37 +19,37 @@ from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_parts, serial_profiles, speedup_bound
 from .memory import memory_table
 from .speeds import best_serial, estimate_of, interval_columns, speed_table
-from .study import Point, Study
+from .sweep import Point, Sweep
 
 WALL, BUSY = "wall", "busy"
 ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
 
 
-def phases_of(study: Study, plan_id: str) -> list[str]:
+def phases_of(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the phases of a plan, in their order."""
-    present = {loop.phase for loop in study.plans[plan_id].loops}
+    present = {loop.phase for loop in sweep.plans[plan_id].loops}
     return [phase for phase in PHASES if phase in present]
 
 
-def timed(study: Study, point: Point) -> str:
+def timed(sweep: Sweep, point: Point) -> str:
     """Return how the phases of a point are timed: "wall", "busy", or "" without a profile.
 
     A serial run waits for nothing: its busy time, counted with what lies between blocks, is its wall time.
     """
-    profiles = study.profiles_of(point).values()
+    profiles = sweep.profiles_of(point).values()
     if not profiles:
         return ""
-    walls = all(set(phases_of(study, point[0])) <= set(row.phase_wall_s or ()) for row in profiles)
+    walls = all(set(phases_of(sweep, point[0])) <= set(row.phase_wall_s or ()) for row in profiles)
     return WALL if point[1] == "serial" or walls else BUSY
 
 
-def _shares(study: Study, point: Point) -> dict[int, np.ndarray]:
+def _shares(sweep: Sweep, point: Point) -> dict[int, np.ndarray]:
     """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
-    phases = phases_of(study, point[0])
-    names = loop_names(study.plans[point[0]], lambda loop: loop.phase)
-    walls = timed(study, point) == WALL and point[1] != "serial"
+    phases = phases_of(sweep, point[0])
+    names = loop_names(sweep.plans[point[0]], lambda loop: loop.phase)
+    walls = timed(sweep, point) == WALL and point[1] != "serial"
     found = {}
-    for repetition, row in study.profiles_of(point).items():
+    for repetition, row in sweep.profiles_of(point).items():
         if walls:
             times = np.array([row.phase_wall_s[phase] for phase in phases])
         else:
@@ -71,12 +71,12 @@ def _share_of_serial(base: Mapping[int, np.ndarray], own: Mapping[int, np.ndarra
     return paired if paired.count else Estimate(quotient, math.nan, math.nan, 0)
 
 
-def beside(study: Study, point: Point, phase: str, other: str) -> float:
+def beside(sweep: Sweep, point: Point, phase: str, other: str) -> float:
     """Return the part of a phase's busy time during which a block of another phase ran too; NaN if it is not known."""
-    if not {phase, other} <= set(phases_of(study, point[0])):
+    if not {phase, other} <= set(phases_of(sweep, point[0])):
         return math.nan
-    names = loop_names(study.plans[point[0]], lambda loop: loop.phase)[phase]
-    profiles = study.profiles_of(point).values()
+    names = loop_names(sweep.plans[point[0]], lambda loop: loop.phase)[phase]
+    profiles = sweep.profiles_of(point).values()
     busy = [sum(row.loop_time_s[name] for name in names) for row in profiles]
     both = [row.phase_beside_s[phase].get(other, 0.0) for row in profiles]
     parts = [part / whole for part, whole in zip(both, busy, strict=True) if whole > 0]
@@ -84,7 +84,7 @@ def beside(study: Study, point: Point, phase: str, other: str) -> float:
 
 
 @lru_cache(maxsize=4)
-def phase_table(study: Study) -> pd.DataFrame:
+def phase_table(sweep: Sweep) -> pd.DataFrame:
     """Return the time, speedup and efficiency of each phase: one row for each point with a profile.
 
     Columns: plan_id, model, threads, profiles (how many), timed ("wall" or "busy"), update_beside_backward (part of the
@@ -96,32 +96,32 @@ def phase_table(study: Study) -> pd.DataFrame:
     several phases was profiled.
     """
     rows = []
-    for plan_id in study.plan_ids():
-        phases, serial = phases_of(study, plan_id), best_serial(study, plan_id)
-        base = _shares(study, serial) if serial and timed(study, serial) else {}
-        for model, threads in study.points_of(plan_id):
+    for plan_id in sweep.plan_ids():
+        phases, serial = phases_of(sweep, plan_id), best_serial(sweep, plan_id)
+        base = _shares(sweep, serial) if serial and timed(sweep, serial) else {}
+        for model, threads in sweep.points_of(plan_id):
             point = (plan_id, model, threads)
-            if len(phases) < 2 or not (kind := timed(study, point)):
+            if len(phases) < 2 or not (kind := timed(sweep, point)):
                 continue
             row = {
                 "plan_id": plan_id,
                 "model": model,
                 "threads": threads,
-                "profiles": len(study.profiles_of(point)),
+                "profiles": len(sweep.profiles_of(point)),
                 "timed": kind,
-                "update_beside_backward": beside(study, point, "update", "backward"),
-                "remark": unlike(logged_over_timed(study, point)),
+                "update_beside_backward": beside(sweep, point, "update", "backward"),
+                "remark": unlike(logged_over_timed(sweep, point)),
             }
-            own = _shares(study, point)
+            own = _shares(sweep, point)
             # The part of the threads' time that is counted.
-            inside = busy_against_serial(study, point) if kind == BUSY else ALL_OF_IT
+            inside = busy_against_serial(sweep, point) if kind == BUSY else ALL_OF_IT
             for number, phase in enumerate(phases):
                 part = _part(s[number] for s in own.values()).over(inside.inverse())
                 speedup = NOTHING
                 if base:
-                    ratio, quotient = study.ratio(serial, point), _share_of_serial(base, own, number)
+                    ratio, quotient = sweep.ratio(serial, point), _share_of_serial(base, own, number)
                     speedup = ratio if point == serial else ratio.over(inside).over(quotient.inverse())
-                row |= interval_columns(f"{phase}_s", study.typical_time(point).over(part.inverse()))
+                row |= interval_columns(f"{phase}_s", sweep.typical_time(point).over(part.inverse()))
                 row |= interval_columns(f"{phase}_speedup", speedup)
                 row |= interval_columns(f"{phase}_efficiency", speedup.divided_by(threads))
             rows.append(row)
@@ -129,22 +129,22 @@ def phase_table(study: Study) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=4)
-def phase_bound_table(study: Study) -> pd.DataFrame:
+def phase_bound_table(sweep: Sweep) -> pd.DataFrame:
     """Return bounds on the speedup of each phase, as `bound_table` has those of a step.
 
     Columns: plan_id, phase, threads, area_speedup, forkjoin_speedup, both with _low and _high, over the same phase of
     the best serial run. Neither span nor cycle mean belongs to a phase, since the phases of task models overlap.
     """
     rows = []
-    table = phase_table(study)
+    table = phase_table(sweep)
     for own in table[table["model"] == "serial"].to_dict("records") if len(table) else []:
         plan_id = own["plan_id"]
-        for phase in phases_of(study, plan_id):
+        for phase in phases_of(sweep, plan_id):
             advantage = estimate_of(own, f"{phase}_speedup")
-            profiles = serial_profiles(study, plan_id, phase)
-            for threads in sorted({1, *(n for _, n in study.points_of(plan_id))}):
+            profiles = serial_profiles(sweep, plan_id, phase)
+            for threads in sorted({1, *(n for _, n in sweep.points_of(plan_id))}):
                 row = {"plan_id": plan_id, "phase": phase, "threads": threads}
-                for name, part in bound_parts(profiles, threads, study.capacity(threads)).items():
+                for name, part in bound_parts(profiles, threads, sweep.capacity(threads)).items():
                     if name in ("area", "forkjoin"):
                         row |= interval_columns(f"{name}_speedup", speedup_bound(advantage, part))
                 rows.append(row)
@@ -161,15 +161,15 @@ FIRST = (
 )
 
 
-def summary_table(study: Study) -> pd.DataFrame:
+def summary_table(sweep: Sweep) -> pd.DataFrame:
     """Return `speed_table` with the memory of `memory_table` and the columns of `phase_table` beside it: first what was
     swept, the model, its time and its verdict, last the options that are the same in all rows."""
-    speeds, phases, memory = speed_table(study), phase_table(study), memory_table(study)
+    speeds, phases, memory = speed_table(sweep), phase_table(sweep), memory_table(sweep)
     points = ["plan_id", "model", "threads"]
     speeds = speeds.merge(memory[[*points, "peak_bytes", "planned_bytes"]], "left", points)
-    columns = dict.fromkeys(("network", "batch", *study.axes, *FIRST))
+    columns = dict.fromkeys(("network", "batch", *sweep.axes, *FIRST))
     if len(phases):
         speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", points)
-    options = dict.fromkeys(name for record in study.records.values() for name in record)
+    options = dict.fromkeys(name for record in sweep.records.values() for name in record)
     found = [*columns, *(name for name in speeds if name not in options), *options]
     return speeds[[name for name in dict.fromkeys(found) if name in speeds]]

@@ -19,7 +19,7 @@ from ..tables.numbers import plural
 from .accounting import loop_names
 from .counters import counter_table
 from .names import is_gpu, model_label
-from .study import Study
+from .sweep import Sweep
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 LINE_BYTES = 64  # that a miss of the last level fetches
@@ -27,9 +27,9 @@ EXPLAINED = 1.25  # times the floor, above which a step is not said to be bound 
 MOST_NAMED = 3  # kernels that explain the rest
 
 
-def _cpu_points(study: Study, plan_id: str) -> list[tuple[str, int]]:
+def _cpu_points(sweep: Sweep, plan_id: str) -> list[tuple[str, int]]:
     """Return the models of the CPU, with their threads, that ran a plan."""
-    return [(model, threads) for model, threads in study.points_of(plan_id) if not is_gpu(model)]
+    return [(model, threads) for model, threads in sweep.points_of(plan_id) if not is_gpu(model)]
 
 
 def kernel_of(loop: Loop) -> tuple[str, str]:
@@ -38,7 +38,7 @@ def kernel_of(loop: Loop) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=8)
-def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
+def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return kernels by phase against the roofline of one thread.
 
     Columns: plan_id, kernel, phase, loops, flops, bytes (least), intensity (FLOP a byte; NaN without bytes), floor_s,
@@ -47,10 +47,10 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
     floor_s / time_s. Empty where peak or bandwidth were not measured, or no model of the CPU was: the peaks are the
     CPU's. Rows are by falling time, or floor.
     """
-    flops_per_s, bytes_per_s = study.rates(1)
-    if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+    flops_per_s, bytes_per_s = sweep.rates(1)
+    if not _cpu_points(sweep, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return pd.DataFrame()
-    loops = study.plans[plan_id].loops
+    loops = sweep.plans[plan_id].loops
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for loop in loops:
         kernel, phase = kernel_of(loop)
@@ -65,8 +65,8 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
         row["bytes"] += memory_s * bytes_per_s
         row["floor_s"] += max(arithmetic_s, memory_s)
         row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
-    shares = _time_shares(study, plan_id)
-    step_s = study.typical_time((plan_id, "serial", 1)).value
+    shares = _time_shares(sweep, plan_id)
+    step_s = sweep.typical_time((plan_id, "serial", 1)).value
     table = pd.DataFrame(rows.values())
     table["share"] = [shares.get(key, math.nan) for key in rows]
     table["time_s"] = table["share"] * step_s
@@ -78,10 +78,10 @@ def roofline_table(study: Study, plan_id: str) -> pd.DataFrame:
     return table.sort_values(by, ascending=False, kind="stable", ignore_index=True).drop(columns="memory_s")
 
 
-def _time_shares(study: Study, plan_id: str) -> dict[tuple[str, str], float]:
+def _time_shares(sweep: Sweep, plan_id: str) -> dict[tuple[str, str], float]:
     """Mean share of kernel and phase in the time of all blocks, over the serial profiles."""
-    profiles = list(study.profiles_of((plan_id, "serial", 1)).values())
-    names = loop_names(study.plans[plan_id], kernel_of)
+    profiles = list(sweep.profiles_of((plan_id, "serial", 1)).values())
+    names = loop_names(sweep.plans[plan_id], kernel_of)
     shares: dict[tuple[str, str], float] = {}
     for profile in profiles:
         total = sum(profile.loop_time_s.values())
@@ -92,32 +92,32 @@ def _time_shares(study: Study, plan_id: str) -> dict[tuple[str, str], float]:
 
 
 @lru_cache(maxsize=64)
-def floors_by_phase(study: Study, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
+def floors_by_phase(sweep: Sweep, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
     """Return phase -> (floor in loops that arithmetic bounds, floor in loops that memory bounds), in seconds.
 
     Empty where peak or bandwidth of so many threads were not measured, or no model of the CPU was.
     """
-    flops_per_s, bytes_per_s = study.rates(threads)
-    if not _cpu_points(study, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
+    flops_per_s, bytes_per_s = sweep.rates(threads)
+    if not _cpu_points(sweep, plan_id) or not (math.isfinite(flops_per_s) and math.isfinite(bytes_per_s)):
         return {}
     floors: dict[str, list[float]] = {}
-    for loop in study.plans[plan_id].loops:
+    for loop in sweep.plans[plan_id].loops:
         arithmetic_s, memory_s = least_times((loop.flops, loop.least_bytes), flops_per_s, bytes_per_s)
         floors.setdefault(loop.phase, [0.0, 0.0])[memory_s > arithmetic_s] += max(arithmetic_s, memory_s)
     return {phase: (both[0], both[1]) for phase, both in floors.items() if sum(both)}
 
 
-def memory_share(study: Study, plan_id: str) -> float | None:
+def memory_share(sweep: Sweep, plan_id: str) -> float | None:
     """Return the part of a plan's floor on one thread that memory bounds; None without a floor."""
-    floors = floors_by_phase(study, plan_id, 1).values()
+    floors = floors_by_phase(sweep, plan_id, 1).values()
     return sum(memory for _, memory in floors) / sum(map(sum, floors)) if floors else None
 
 
-def bound_sentences(study: Study, plan_id: str) -> list[str]:
+def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
     """Say for each number of threads which phases arithmetic bounds and which memory, and how near the step comes."""
     sentences = []
-    for threads in sorted({threads for _, threads in _cpu_points(study, plan_id)}):
-        floors = floors_by_phase(study, plan_id, threads)
+    for threads in sorted({threads for _, threads in _cpu_points(sweep, plan_id)}):
+        floors = floors_by_phase(sweep, plan_id, threads)
         if not floors:
             continue
         total = sum(map(sum, floors.values()))
@@ -128,35 +128,35 @@ def bound_sentences(study: Study, plan_id: str) -> list[str]:
             if named:
                 said.append(f"{', '.join(named)} by {bound}")
         memory = sum(both[1] for both in floors.values()) / total
-        fastest = _fastest(study, plan_id, threads)
+        fastest = _fastest(sweep, plan_id, threads)
         step = ""
         if fastest:
-            time_s = study.typical_time((plan_id, fastest, threads)).value
+            time_s = sweep.typical_time((plan_id, fastest, threads)).value
             step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms{step}."
         )
-    return sentences + unexplained(study, plan_id) + beaten_floors(study, plan_id)
+    return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
 
 
-def measured_step(study: Study, plan_id: str) -> dict[str, float]:
+def measured_step(sweep: Sweep, plan_id: str) -> dict[str, float]:
     """Return of the serial step by hardware counters: intensity (FLOP for each byte fetched from memory), flops_per_s,
     bytes_per_s and per_cycle (instructions); empty where the machine has not all of them."""
-    table = counter_table(study)
+    table = counter_table(sweep)
     rows = table[(table["plan_id"] == plan_id) & (table["model"] == "serial")] if len(table) else table
-    time_s = study.typical_time((plan_id, "serial", 1)).value
+    time_s = sweep.typical_time((plan_id, "serial", 1)).value
     for row in rows.to_dict("records"):
-        fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in study.plans[plan_id].loops)
+        fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in sweep.plans[plan_id].loops)
         if fetched > 0 and math.isfinite(time_s) and math.isfinite(row["per_cycle"]):
             rates = {"flops_per_s": flops / time_s, "bytes_per_s": fetched / time_s}
             return {"intensity": flops / fetched, **rates, "per_cycle": row["per_cycle"]}
     return {}
 
 
-def unexplained(study: Study, plan_id: str) -> list[str]:
+def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
     """Say which kernels hold the time that the floor does not explain, and what counters measured, if there are any."""
-    table = roofline_table(study, plan_id)
+    table = roofline_table(sweep, plan_id)
     if not len(table) or table["time_s"].isna().any() or table["time_s"].sum() < EXPLAINED * table["floor_s"].sum():
         return []
     over = (table["time_s"] - table["floor_s"]).clip(lower=0)
@@ -164,9 +164,9 @@ def unexplained(study: Study, plan_id: str) -> list[str]:
         f"{row['kernel']}, {row['phase']} ({over[place] / over.sum():.0%}, {1 / row['roof']:.1f} times its floor)"
         for place, row in table.loc[over.nlargest(MOST_NAMED).index].iterrows()
     ]
-    found = measured_step(study, plan_id)
+    found = measured_step(sweep, plan_id)
     if found:
-        share = found["bytes_per_s"] / study.rates(1)[1]
+        share = found["bytes_per_s"] / sweep.rates(1)[1]
         why = (
             f"Counters: {found['per_cycle']:.2f} instructions a cycle, and {share:.0%} of memory's bandwidth, so the "
             f"rest is {'waiting for memory' if share > 0.5 else 'slow instructions, or data from caches'}."
@@ -179,9 +179,9 @@ def unexplained(study: Study, plan_id: str) -> list[str]:
     ]
 
 
-def beaten_floors(study: Study, plan_id: str) -> list[str]:
+def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:
     """Say why kernels take less than their floors, for those that do."""
-    table = roofline_table(study, plan_id)
+    table = roofline_table(sweep, plan_id)
     if not len(table):
         return []
     reasons: dict[str, list[str]] = {}
@@ -197,10 +197,10 @@ def beaten_floors(study: Study, plan_id: str) -> list[str]:
     return [f"Below their floors are {', '.join(names)}: {reason}." for reason, names in reasons.items()]
 
 
-def _fastest(study: Study, plan_id: str, threads: int) -> str:
+def _fastest(sweep: Sweep, plan_id: str, threads: int) -> str:
     times = {
-        model: study.typical_time((plan_id, model, count)).value
-        for model, count in _cpu_points(study, plan_id)
+        model: sweep.typical_time((plan_id, model, count)).value
+        for model, count in _cpu_points(sweep, plan_id)
         if count == threads
     }
     return min(times, key=lambda model: times[model], default="")

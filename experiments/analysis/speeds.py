@@ -13,7 +13,7 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from .estimates import NOTHING, Estimate, verdict
 from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, plan_beside, value_text
-from .study import Point, Study
+from .sweep import Point, Sweep
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
@@ -31,28 +31,28 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
 
 
 @lru_cache(maxsize=4096)
-def best_serial(study: Study, plan_id: str) -> Point | None:
+def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
     """Return the fastest serial run of the same problem, at any granularity."""
-    found = [(other, "serial", 1) for other in study.siblings(plan_id, GRANULARITY)]
-    return min((p for p in found if p in study.turns), key=lambda p: study.typical_time(p).value, default=None)
+    found = [(other, "serial", 1) for other in sweep.siblings(plan_id, GRANULARITY)]
+    return min((p for p in found if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
 
 
-def forkjoin_forms(study: Study, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
+def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
-    found = [m for p, m, t in study.turns if (p, t) == (plan_id, threads) and base_model(m) == wanted]
+    found = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and base_model(m) == wanted]
     return sorted((model for model in found if not is_again(model)), key=model_rank)
 
 
 @lru_cache(maxsize=4096)
-def better_forkjoin(study: Study, plan_id: str, threads: int, gpu: bool = False) -> str | None:
+def better_forkjoin(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> str | None:
     """Return the faster fork-join form on this plan and number of threads, on the CPU or on a GPU."""
-    forms = forkjoin_forms(study, plan_id, threads, gpu)
-    return min(forms, key=lambda m: (study.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
+    forms = forkjoin_forms(sweep, plan_id, threads, gpu)
+    return min(forms, key=lambda m: (sweep.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
 @lru_cache(maxsize=4)
-def speed_table(study: Study) -> pd.DataFrame:
+def speed_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
@@ -62,21 +62,21 @@ def speed_table(study: Study) -> pd.DataFrame:
     there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
-    for plan_id in study.plan_ids():
-        record = {name: _plain(value) for name, value in study.records[plan_id].items()}
-        serial = best_serial(study, plan_id)
-        of_plan = study.samples[study.samples["plan_id"] == plan_id]
-        for model, threads in study.points_of(plan_id):
+    for plan_id in sweep.plan_ids():
+        record = {name: _plain(value) for name, value in sweep.records[plan_id].items()}
+        serial = best_serial(sweep, plan_id)
+        of_plan = sweep.samples[sweep.samples["plan_id"] == plan_id]
+        for model, threads in sweep.points_of(plan_id):
             point = (plan_id, model, threads)
-            typical = study.typical_time(point)
+            typical = sweep.typical_time(point)
             fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
-            speedup = study.ratio(serial, point) if serial else NOTHING
+            speedup = sweep.ratio(serial, point) if serial else NOTHING
             gpu = is_gpu(model)
             join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
-            reference = better_forkjoin(study, plan_id, join_threads, gpu)
+            reference = better_forkjoin(sweep, plan_id, join_threads, gpu)
             reference = reference if reference != model else None
-            forms = [(plan_id, form, join_threads) for form in forkjoin_forms(study, plan_id, join_threads, gpu)]
-            ratio = study.ratio_to_fastest(point, forms) if reference else NOTHING
+            forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
+            ratio = sweep.ratio_to_fastest(point, forms) if reference else NOTHING
             rows.append(
                 {
                     **record,
@@ -84,7 +84,7 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "model": model,
                     "threads": threads,
                     "generations": typical.count,
-                    "rounds": study.times.rounds(point),
+                    "rounds": sweep.times.rounds(point),
                     "median_s": typical.value,
                     "low_s": typical.low,
                     "high_s": typical.high,
@@ -97,30 +97,30 @@ def speed_table(study: Study) -> pd.DataFrame:
                     "reference": reference or "",
                     **interval_columns("ratio", ratio),
                     "verdict": verdict(ratio) if reference else "",
-                    "usable": is_usable(study, point),
+                    "usable": is_usable(sweep, point),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def is_usable(study: Study, point: Point) -> bool:
+def is_usable(sweep: Sweep, point: Point) -> bool:
     """Return whether a point's time may be used: there is one, a computer can reach it, and enough rounds were
     undisturbed."""
-    if point not in study.turns:
+    if point not in sweep.turns:
         return False
     plan_id, model, threads = point
-    serial = best_serial(study, plan_id)
-    possible = is_gpu(model) or not serial or not study.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
-    return possible and point not in study.disturbed_points
+    serial = best_serial(sweep, plan_id)
+    possible = is_gpu(model) or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
+    return possible and point not in sweep.disturbed_points
 
 
-def row_is_usable(study: Study, row: Mapping[str, Any]) -> bool:
+def row_is_usable(sweep: Sweep, row: Mapping[str, Any]) -> bool:
     """Return whether the points may be used that a table's row is about: its own, that of the plan which it is compared
     with, and that beside its hogs. What was not measured spoils nothing."""
     own = row["plan_id"]
     plans = {own, row.get("baseline_plan_id", own), plan_beside(own, row.get("hogs", 0))}
     points = [(plan_id, row["model"], row["threads"]) for plan_id in plans]
-    return all(point not in study.turns or is_usable(study, point) for point in points)
+    return all(point not in sweep.turns or is_usable(sweep, point) for point in points)
 
 
 def _plain(value: Any) -> Any:
@@ -140,16 +140,16 @@ def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 @lru_cache(maxsize=4)
-def own_best_table(study: Study) -> pd.DataFrame:
+def own_best_table(sweep: Sweep) -> pd.DataFrame:
     """Return each model at its own best granularity, for problems measured at several.
 
     Columns: problem, threads, model, granularity, plan_id, median_s, speedup, reference,
     reference_granularity, ratio, ratio_low, ratio_high, verdict. The reference is the best fork-join form at its own
     best granularity. Choosing the best of several by the same samples flatters each side a little.
     """
-    speeds = speed_table(study).copy()
+    speeds = speed_table(sweep).copy()
     rows = []
-    speeds["problem"] = [study.problem_name(p) for p in speeds["plan_id"]]
+    speeds["problem"] = [sweep.problem_name(p) for p in speeds["plan_id"]]
     speeds["gpu"] = [is_gpu(model) for model in speeds["model"]]
     for (problem, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
@@ -161,7 +161,7 @@ def own_best_table(study: Study) -> pd.DataFrame:
             comparable = reference is not None and row["model"] != reference["model"]
             ratio = NOTHING
             if comparable:
-                ratio = study.ratio_to_fastest(
+                ratio = sweep.ratio_to_fastest(
                     (row["plan_id"], row["model"], threads),
                     [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()],
                 )
@@ -184,15 +184,15 @@ def own_best_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def axis_values(study: Study, plan_ids: Sequence[str], axis: str) -> list[Any]:
+def axis_values(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> list[Any]:
     """Return the values of an axis among some plans, in the sweep's order."""
-    found = list(dict.fromkeys(study.records[p][axis] for p in plan_ids))
-    asked = [study_value for study_value in study.config.get(axis) or [] if study_value in found]
+    found = list(dict.fromkeys(sweep.records[p][axis] for p in plan_ids))
+    asked = [sweep_value for sweep_value in sweep.config.get(axis) or [] if sweep_value in found]
     return [*asked, *(value for value in found if value not in asked)]
 
 
 @lru_cache(maxsize=4)
-def axis_table(study: Study) -> pd.DataFrame:
+def axis_table(sweep: Sweep) -> pd.DataFrame:
     """Return ratios along each swept axis: the time with one value over that with the first, all else equal.
 
     Two plans are compared where their records differ in this axis only, model by model and on as many threads. Along
@@ -203,35 +203,35 @@ def axis_table(study: Study) -> pd.DataFrame:
     (values of the axis), median_s, ratio, ratio_low, ratio_high, verdict.
     """
     rows = []
-    for axis in (a for a in study.axes if a not in ("network", INTERFERENCE)):
+    for axis in (a for a in sweep.axes if a not in ("network", INTERFERENCE)):
         seen: set[str] = set()
-        for plan_id in study.plan_ids():
-            plans = study.siblings(plan_id, axis)
+        for plan_id in sweep.plan_ids():
+            plans = sweep.siblings(plan_id, axis)
             if plan_id in seen or len(plans) < 2:
                 continue
             seen.update(plans)
-            of_value = {study.records[p][axis]: p for p in plans}
-            first, *others = axis_values(study, plans, axis)
+            of_value = {sweep.records[p][axis]: p for p in plans}
+            first, *others = axis_values(sweep, plans, axis)
             baseline = of_value[first]
             for value in others:
                 work = value / first if axis in PER else 1.0
-                for model, threads in study.points_of(of_value[value]):
+                for model, threads in sweep.points_of(of_value[value]):
                     point = (of_value[value], model, threads)
-                    if (baseline, model, threads) not in study.turns:
+                    if (baseline, model, threads) not in sweep.turns:
                         continue
-                    ratio = study.ratio(point, (baseline, model, threads)).divided_by(work)
+                    ratio = sweep.ratio(point, (baseline, model, threads)).divided_by(work)
                     rows.append(
                         {
                             "axis": axis,
                             "plan_id": of_value[value],
                             "baseline_plan_id": baseline,
-                            "problem": study.problem_name(baseline),
-                            "granularity": study.records[baseline][GRANULARITY],
+                            "problem": sweep.problem_name(baseline),
+                            "granularity": sweep.records[baseline][GRANULARITY],
                             "model": model,
                             "threads": threads,
                             "value": value_text(value),
                             "baseline": value_text(first),
-                            "median_s": study.typical_time(point).value,
+                            "median_s": sweep.typical_time(point).value,
                             **interval_columns("ratio", ratio),
                             "verdict": verdict(ratio),
                         }
@@ -239,16 +239,16 @@ def axis_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def raw_ratios(study: Study, plan_id: str, model: str, threads: int) -> np.ndarray:
+def raw_ratios(sweep: Sweep, plan_id: str, model: str, threads: int) -> np.ndarray:
     """Return the speedup of each repetition block over the best serial run, for the raw dots of a figure."""
-    serial = best_serial(study, plan_id)
+    serial = best_serial(sweep, plan_id)
     if serial is None:
         return np.empty(0)
-    base, times = study.step_times(*serial), study.step_times(plan_id, model, threads)
+    base, times = sweep.step_times(*serial), sweep.step_times(plan_id, model, threads)
     return np.array([base[r] / times[r] for r in sorted(set(base) & set(times))])
 
 
-def main_plan(study: Study) -> str:
+def main_plan(sweep: Sweep) -> str:
     """Return the plan that figures show by default: the one with most samples, the first of equals.
 
     Raises
@@ -256,17 +256,17 @@ def main_plan(study: Study) -> str:
     UsageError
         There is no sample yet.
     """
-    if not len(study.samples):
-        reasons = "; ".join(sorted({f"{r.model}: {r.message}" for r in study.failures})) or "none was measured yet"
+    if not len(sweep.samples):
+        reasons = "; ".join(sorted({f"{r.model}: {r.message}" for r in sweep.failures})) or "none was measured yet"
         raise UsageError(f"tables and figures need at least one sample, got none ({reasons}); measure again")
-    counts = study.samples["plan_id"].value_counts()
-    return max(study.plan_ids(), key=lambda plan_id: counts[plan_id])
+    counts = sweep.samples["plan_id"].value_counts()
+    return max(sweep.plan_ids(), key=lambda plan_id: counts[plan_id])
 
 
-def leading_plans(study: Study) -> list[str]:
+def leading_plans(sweep: Sweep) -> list[str]:
     """Return one plan of each network, the main plan first: those whose figures show how plans of a network compare."""
-    counts = study.samples["plan_id"].value_counts()
+    counts = sweep.samples["plan_id"].value_counts()
     found: dict[str, str] = {}
-    for plan_id in sorted(study.plan_ids(), key=lambda plan_id: -counts[plan_id]):
-        found.setdefault(study.records[plan_id][NETWORK], plan_id)
+    for plan_id in sorted(sweep.plan_ids(), key=lambda plan_id: -counts[plan_id]):
+        found.setdefault(sweep.records[plan_id][NETWORK], plan_id)
     return list(found.values())

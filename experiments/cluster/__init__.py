@@ -1,1 +1,1 @@
-"""Sweeps on several nodes: which blocks are given to whom, what comes back, and where it is joined."""
+"""Sweeps on several nodes: which shards are given to whom, what comes back, and where it is joined."""

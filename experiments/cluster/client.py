@@ -1,6 +1,6 @@
-"""The client of a cluster: it says which blocks are missing, has an engine measure them, and keeps what comes back.
+"""The client of a cluster: it says which shards are missing, has an engine measure them, and keeps what comes back.
 
-Blocks are given out in rounds. Without a budget there is one, of all that is missing; with one, each round is `ROUND`
+Shards are given out in rounds. Without a budget there is one, of all that is missing; with one, each round is `ROUND`
 repetitions of what the estimator has not decided within 1 %, until all is or the nodes have spent the budget.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from ..results.folder import CHANGEABLE, Results, ResultsWriter, check_same, new_run, read_results, read_rows
 from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RoundsRow, RunRow
-from ..sweep.blocks import missing_blocks
-from ..sweep.configuration import Block, Configuration
+from ..sweep.configuration import Configuration, Shard
 from ..sweep.expected import plan_row
+from ..sweep.shards import missing_shards
 from ..tables.progress import ProgressBar, format_seconds, say
 from .merge import Joined
 
 ROUND = 4  # repetitions: fewer pay the queue more often, more measure what is decided
-MOST_TIMES = 3  # that a block is given out; one that was lost as often becomes rows that say so
+MOST_TIMES = 3  # that a shard is given out; one that was lost as often becomes rows that say so
 
 Keep = Callable[[Iterable[AnyRow]], object]
 Show = Callable[[int, int, int], None]
@@ -65,7 +65,7 @@ class Names(Results):
 
 
 class Engine(Protocol):
-    """Gives blocks to the nodes of a cluster."""
+    """Gives shards to the nodes of a cluster."""
 
     def fetch(self, keep: Keep) -> None:
         """Keep the rows of what an earlier client has given out and has been measured since."""
@@ -73,16 +73,16 @@ class Engine(Protocol):
     def machine(self) -> str:
         """Return the text of a node's file for simulations; empty where none has measured it."""
 
-    def measure(self, blocks: Sequence[Block], keep: Keep, show: Show) -> bool:
-        """Have blocks measured.
+    def measure(self, shards: Sequence[Shard], keep: Keep, show: Show) -> bool:
+        """Have shards measured.
 
         Parameters
         ----------
-        blocks : sequence of Block
+        shards : sequence of Shard
         keep : callable (rows)
-            Called with the rows of a node, from its "run" row on, or of a block.
+            Called with the rows of a node, from its "run" row on, or of a shard.
         show : callable (running, queued, lost)
-            Called now and then with numbers of blocks.
+            Called now and then with numbers of shards.
 
         Returns
         -------
@@ -107,7 +107,7 @@ def measure_on(
     Returns
     -------
     Results or None
-        None: blocks were given out, and nobody waits for them.
+        None: shards were given out, and nobody waits for them.
 
     Raises
     ------
@@ -132,15 +132,15 @@ def measure_on(
 
         engine.fetch(keep)
         failed.clear()  # by an earlier client: what may be mended is tried again
-        while blocks := next_blocks(configuration, writer.results, still_open, failed):
-            with ProgressBar(len(blocks), "measuring") as bar:
+        while shards := next_shards(configuration, writer.results, still_open, failed):
+            with ProgressBar(len(shards), "measuring") as bar:
 
-                def show(running: int, queued: int, lost: int, blocks=blocks, bar=bar) -> None:
-                    done = len(blocks) - len(missing_blocks(blocks, writer.results))
-                    said = f"{done} of {len(blocks)} blocks done, {running} running, {queued} queued, {lost} lost"
+                def show(running: int, queued: int, lost: int, shards=shards, bar=bar) -> None:
+                    done = len(shards) - len(missing_shards(shards, writer.results))
+                    said = f"{done} of {len(shards)} shards done, {running} running, {queued} queued, {lost} lost"
                     bar.show(done, said)
 
-                if not engine.measure(blocks, keep, show):
+                if not engine.measure(shards, keep, show):
                     return None
     return read_results(out_dir)
 
@@ -153,22 +153,22 @@ def check_configuration(config: Mapping[str, Any], configuration: Configuration,
     check_same(before, now, folder, CHANGEABLE, same_environment=False)
 
 
-def next_blocks(
+def next_shards(
     configuration: Configuration, results: Names, undecided: Callable[[], set[str] | None], failed: set[tuple[str, int]]
-) -> list[Block]:
-    """Return the blocks of the next round: none when all is measured or decided, or the budget is spent.
+) -> list[Shard]:
+    """Return the shards of the next round: none when all is measured or decided, or the budget is spent.
 
     Parameters
     ----------
     failed : set of (config_id, repetition)
         What is not given out again.
     """
-    blocks, budget_s = configuration.blocks(), configuration.measure.budget_s
+    shards, budget_s = configuration.shards(), configuration.measure.budget_s
 
-    def missing(last: int, wanted: set[str] | None = None) -> list[Block]:
-        early = (block for block in blocks if block.repetition < last)
+    def missing(last: int, wanted: set[str] | None = None) -> list[Shard]:
+        early = (shard for shard in shards if shard.repetition < last)
         left = (b.with_only(lambda c, b=b: (c, b.repetition) not in failed) for b in early)
-        return missing_blocks(list(left), results, lambda config_id: wanted is None or config_id in wanted)
+        return missing_shards(list(left), results, lambda config_id: wanted is None or config_id in wanted)
 
     if not budget_s:
         return missing(configuration.measure.repeats)
@@ -187,8 +187,8 @@ def next_blocks(
     return missing(measured + ROUND, wanted)
 
 
-def lost_rows(block: Block, configuration: Configuration, run: RunRow, message: str) -> list[FailureRow]:
-    """Return the rows of a block that was given out `MOST_TIMES` times and never came back.
+def lost_rows(shard: Shard, configuration: Configuration, run: RunRow, message: str) -> list[FailureRow]:
+    """Return the rows of a shard that was given out `MOST_TIMES` times and never came back.
 
     Parameters
     ----------
@@ -198,10 +198,10 @@ def lost_rows(block: Block, configuration: Configuration, run: RunRow, message: 
         What is known of it.
     """
     points = {point.config_id: point for point in configuration.points()}
-    kinds = {"sample": block.samples, "profile": block.profiles}
+    kinds = {"sample": shard.samples, "profile": shard.profiles}
     return [
         FailureRow(
-            **block.identity,
+            **shard.identity,
             config_id=config_id,
             model=points[config_id].model,
             threads=points[config_id].threads,

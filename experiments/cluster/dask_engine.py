@@ -1,7 +1,7 @@
-"""Blocks on the workers of a Dask cluster that the user has started.
+"""Shards on the workers of a Dask cluster that the user has started.
 
-A worker has one block at a time, and each is bound to its worker: Dask holds the death of a worker against all tasks
-that were sent to it. So this client looks who is there, and gives a lost block again, under a new key.
+A worker has one shard at a time, and each is bound to its worker: Dask holds the death of a worker against all tasks
+that were sent to it. So this client looks who is there, and gives a lost shard again, under a new key.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ...cython_src.errors import UsageError
 from ...cython_src.reading import checked
 from ..machine.environment import version_text
 from ..results.rows import AnyRow, RunRow
-from ..sweep.configuration import Block, Configuration
+from ..sweep.configuration import Configuration, Shard
 from ..tables.progress import say
 from .client import MOST_TIMES, lost_rows
-from .dask_worker import BLOCK_COMMAND, end_blocks, greet, measure_block
+from .dask_worker import BLOCK_COMMAND, end_blocks, greet, measure_shard
 
 ANSWER_S = 10.0  # longest time for an answer of the scheduler, or for rows to come from a worker
 LOOK_S = 0.5  # between two looks at who is there
-REST_S = 600.0  # of a block's limit: all but its samples and profiles
+REST_S = 600.0  # of a shard's limit: all but its samples and profiles
 SHARED_HOSTS = "FORKTASK_DASK_SHARED_HOSTS"  # set in tests: workers may share a host
 
 
@@ -46,7 +46,7 @@ class DaskEngine:
     command : str
         The user's.
     block_command : sequence of str
-        Arguments of the workers' Python that start the process which measures a block.
+        Arguments of the workers' Python that start the process which measures a shard.
     stream : text file, optional
         Messages; default: standard error.
 
@@ -107,25 +107,25 @@ class DaskEngine:
 
     def measure(
         self,
-        blocks: Sequence[Block],
+        shards: Sequence[Shard],
         keep: Callable[[Sequence[AnyRow]], object],
         show: Callable[[int, int, int], object],
     ) -> bool:
-        """Have blocks measured, as `client.Engine` says; what has come when it is interrupted is kept.
+        """Have shards measured, as `client.Engine` says; what has come when it is interrupted is kept.
 
         Raises
         ------
         UsageError
             A worker that cannot measure this configuration, or may not beside the others; the scheduler is gone.
         """
-        waiting = deque((block, 1) for block in blocks)
-        running: dict[str, tuple[Any, Block, int]] = {}  # worker -> future, block, how often it was given
+        waiting = deque((shard, 1) for shard in shards)
+        running: dict[str, tuple[Any, Shard, int]] = {}  # worker -> future, shard, how often it was given
         done: SimpleQueue = SimpleQueue()
         lost = 0
 
         def finish(address: str, answer: Mapping[str, Any]) -> None:
             nonlocal lost
-            _, block, times = running[address]
+            _, shard, times = running[address]
             if answer.get("failure") == "usage":
                 del running[address]
                 raise UsageError(f"{address}: {answer['message']}")
@@ -136,14 +136,14 @@ class DaskEngine:
                 self._machine = self._machine or answer.get("machine", "")
             elif times < MOST_TIMES:
                 lost += 1
-                waiting.append((block, times + 1))
+                waiting.append((shard, times + 1))
                 del running[address]
                 return
             else:
                 message = f"lost {times} times, at last: {answer['message']}"
                 if self._run is None:
-                    raise UsageError(f"no worker of {self._address} gave an answer, a block was {message}")
-                rows = lost_rows(block, self._configuration, self._run, message)
+                    raise UsageError(f"no worker of {self._address} gave an answer, a shard was {message}")
+                rows = lost_rows(shard, self._configuration, self._run, message)
             with _uninterrupted():
                 del running[address]
                 keep(rows)
@@ -155,8 +155,8 @@ class DaskEngine:
                     running[address][0].cancel()
                     finish(address, {"message": f"the worker {address} is gone"})
                 for address in [address for address in live if address not in running][: len(waiting)]:
-                    block, times = waiting.popleft()
-                    running[address] = self._give(address, block), block, times
+                    shard, times = waiting.popleft()
+                    running[address] = self._give(address, shard), shard, times
                     running[address][0].add_done_callback(lambda future: done.put(future.key))
                 show(len(running), len(waiting), lost)
                 with suppress(Empty):
@@ -176,12 +176,12 @@ class DaskEngine:
                     self._client.run(end_blocks, workers=[*running], on_error="ignore")
         return True
 
-    def _give(self, address: str, block: Block) -> Any:
-        """Return the future of a block on a worker."""
-        limit_s = REST_S + self._configuration.measure.time_limit_s * (len(block.samples) + len(block.profiles))
-        job = {**self._job, "block": msgspec.to_builtins(block), "begin": address not in self._begun}
+    def _give(self, address: str, shard: Shard) -> Any:
+        """Return the future of a shard on a worker."""
+        limit_s = REST_S + self._configuration.measure.time_limit_s * (len(shard.samples) + len(shard.profiles))
+        job = {**self._job, "shard": msgspec.to_builtins(shard), "begin": address not in self._begun}
         return self._client.submit(
-            measure_block,
+            measure_shard,
             job,
             limit_s,
             self._block_command,
@@ -264,7 +264,7 @@ def _check_listens(address: str) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends."""
+    """Hold Ctrl-C back until the shard ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

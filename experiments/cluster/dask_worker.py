@@ -1,4 +1,4 @@
-"""What runs on a worker of a Dask cluster: blocks, each in a child process, so that the worker goes on answering.
+"""What runs on a worker of a Dask cluster: shards, each in a child process, so that the worker goes on answering.
 
 The child dies with the worker's thread that waits for it, and what it measures dies with the child.
 """
@@ -19,8 +19,8 @@ import msgspec
 from ...cython_src.kernels.simd import instruction_sets
 from ..machine.environment import version_text
 from ..sampling.child import MeasuringProcess, ProcessFailure, answer_job
-from ..sweep.blocks import Site
-from ..sweep.configuration import Block, from_dict
+from ..sweep.configuration import Shard, from_dict
+from ..sweep.shards import Site
 
 BLOCK_COMMAND = ("-P", "-m", "forktask.experiments.cluster.dask_worker")  # arguments of the worker's Python
 STOPPED = ("profile", "profile-cycle", "tick", "ticks")  # a worker's own periodic calls, some every 10 ms
@@ -44,8 +44,8 @@ def greet(dask_worker: Any) -> dict[str, Any]:
     }
 
 
-def measure_block(job: Mapping[str, Any], limit_s: float, command: Sequence[str]) -> dict[str, Any]:
-    """Measure a block in a child process.
+def measure_shard(job: Mapping[str, Any], limit_s: float, command: Sequence[str]) -> dict[str, Any]:
+    """Measure a shard in a child process.
 
     Parameters
     ----------
@@ -82,19 +82,19 @@ def end_blocks() -> None:
 
 
 def measure_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a block in this process.
+    """Measure a shard in this process.
 
     Parameters
     ----------
     job : mapping
-        "configuration" and "how_to_read"; "block"; "command": the user's; "folder": where it was given; "begin":
+        "configuration" and "how_to_read"; "shard"; "command": the user's; "folder": where it was given; "begin":
         whether rows of run, machine and plans come first.
     """
     with suppress(OSError):  # Files of the user's own networks are named from there.
         os.chdir(job["folder"])
     site = Site(replace(from_dict(job["configuration"]), how_to_read=job["how_to_read"]))
     rows = [site.run_row(job["command"]), site.machine_row(), *site.plans.values()] if job["begin"] else []
-    rows += site.measure(msgspec.convert(job["block"], Block))
+    rows += site.measure(msgspec.convert(job["shard"], Shard))
     answer = {"rows": msgspec.to_builtins(rows)}
     if job["begin"] and site.configuration.measure.simulate:
         from ..simulate.predict import measure_for  # here: it brings pandas

@@ -23,7 +23,7 @@ from ..results.rows import (
     FailureRow,
     GpuProfileRow,
     MachineRow,
-    OfBlock,
+    OfShard,
     PlanRow,
     ProfileRow,
     RoundsRow,
@@ -31,7 +31,7 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
-from ..sweep.blocks import Answers
+from ..sweep.shards import Answers
 
 
 class Joined:
@@ -74,7 +74,7 @@ class Joined:
         Parameters
         ----------
         rows : iterable of Row
-            Those of a block stand together, after the run row of their node.
+            Those of a shard stand together, after the run row of their node.
         source : path or str
             Where they come from, for messages.
 
@@ -110,7 +110,7 @@ class Joined:
         self._begun = True
 
     def _new_of_block(self, rows: Sequence[AnyRow]) -> list[AnyRow]:
-        """Return the rows of a block that are new: all of a generation if one of its samples is, since they took
+        """Return the rows of a shard that are new: all of a generation if one of its samples is, since they took
         turns, and each profile that is."""
 
         def is_new(row: AnyRow) -> bool:
@@ -132,11 +132,11 @@ def _took_turns(row: AnyRow) -> bool:
 
 
 def _block_of(row: AnyRow) -> tuple | None:
-    return (row.plan_id, row.interference, row.repetition) if isinstance(row, OfBlock) else None
+    return (row.plan_id, row.interference, row.repetition) if isinstance(row, OfShard) else None
 
 
 def _name(row: AnyRow) -> tuple:
-    """Return what two copies of a row have in common; of rows of a block that count for themselves, the sample,
+    """Return what two copies of a row have in common; of rows of a shard that count for themselves, the sample,
     profile, or failure of one."""
     match row:
         case RunRow():
@@ -192,7 +192,7 @@ class _File:
 def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str = "") -> Merged:
     """Join results folders; each stays as it is.
 
-    Rows go from file to file, one block in memory; the new file replaces that of `out_dir` as a whole, whose own rows
+    Rows go from file to file, one shard in memory; the new file replaces that of `out_dir` as a whole, whose own rows
     come first. Half a row at the end of a file goes to `samples.jsonl.partial`.
 
     Parameters

@@ -1,7 +1,7 @@
 """Slurm: a sweep as job arrays, by plain `sbatch` and `squeue`.
 
 Below the results folder `slurm/round-1`, `round-2`, ... hold a job array each: `job.json` (the configuration, and the
-blocks of each task), `batch.sh`, the array's number in `job_id`, a log for each task, and a folder of its own for each
+shards of each task), `batch.sh`, the array's number in `job_id`, a log for each task, and a folder of its own for each
 time that a task was started, `TASK.START`, with rows as any sweep writes them (`slurm_task.py`). Nothing is written by
 two processes, so that a shared folder needs no locks. The client joins the rows of ended tasks.
 """
@@ -29,8 +29,8 @@ from ...cython_src.records import Record, about
 from ..results.files import write_atomically
 from ..results.folder import SAMPLES, read_results
 from ..results.rows import RunRow
-from ..sweep.blocks import missing_blocks
-from ..sweep.configuration import Block, Configuration
+from ..sweep.configuration import Configuration, Shard
+from ..sweep.shards import missing_shards
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds, say
 from .client import MOST_TIMES, Keep, Show, check_configuration, lost_rows
@@ -57,11 +57,11 @@ class SlurmOptions(Record, frozen=True):
     options: Annotated[tuple, about("further options of sbatch, such as --mem=0")] = ()
     setup: Annotated[tuple, about("lines of shell before the measuring: modules, an environment")] = ()
     python: Annotated[str, about("interpreter on the nodes; empty: that of the client")] = ""
-    blocks_per_task: Annotated[
-        int, about("blocks that a task measures one after the other, at least", least=1, below=1 << 20)
+    shards_per_task: Annotated[
+        int, about("shards that a task measures one after the other, at least", least=1, below=1 << 20)
     ] = 1
     end_before_s: Annotated[
-        int, about("seconds before the time limit from which on a task begins no block", least=1, below=1 << 20)
+        int, about("seconds before the time limit from which on a task begins no shard", least=1, below=1 << 20)
     ] = 120
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class JobArray(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     how_to_read: str
     command: str
-    tasks: list[list[Block]]
+    tasks: list[list[Shard]]
 
 
 class ArrayTask(NamedTuple):
@@ -102,7 +102,7 @@ class ArrayTask(NamedTuple):
 
     round: Path
     index: int
-    blocks: list[Block]
+    shards: list[Shard]
 
     def folders(self) -> list[Path]:
         """Return the folders of its starts that hold rows, in order."""
@@ -127,7 +127,7 @@ def read_job(folder: Path) -> JobArray:
 
 def tasks_of(folder: Path) -> list[ArrayTask]:
     """Return the tasks of a round's array, as `read_job` reads them."""
-    return [ArrayTask(folder, index, blocks) for index, blocks in enumerate(read_job(folder).tasks)]
+    return [ArrayTask(folder, index, shards) for index, shards in enumerate(read_job(folder).tasks)]
 
 
 def rounds_of(out_dir: Path | str) -> list[Path]:
@@ -180,9 +180,9 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        jobs (numbers of the arrays); running, queued, ended (blocks of such tasks); done (blocks measured, also by
-        running tasks); lost (blocks that were begun and whose task died); left_s (seconds at the nodes' pace so far,
-        None before the first block).
+        jobs (numbers of the arrays); running, queued, ended (shards of such tasks); done (shards measured, also by
+        running tasks); lost (shards that were begun and whose task died); left_s (seconds at the nodes' pace so far,
+        None before the first shard).
     """
     counts, rounds = Counter[str](), rounds_of(out_dir)
     if not rounds:
@@ -192,14 +192,14 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
     done, live, begun = set[str](), set[str](), list[str]()
     for folder, job_id in job_ids.items():
         for task in tasks_of(folder):
-            names, state = set(map(name_of, task.blocks)), states.get((job_id, task.index), "COMPLETED")
+            names, state = set(map(name_of, task.shards)), states.get((job_id, task.index), "COMPLETED")
             kind = "ended" if state in ENDED else "queued" if state == "PENDING" else "running"
-            counts[kind] += len(task.blocks)
+            counts[kind] += len(task.shards)
             live |= names if kind != "ended" else set()
             for start in task.folders():
                 found = read_results(start, "samples")
                 begun += [row.created for row in found.rows[:1]]
-                done |= names - {*map(name_of, missing_blocks(task.blocks, found))}
+                done |= names - {*map(name_of, missing_shards(task.shards, found))}
                 counts["lost"] += kind == "ended" and (start / BEGUN).exists()
     taken_s = time.time() - datetime.fromisoformat(min(begun)).timestamp() if begun else 0.0
     return {
@@ -217,11 +217,11 @@ def jobs_text(found: Mapping[str, Any] | None) -> list[str]:
     said = ", ".join(f"{found[kind]} {kind}" for kind in ("running", "queued", "lost"))
     left = f"; {format_seconds(found['left_s'])} left" if found["left_s"] else ""
     name = ", ".join(found["jobs"]) or "(not submitted)"
-    return [f"Slurm job {name}: {plural(found['done'], 'block')} done, {said}{left}"]
+    return [f"Slurm job {name}: {plural(found['done'], 'shard')} done, {said}{left}"]
 
 
 class SlurmEngine:
-    """Measures blocks as tasks of job arrays.
+    """Measures shards as tasks of job arrays.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class SlurmEngine:
     command : str
         The user's, which goes on with the sweep.
     wait : bool
-        False: blocks are given out, and fetched by the next client.
+        False: shards are given out, and fetched by the next client.
     """
 
     def __init__(self, configuration: Configuration, out_dir: str, command: str, *, wait: bool):
@@ -264,10 +264,10 @@ class SlurmEngine:
         found = next(iter(sorted(self._folder.glob(f"slurm/round-*/*.*/{MACHINE}"))), None)
         return found.read_text() if found else ""
 
-    def measure(self, blocks: Sequence[Block], keep: Keep, show: Show) -> bool:
+    def measure(self, shards: Sequence[Shard], keep: Keep, show: Show) -> bool:
         """See `Engine`."""
-        given = {name_of(block) for task in self._live for block in task.blocks}
-        new = list(self._without_lost((block for block in blocks if name_of(block) not in given), keep))
+        given = {name_of(shard) for task in self._live for shard in task.shards}
+        new = list(self._without_lost((shard for shard in shards if name_of(shard) not in given), keep))
         if new:
             folder = self.write_script(new)
             job_id = _call(["sbatch", "--parsable", str(folder / SCRIPT)]).partition(";")[0]
@@ -275,18 +275,18 @@ class SlurmEngine:
             self._own.append(folder)
             tasks = tasks_of(folder)
             self._live += tasks
-            say(f"job {job_id}: {plural(len(new), 'block')} in {plural(len(tasks), 'task')}")
+            say(f"job {job_id}: {plural(len(new), 'shard')} in {plural(len(tasks), 'task')}")
         if self._wait:
             self._wait_for_all(keep, show)
         return self._wait
 
-    def write_script(self, blocks: Sequence[Block]) -> Path:
-        """Write the batch script that measures blocks, and all that it reads; return their folder."""
+    def write_script(self, shards: Sequence[Shard]) -> Path:
+        """Write the batch script that measures shards, and all that it reads; return their folder."""
         last = max((int(path.name.partition("-")[2]) for path in rounds_of(self._folder)), default=0)
         options, folder = self._options, self._folder / "slurm" / f"round-{last + 1}"
         one = self._configuration.measure.nodes == "one"
-        per_task = len(blocks) if one else max(options.blocks_per_task, math.ceil(len(blocks) / most_tasks()))
-        tasks = [list(blocks[k : k + per_task]) for k in range(0, len(blocks), per_task)]
+        per_task = len(shards) if one else max(options.shards_per_task, math.ceil(len(shards) / most_tasks()))
+        tasks = [list(shards[k : k + per_task]) for k in range(0, len(shards), per_task)]
         job = JobArray(
             configuration=self._configuration.as_dict(),
             how_to_read=self._configuration.how_to_read,
@@ -345,7 +345,7 @@ class SlurmEngine:
                         cancelled.add(job_ids[task.round])
                 else:
                     waiting.append(task)
-                    counts["running" if state != "PENDING" else "queued"] += len(task.blocks)
+                    counts["running" if state != "PENDING" else "queued"] += len(task.shards)
             self._live = waiting
             show(counts["running"], counts["queued"], sum(self._lost().values()))
         if cancelled:
@@ -367,26 +367,26 @@ class SlurmEngine:
                 keep(rows)
 
     def _lost(self) -> Counter[str]:
-        """Return how often this client's tasks have begun each block and died before its end."""
+        """Return how often this client's tasks have begun each shard and died before its end."""
         live = {task.folders()[-1] for task in self._live if task.folders()}
         paths = (path for folder in self._own for path in folder.glob(f"*.*/{BEGUN}") if path.parent not in live)
         return Counter(name for path in paths if (name := path.read_text()))
 
-    def _without_lost(self, blocks: Iterable[Block], keep: Keep) -> Iterator[Block]:
-        """Yield the blocks that may be given out again; the others become rows."""
+    def _without_lost(self, shards: Iterable[Shard], keep: Keep) -> Iterator[Shard]:
+        """Yield the shards that may be given out again; the others become rows."""
         lost = self._lost()
-        for block in blocks:
-            times = lost[name_of(block)]
+        for shard in shards:
+            times = lost[name_of(shard)]
             if times < MOST_TIMES or self._run is None:
-                yield block
+                yield shard
                 continue
             message = f"begun {times} times and never ended; the logs are in {self._folder / 'slurm'}"
-            keep(lost_rows(block, self._configuration, self._run, message))
+            keep(lost_rows(shard, self._configuration, self._run, message))
 
 
-def name_of(block: Block) -> str:
-    """Return the name of a block in the files of tasks."""
-    return f"{block.plan_id}/{block.interference}/{block.repetition}"
+def name_of(shard: Shard) -> str:
+    """Return the name of a shard in the files of tasks."""
+    return f"{shard.plan_id}/{shard.interference}/{shard.repetition}"
 
 
 def most_tasks() -> int:

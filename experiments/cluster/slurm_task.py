@@ -1,7 +1,7 @@
-"""A task of a job array: it measures its blocks on this node, into a folder of its own.
+"""A task of a job array: it measures its shards on this node, into a folder of its own.
 
 `python -m forktask.experiments.cluster.slurm_task ROUND`, in a batch script; the scheduler's variables say which task
-it is, and which start of it. After SIGUSR1, before the time limit, it begins no further block; SIGTERM ends it at once,
+it is, and which start of it. After SIGUSR1, before the time limit, it begins no further shard; SIGTERM ends it at once,
 and what is measured is kept.
 """
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from ...cython_src.errors import UsageError
 from ..results.files import write_atomically
 from ..results.folder import read_results
-from ..sweep.blocks import missing_blocks
-from ..sweep.configuration import Block, from_dict
-from ..sweep.sweep import Sweep
+from ..sweep.configuration import Shard, from_dict
+from ..sweep.runner import SweepRunner
+from ..sweep.shards import missing_shards
 from ..tables.progress import say
 from .slurm import BEGUN, JOB_ID, ArrayTask, job_id_of, name_of, read_job
 
 
 def run_task(folder: Path, index: int, start: int) -> None:
-    """Measure the blocks of a task that its earlier starts have not.
+    """Measure the shards of a task that its earlier starts have not.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ def run_task(folder: Path, index: int, start: int) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: ending.append(True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def blocks() -> Iterator[Block]:
-        left = task.blocks
+    def shards() -> Iterator[Shard]:
+        left = task.shards
         for results in earlier:
-            left = missing_blocks(left, results)
-        for block in left:
+            left = missing_shards(left, results)
+        for shard in left:
             if ending:
                 say("the time limit is near: the rest is for another task")
                 break
-            write_atomically(own / BEGUN, name_of(block))
-            yield block
-        (own / BEGUN).unlink(missing_ok=True)  # what died before has begun a block and not ended it
+            write_atomically(own / BEGUN, name_of(shard))
+            yield shard
+        (own / BEGUN).unlink(missing_ok=True)  # what died before has begun a shard and not ended it
 
     configuration = replace(from_dict(job.configuration), how_to_read=job.how_to_read)
-    Sweep(configuration, str(own), job.command, blocks=blocks()).run()
+    SweepRunner(configuration, str(own), job.command, shards=shards()).run()
     if configuration.measure.simulate and not ending:
         from ..simulate.predict import MACHINE, keep_machine  # here: it brings pandas
 

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ...cython_src.typed_text import parse_real, parse_whole
+from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS, parse_real, parse_whole
 
 MOST = 2**31 - 1
-MOST_SECONDS = 1e7
-MOST_THREADS = 4096
 
 
 def add_plan_options(

@@ -75,7 +75,9 @@ def _study(arguments: Namespace):
     from ..results.folder import read_results
     from ..studies.running import results_of
 
-    return results_of(Path(arguments.folder)) if read_results(arguments.folder).run.holds == "study" else None
+    results = read_results(arguments.folder)
+    is_study = results.rows and results.run.holds == "study"
+    return results_of(Path(arguments.folder)) if is_study else None
 
 
 def _figure(arguments: Namespace) -> None:

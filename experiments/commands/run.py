@@ -109,7 +109,7 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
 
 
 def _measure_on(configuration, arguments: Namespace) -> int:
-    from ..cluster.client import Names, measure_on, next_blocks
+    from ..cluster.client import Names, measure_on, next_shards
     from ..results.folder import ResultsWriter, read_results
     from ..sweep.comparison import judge
     from ..sweep.questions import undecided
@@ -130,8 +130,8 @@ def _measure_on(configuration, arguments: Namespace) -> int:
                 return undecided(read_results(out_dir))
 
             with ResultsWriter(out_dir, Names) as writer:
-                blocks = next_blocks(configuration, writer.results, still_open, set())
-            print(f"sbatch {engine.write_script(blocks)}/batch.sh" if blocks else "nothing is missing")
+                shards = next_shards(configuration, writer.results, still_open, set())
+            print(f"sbatch {engine.write_script(shards)}/batch.sh" if shards else "nothing is missing")
             return 0
         try:
             results = measure_on(engine, configuration, out_dir, undecided=undecided)
@@ -148,7 +148,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     for line in compared.failures:
         say(line)
     if describe_status(results)["resume"]:
-        say(f"some blocks were lost. To give them out again: {again}")
+        say(f"some shards were lost. To give them out again: {again}")
         compared.complete = False
     return report_on(compared, configuration, out_dir, arguments)
 

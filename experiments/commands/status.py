@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 from .arguments import add_json, show
@@ -11,7 +12,7 @@ from .arguments import add_json, show
 HELP = "what a results folder holds, what is missing, and where the jobs of a cluster are"
 DESCRIPTION = (
     "Say what a results folder holds, what is missing and which command goes on; of a sweep on Slurm also how many "
-    "blocks run, wait and were lost, by the folder and the queue."
+    "shards run, wait and were lost, by the folder and the queue."
 )
 WATCH_S = 10.0
 
@@ -26,10 +27,17 @@ def call(arguments: Namespace) -> int:
     """Print the status, with --watch until no job is left."""
     from ..cluster.slurm import describe_jobs, jobs_text
     from ..results.folder import read_results
+    from ..studies import running
     from ..sweep.status import describe_status, status_text
 
     while True:
-        results, jobs = read_results(arguments.folder, "samples"), describe_jobs(arguments.folder)
+        results = read_results(arguments.folder)
+        if results.rows and results.run.holds == "study":
+            show(arguments, running.describe_status(running.results_of(Path(arguments.folder))), running.status_text)
+            return 0
+        if results.rows:
+            results.run.check_holds("samples", arguments.folder)
+        jobs = describe_jobs(arguments.folder)
         found: dict[str, Any] = {**(describe_status(results) if results.rows else {}), "jobs": jobs}
         rows = status_text if results.rows else lambda _: "no row is here; the command that began it goes on"
         show(arguments, found, lambda found, jobs=jobs, rows=rows: "\n".join([*jobs_text(jobs), rows(found)]))

@@ -9,10 +9,10 @@ from typing import Any
 
 from ..analysis.names import base_model, model_label
 from ..analysis.speeds import better_forkjoin
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
-from ..simulate.predict import machine_of_study, simulated_models, subject_of
+from ..simulate.predict import machine_of_sweep, simulated_models, subject_of
 from ..subjects.models import parse_model
 from ..tables.numbers import format_time
 from .chains import Chain, find_chains
@@ -42,23 +42,23 @@ class Case:
         The plan's runs cannot be simulated.
     """
 
-    def __init__(self, study: Study, plan_id: str):
-        self.study, self.plan_id = study, plan_id
-        self.threads = max(threads for _, threads in study.points_of(plan_id))
-        self.subject = subject_of(study, plan_id, machine_of_study(study))
+    def __init__(self, sweep: Sweep, plan_id: str):
+        self.sweep, self.plan_id = sweep, plan_id
+        self.threads = max(threads for _, threads in sweep.points_of(plan_id))
+        self.subject = subject_of(sweep, plan_id, machine_of_sweep(sweep))
         self.plan, self.seconds = self.subject.plan, self.subject.seconds
         self.machine: MachineModel = self.subject.measured_on
         self.work_s = float(self.seconds.sum())
-        self.options = study.plans[plan_id].options
-        self.models = simulated_models(study, plan_id)
-        forkjoin = better_forkjoin(study, plan_id, self.threads)
+        self.options = sweep.plans[plan_id].options
+        self.models = simulated_models(sweep, plan_id)
+        forkjoin = better_forkjoin(sweep, plan_id, self.threads)
         self.forkjoin = forkjoin if forkjoin in self.models else PERSISTENT
         self.task_models = [m for m in self.models if base_model(m) != "forkjoin"] or ["taskgraph"]
 
     def loop_times(self, model: str) -> list[Mapping[str, float]]:
         """Return seconds of each loop in one step, summed over its blocks, by name: of each measured run of a model on
         all threads, or of `serial` on one."""
-        profiles = self.study.profiles_of((self.plan_id, model, 1 if model == "serial" else self.threads))
+        profiles = self.sweep.profiles_of((self.plan_id, model, 1 if model == "serial" else self.threads))
         return [profile.loop_time_s for profile in profiles.values()]
 
     def time(self, model: str, subject: Subject | None = None, threads: int | None = None) -> float:
@@ -68,7 +68,7 @@ class Case:
     def step_text(self, model: str) -> str:
         """Write a model's simulated step, and beside it the measured one and by how much the simulation errs."""
         now = self.time(model)
-        measured = self.study.typical_time((self.plan_id, model, self.threads)).value
+        measured = self.sweep.typical_time((self.plan_id, model, self.threads)).value
         beside = "not measured"
         if math.isfinite(measured):
             beside = f"measured: {format_time(measured)}, error {now / measured - 1:+.0%}"

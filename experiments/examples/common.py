@@ -21,6 +21,6 @@ def run_example(name: str, compute: Callable[..., tuple[str, bool, np.ndarray]],
     given["threads"] = threads = given["threads"] or (1 if given["model"] == "serial" else 2)
     claim, right, result = compute(**given)
     digest = hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()[:12]
-    on = f"{threads} thread{'s' * (threads > 1)}"
+    on = f"{threads} thread{'s' if threads > 1 else ''}"
     print(f"{name}: {claim}: {'yes' if right else 'NO'}; result {digest} ({given['model']}, {on})")
     return 0 if right else 1

@@ -26,12 +26,12 @@ from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.lowering.lower import lower
 from ..machine.disturbance import Disturbance
 from ..sampling.child import answer_job
+from ..sampling.hogs import UNIT_WORK
 from ..sampling.measure import record_costs
 from ..sampling.timing import Stepper
 from ..subjects.models import bind_for, make_executor, parse_model
 from ..subjects.subject import build
 
-UNIT_WORK = 4000  # units of work that time the kernel alone: long against the call, short against a time slice
 UNIT_TRIES = 15
 ENOUGH_EFFICIENCY = 0.8
 DURATION_PASSES = 7

@@ -441,7 +441,7 @@ def _table_line(row: Mapping[str, Any]) -> str:
     )
     peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
     said = [_said_ratio(row, name, peer) for name, peer in peers.items() if name in row]
-    return line + "   " * bool(said) + "; ".join(said)
+    return "   ".join([line, "; ".join(said)]) if said else line
 
 
 def _half_width_ms(row: Mapping[str, Any]) -> str:
@@ -458,7 +458,7 @@ def _roofline_lines(machine: Mapping[str, Any]) -> list[str]:
     for n, (by_highest, by_lowest) in machine["roofline_floor_s"].items():
         highest, lowest = (machine[f"{end}bandwidth_bytes_per_s"][n] / 1e9 for end in ("", "lowest_"))
         lines.append(
-            f"memory of {n} thread{'s' * (n != '1')}: {highest:.0f} and {lowest:.0f} GB/s, before or after; roofline "
+            f"memory of {plural(int(n), 'thread')}: {highest:.0f} and {lowest:.0f} GB/s, before or after; roofline "
             f"floor {by_highest * 1e3:.1f} ms by the higher rate, {by_lowest * 1e3:.1f} ms by the lower"
         )
     return lines

@@ -10,12 +10,12 @@ from ..analysis.estimates import amount, verdict
 from ..analysis.names import is_again, measured_again, model_label
 from ..analysis.questions import Contestant, questions
 from ..analysis.speeds import best_serial, interval_columns, is_usable, main_plan
-from ..analysis.study import Point, Study
+from ..analysis.sweep import Point, Sweep
 from .words import axes_text, plan_title
 
 
 @lru_cache(maxsize=4)
-def answers(study: Study) -> list[dict[str, Any]]:
+def answers(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the rows of the table of answers, those of the main plan first.
 
     Returns
@@ -24,33 +24,33 @@ def answers(study: Study) -> list[dict[str, Any]]:
         plan_id, plan, question, label, contestant (whether a figure of all contestants shows the row), model,
         reference, threads, generations, rounds, ratio, ratio_low, ratio_high, verdict, usable, amount.
     """
-    first = main_plan(study)
-    plans = [first, *(plan_id for plan_id in study.plan_ids() if plan_id != first)]
-    return [row for plan_id in plans for row in _of_plan(study, plan_id)]
+    first = main_plan(sweep)
+    plans = [first, *(plan_id for plan_id in sweep.plan_ids() if plan_id != first)]
+    return [row for plan_id in plans for row in _of_plan(sweep, plan_id)]
 
 
-def _of_plan(study: Study, plan_id: str) -> Iterator[dict[str, Any]]:
+def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
     def fastest(contestants: Sequence[Contestant]) -> Contestant:
-        return study.times.fastest([(plan_id, *each) for each in contestants])[1:]
+        return sweep.times.fastest([(plan_id, *each) for each in contestants])[1:]
 
-    for question in questions(study.points_of(plan_id), fastest):
+    for question in questions(sweep.points_of(plan_id), fastest):
         references = [(plan_id, *each) for each in question.references]
         if question.references == [("serial", 1)]:
-            references = [best_serial(study, plan_id) or references[0]]  # speedups are over the best granularity
-        yield _row(study, (plan_id, *question.contestant), references, question.what, question.against_forkjoin)
+            references = [best_serial(sweep, plan_id) or references[0]]  # speedups are over the best granularity
+        yield _row(sweep, (plan_id, *question.contestant), references, question.what, question.against_forkjoin)
 
 
 def _row(
-    study: Study, point: Point, references: Sequence[Point], what: str, contestant: bool = False
+    sweep: Sweep, point: Point, references: Sequence[Point], what: str, contestant: bool = False
 ) -> dict[str, Any]:
-    ratio = study.ratio_to_fastest(point, references)  # as in the tables
-    reference = study.times.fastest(references)
-    usable = is_usable(study, point) and is_usable(study, reference)
+    ratio = sweep.ratio_to_fastest(point, references)  # as in the tables
+    reference = sweep.times.fastest(references)
+    usable = is_usable(sweep, point) and is_usable(sweep, reference)
     label = model_label(measured_again(point[1]))
     other = "itself" if reference[1] == measured_again(point[1]) else model_label(reference[1])
     return {
         "plan_id": point[0],
-        "plan": axes_text(study, point[0]) or plan_title(study, point[0]),
+        "plan": axes_text(sweep, point[0]) or plan_title(sweep, point[0]),
         "question": f"{label} against {other}" + (f": {what}" if what else ""),
         "label": f"A/A: {label}" if is_again(point[1]) else label,
         "contestant": contestant,

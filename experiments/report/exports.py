@@ -14,7 +14,7 @@ import pandas as pd
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.speeds import is_usable
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..tables import Table
 from . import columns
@@ -24,15 +24,15 @@ from .words import plan_title
 EXPORT_FOLDER = "exports"
 
 
-def sample_frame(study: Study) -> pd.DataFrame:
+def sample_frame(sweep: Sweep) -> pd.DataFrame:
     """Return the raw samples, a row each: whether their point is usable, the plan's options, then the scalar fields of
     the sample."""
     rows = []
-    for row in study.samples.to_dict("records"):
+    for row in sweep.samples.to_dict("records"):
         record = {
-            k: v if not isinstance(v, (tuple, list)) else str(v) for k, v in study.records[row["plan_id"]].items()
+            k: v if not isinstance(v, (tuple, list)) else str(v) for k, v in sweep.records[row["plan_id"]].items()
         }
-        usable = is_usable(study, (row["plan_id"], row["model"], row["threads"]))
+        usable = is_usable(sweep, (row["plan_id"], row["model"], row["threads"]))
         rows.append(
             {
                 "usable": usable,
@@ -43,12 +43,12 @@ def sample_frame(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def write_csv(study: Study, path: Path) -> None:
+def write_csv(sweep: Sweep, path: Path) -> None:
     """Write the raw samples as CSV."""
-    write_table(path, sample_frame(study))
+    write_table(path, sample_frame(sweep))
 
 
-def write_parquet(study: Study, path: Path) -> None:
+def write_parquet(sweep: Sweep, path: Path) -> None:
     """Write the raw samples as Parquet.
 
     Raises
@@ -60,22 +60,22 @@ def write_parquet(study: Study, path: Path) -> None:
         import pyarrow  # noqa: F401
     except ImportError:
         raise UsageError("Parquet needs pyarrow, which is not installed; pip install 'forktask[parquet]'") from None
-    sample_frame(study).to_parquet(path, engine="pyarrow", index=False)
+    sample_frame(sweep).to_parquet(path, engine="pyarrow", index=False)
 
 
-def extra_p(study: Study) -> dict[str, Any]:
+def extra_p(sweep: Sweep) -> dict[str, Any]:
     """Return step times as Extra-P's JSON: measurements by call path, here the model, and metric.
 
     Parameters of a point are the threads and the swept options that are numbers. Plans that differ in options which
     are no numbers have call paths of their own.
     """
     numeric = [
-        a for a in study.axes if all(isinstance(study.records[p].get(a), (int, float)) for p in study.plan_ids())
+        a for a in sweep.axes if all(isinstance(sweep.records[p].get(a), (int, float)) for p in sweep.plan_ids())
     ]
-    other = [a for a in study.axes if a not in numeric]
+    other = [a for a in sweep.axes if a not in numeric]
     measurements: dict[str, dict[str, list]] = {}
-    for (plan_id, model, threads), times in study.turns.items():
-        record = study.records[plan_id]
+    for (plan_id, model, threads), times in sweep.turns.items():
+        record = sweep.records[plan_id]
         path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), model])
         point = [float(threads), *(float(record[axis]) for axis in numeric)]
         values = [times[turn] for turn in sorted(times)]
@@ -86,18 +86,18 @@ def extra_p(study: Study) -> dict[str, Any]:
     return {"parameters": ["threads", *numeric], "measurements": measurements}
 
 
-def talp(study: Study) -> dict[str, Any]:
+def talp(sweep: Sweep) -> dict[str, Any]:
     """Return POP metrics of every logged run in the form of DLB's TALP: a region for each model and number of threads.
 
     Elapsed time is that of an iteration, useful time that of its blocks on all threads, in ns; scheduling efficiency is
     the rest of the parallel efficiency beside load balance.
     """
     regions: dict[str, Any] = {}
-    for row in study.traces:
+    for row in sweep.traces:
         own = row.losses
         useful_s = own.useful_s + own.inflation_s
         parallel = useful_s / own.step_time_s
-        regions[f"{plan_title(study, row.plan_id)}; {row.model} on {row.threads}"] = {
+        regions[f"{plan_title(sweep, row.plan_id)}; {row.model} on {row.threads}"] = {
             "numCpus": row.threads,
             "avgCpus": float(row.threads),
             "elapsedTime": round(own.step_time_s * 1e9),
@@ -107,19 +107,19 @@ def talp(study: Study) -> dict[str, Any]:
             "ompLoadBalance": own.load_balance,
             "ompSchedulingEfficiency": parallel / own.load_balance if own.load_balance else 0.0,
         }
-    about = {"forktask": study.environment.get("forktask", ""), "timestamp": study.run.created}
+    about = {"forktask": sweep.environment.get("forktask", ""), "timestamp": sweep.run.created}
     return {**about, "popMetrics": regions}
 
 
-def latex_tables(study: Study) -> str:
+def latex_tables(sweep: Sweep) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
-    for plan_id in study.plan_ids():
-        chosen, rows = with_usable(study, Table("speed", columns.SPEED, speed_rows(study, plan_id))).cells()
+    for plan_id in sweep.plan_ids():
+        chosen, rows = with_usable(sweep, Table("speed", columns.SPEED, speed_rows(sweep, plan_id))).cells()
         frame = pd.DataFrame(rows, columns=[column.heading for column in chosen])
         style = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
         form = "".join("r" if column.number else "l" for column in chosen)
-        caption = re.sub(r"[&%$#_{}]", r"\\\g<0>", plan_title(study, plan_id))
+        caption = re.sub(r"[&%$#_{}]", r"\\\g<0>", plan_title(sweep, plan_id))
         tables.append(style.to_latex(column_format=form, hrules=True, caption=caption, label=f"tab:{plan_id}"))
     return "\n".join(tables)
 
@@ -131,9 +131,9 @@ def _write_json(value: Mapping[str, Any], path: Path) -> None:
 EXPORTS = {
     "csv": ("samples.csv", write_csv),
     "parquet": ("samples.parquet", write_parquet),
-    "extra-p": ("extra-p.json", lambda study, path: _write_json(extra_p(study), path)),
-    "talp": ("talp.json", lambda study, path: _write_json(talp(study), path)),
-    "latex": ("tables.tex", lambda study, path: write_atomically(path, latex_tables(study))),
+    "extra-p": ("extra-p.json", lambda sweep, path: _write_json(extra_p(sweep), path)),
+    "talp": ("talp.json", lambda sweep, path: _write_json(talp(sweep), path)),
+    "latex": ("tables.tex", lambda sweep, path: write_atomically(path, latex_tables(sweep))),
 }
 
 
@@ -151,8 +151,8 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
     UsageError
         A library that is missing, or a folder that cannot be written.
     """
-    study = load(folder)
-    if not len(study.samples):
+    sweep = load(folder)
+    if not len(sweep.samples):
         raise UsageError(f"an export needs samples, got none in {str(folder)!r}; measure first")
     paths = []
     try:
@@ -160,7 +160,7 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
         for kind in kinds:
             name, write = EXPORTS[kind]
             path = Path(folder) / EXPORT_FOLDER / name
-            write(study, path)
+            write(sweep, path)
             paths.append(path)
     except OSError as error:
         raise UsageError(

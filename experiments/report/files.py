@@ -15,7 +15,7 @@ from ..analysis.load import load
 from ..analysis.names import GRANULARITY, INTERFERENCE, value_text
 from ..analysis.phases import summary_table
 from ..analysis.speeds import main_plan, row_is_usable
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..traces.sweep import plan_folder
 from . import figures
@@ -32,13 +32,13 @@ SUMMARY = "summary.csv"
 LAYERS = "layers.csv"
 
 
-def figure_stem(study: Study, plan_id: str, figure: str) -> str:
+def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
     """Return a figure's file name: its plain name for the main plan, else with the options that identify the plan."""
-    if plan_id == main_plan(study):
+    if plan_id == main_plan(sweep):
         return figure
-    record = study.records[plan_id]
+    record = sweep.records[plan_id]
     named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
-    swept = [f"{axis}={value_text(record[axis])}" for axis in study.axes if axis not in named]
+    swept = [f"{axis}={value_text(record[axis])}" for axis in sweep.axes if axis not in named]
     cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []
     words = [figure, record["network"], *cut, *swept]
     if record[INTERFERENCE]:
@@ -59,36 +59,36 @@ def write_report(out_dir: str | os.PathLike, formats: Sequence[str] = ()) -> Pat
     Raises
     ------
     UsageError
-        Rows that must not be compared (see `load.study_from_rows`), or a folder that cannot be written. Each file of
+        Rows that must not be compared (see `load.sweep_from_rows`), or a folder that cannot be written. Each file of
         an earlier report is then left as it was, or was replaced as a whole.
     """
-    study = load(out_dir)
-    return write_study(study, build(study), Path(out_dir), formats)
+    sweep = load(out_dir)
+    return write_sweep(sweep, build(sweep), Path(out_dir), formats)
 
 
-def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[str] = ()) -> Path:
-    """Write the files of a study that was loaded, and its report; see `write_report`."""
+def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[str] = ()) -> Path:
+    """Write the files of a sweep that was loaded, and its report; see `write_report`."""
     folder = out_dir / FIGURE_FOLDER
     drawn = []
     try:
         folder.mkdir(exist_ok=True)
-        for plan_id in study.plan_ids():
-            for name in figures.available_figures(study, plan_id):
+        for plan_id in sweep.plan_ids():
+            for name in figures.available_figures(sweep, plan_id):
                 column = "single" if name == report.first else "double"
-                figure = figures.draw(study, name, plan_id, column)
-                stem = folder / figure_stem(study, plan_id, name)
+                figure = figures.draw(sweep, name, plan_id, column)
+                stem = folder / figure_stem(sweep, plan_id, name)
                 for kind in FORMATS:
                     if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
                         save(figure, f"{stem}.{kind}")
-                write_atomically(f"{stem}.txt", figures.caption_file(study, name, plan_id))
+                write_atomically(f"{stem}.txt", figures.caption_file(sweep, name, plan_id))
                 svg = Path(f"{stem}.svg").read_text(encoding="utf-8")
-                drawn.append(DrawnFigure(plan_id, name, svg, figures.caption(study, name, plan_id)))
-            drawn += _gantt(study, plan_id, out_dir)
-        if len(study.samples):
-            write_table(out_dir / SUMMARY, summary_table(study))
-        if study.profiles:
-            layers = layers_of_all(study)
-            usable = [row_is_usable(study, row) for row in layers.to_dict("records")]
+                drawn.append(DrawnFigure(plan_id, name, svg, figures.caption(sweep, name, plan_id)))
+            drawn += _gantt(sweep, plan_id, out_dir)
+        if len(sweep.samples):
+            write_table(out_dir / SUMMARY, summary_table(sweep))
+        if sweep.profiles:
+            layers = layers_of_all(sweep)
+            usable = [row_is_usable(sweep, row) for row in layers.to_dict("records")]
             write_table(out_dir / LAYERS, layers.assign(usable=usable))
         page = out_dir / REPORT
         write_atomically(page, render_html(report, drawn))
@@ -99,10 +99,10 @@ def write_study(study: Study, report: Report, out_dir: Path, formats: Sequence[s
     return page
 
 
-def _gantt(study: Study, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
+def _gantt(sweep: Sweep, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     """Return the picture of the plan's traces, if it is there."""
-    picture, caption = (plan_folder(out_dir, study.plans[plan_id]) / f"gantt.{kind}" for kind in ("svg", "txt"))
-    if not any(row.plan_id == plan_id for row in study.traces) or not picture.exists() or not caption.exists():
+    picture, caption = (plan_folder(out_dir, sweep.plans[plan_id]) / f"gantt.{kind}" for kind in ("svg", "txt"))
+    if not any(row.plan_id == plan_id for row in sweep.traces) or not picture.exists() or not caption.exists():
         return []
     title = "picture of a trace, with its caption"
     with decoding(picture, title, "delete it to report without"):
@@ -117,9 +117,9 @@ def report_folder(
     """Write the report of a folder, and return its tables, as text or JSON, or its answers; see `write_report`."""
     for kind in formats:
         check_choice("--format", kind, FORMATS)
-    study = load(out_dir)
-    report = build(study)
-    page = write_study(study, report, Path(out_dir), formats)
+    sweep = load(out_dir)
+    report = build(sweep)
+    page = write_sweep(sweep, report, Path(out_dir), formats)
     if as_json:
         return json.dumps({**render_json(report), "report": str(page)}, indent=1)
     return f"{(render_answers if answers_only else render_text)(report)}\nReport: {page}"
@@ -158,17 +158,17 @@ def draw_folder(
     UsageError
         An unknown figure, format or plan, or a file that cannot be written.
     """
-    study = load(folder)
-    plan_id = chosen_plan(study, plan)
+    sweep = load(folder)
+    plan_id = chosen_plan(sweep, plan)
     check_choice("--format", kind, FORMATS)
-    drawn = figures.draw(study, figure, plan_id, column, title, models)
+    drawn = figures.draw(sweep, figure, plan_id, column, title, models)
     single = "-single" if column == "single" else ""
-    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(study, plan_id, figure)}{single}.{kind}"
-    save_asked(drawn, path, figures.caption_file(study, figure, plan_id, models))
+    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(sweep, plan_id, figure)}{single}.{kind}"
+    save_asked(drawn, path, figures.caption_file(sweep, figure, plan_id, models))
     return path
 
 
-def chosen_plan(study: Study, prefix: str | None) -> str:
+def chosen_plan(sweep: Sweep, prefix: str | None) -> str:
     """Return the plan whose id begins with `prefix`; without one, the main plan.
 
     Raises
@@ -177,9 +177,9 @@ def chosen_plan(study: Study, prefix: str | None) -> str:
         No plan's id, or several, begin so.
     """
     if not prefix:
-        return main_plan(study)
-    found = [p for p in study.plan_ids() if p.startswith(prefix)]
+        return main_plan(sweep)
+    found = [p for p in sweep.plan_ids() if p.startswith(prefix)]
     if len(found) != 1:
-        known = "; ".join(f"{p}: {plan_title(study, p)}" for p in study.plan_ids())
+        known = "; ".join(f"{p}: {plan_title(sweep, p)}" for p in sweep.plan_ids())
         raise UsageError(f"--plan must begin exactly one plan's id, got {prefix!r}; plans are {known}")
     return found[0]

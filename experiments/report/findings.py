@@ -30,8 +30,8 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     UsageError
         No results there, or nothing in them.
     """
-    study = load(folder)
-    skipped = {plan_id: missing(study, plan_id) for plan_id in study.plan_ids()}
+    sweep = load(folder)
+    skipped = {plan_id: missing(sweep, plan_id) for plan_id in sweep.plan_ids()}
     if not all(skipped.values()):
         try:
             keep_machine(folder)
@@ -41,11 +41,11 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     plans: dict[str, Case] = {}
     for plan_id, reason in skipped.items():
         if not reason:
-            plans[plan_id] = Case(study, plan_id)
+            plans[plan_id] = Case(sweep, plan_id)
         found = diagnose(plans[plan_id]) if not reason else []
-        cases.append({**_row(plan_title(study, plan_id), found, reason), "note": order_note(study, plan_id)})
-    for plan_id, place, logs in traced(folder, study.plans.values()):
-        named = f"{plan_title(study, plan_id)}: " if plan_id else ""
+        cases.append({**_row(plan_title(sweep, plan_id), found, reason), "note": order_note(sweep, plan_id)})
+    for plan_id, place, logs in traced(folder, sweep.plans.values()):
+        named = f"{plan_title(sweep, plan_id)}: " if plan_id else ""
         titles = [f"{named}event log of {log.title} in {place}" for log in logs]
         found = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
         cases += map(_row, titles, found)

@@ -8,10 +8,14 @@ from .sections import Report, Section
 MOST_ANSWERS, MOST_WARNINGS = 22, 4  # with these the text has at most 40 lines
 
 
+def _opening(report: Report) -> list[str]:
+    return [*report.opening, ""] if report.opening else []
+
+
 def render_answers(report: Report) -> str:
     """Return what `compare` prints: the table of answers, what was disturbed, and where the rest is."""
     rows = report.answers.rows
-    lines = [report.title, "", *report.opening, *[""] * bool(report.opening)]
+    lines = [report.title, "", *_opening(report)]
     if rows:
         lines += text_table(report.answers.columns, rows[:MOST_ANSWERS])
     if len(rows) > MOST_ANSWERS:
@@ -29,8 +33,7 @@ def render_text(report: Report) -> str:
     lines = [*report.notes, ""] if report.notes else []
     if report.answers.rows:
         lines += [
-            *report.opening,
-            *[""] * bool(report.opening),
+            *_opening(report),
             report.title + ":",
             "",
             *text_table(report.answers.columns, report.answers.rows),

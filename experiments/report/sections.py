@@ -1,4 +1,4 @@
-"""The report's sections, built once from a study; three renderers write them as text, JSON and HTML.
+"""The report's sections, built once from a sweep; three renderers write them as text, JSON and HTML.
 
 A new table is a `Table` in a section here and its columns in columns.py; a new figure is a file in figures/, and its
 name in the section that shows it.
@@ -29,7 +29,7 @@ from ..analysis.nodes import leaves, node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..tables import Column, Table
 from ..tables.columns import text_column
@@ -63,7 +63,7 @@ class Section:
     ----------
     title : str
     level : int
-        2: a plan, or a part of the whole study; 3: below it.
+        2: a plan, or a part of the whole sweep; 3: below it.
     sentences, answers : list of str
         Paragraphs, and a list of findings.
     tables : list of Table
@@ -97,7 +97,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All sections of a study, with title, facts and warnings.
+    """All sections of a sweep, with title, facts and warnings.
 
     The first screen has the table of answers, or the paragraphs of `opening`, and the figure `first` beside them.
     """
@@ -112,11 +112,11 @@ class Report:
     first: str = ""
 
 
-def with_usable(study: Study, table: Table) -> Table:
+def with_usable(sweep: Sweep, table: Table) -> Table:
     """Return a table of points with a column, and an entry of each row, that says which may be used."""
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return table
-    rows = [{"usable": row_is_usable(study, row), **row} for row in table.rows]
+    rows = [{"usable": row_is_usable(sweep, row), **row} for row in table.rows]
     return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
 
 
@@ -127,128 +127,127 @@ def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str
     return (table if plan_id is None else table[table["plan_id"] == plan_id]).to_dict("records")
 
 
-def build(study: Study) -> Report:
-    """Return the report of a study."""
+def build(sweep: Sweep) -> Report:
+    """Return the report of a sweep."""
     sections: list[Section] = []
-    rows = answers(study) if len(study.samples) else []
+    rows = answers(sweep) if len(sweep.samples) else []
     varying = [c for c in (text_column("plan"), columns.THREADS) if len({c.text(row) for row in rows}) > 1]
     table = Table("in_short", (*varying, *columns.ANSWER), rows)
-    if not len(study.samples):
+    if not len(sweep.samples):
         sections.append(Section("No sample was measured", level=2, sentences=["No sample was measured."]))
-    if study.run.how_to_read:
+    if sweep.run.how_to_read:
         sections.append(
-            Section("How to read the curves", level=2, sentences=[study.run.how_to_read], in_terminal=False)
+            Section("How to read the curves", level=2, sentences=[sweep.run.how_to_read], in_terminal=False)
         )
-    for plan_id in study.plan_ids():
-        sections += _sections_of_models(study, plan_id)
-        sections += _sections_of_time(study, plan_id)
-        sections += _sections_of_cost(study, plan_id)
-    if len(study.samples):
-        sections += _comparisons(study)
-    sections = [replace(section, tables=[with_usable(study, t) for t in section.tables]) for section in sections]
-    table = with_usable(study, table)
-    sections += _closing_sections(study)
+    for plan_id in sweep.plan_ids():
+        sections += _sections_of_models(sweep, plan_id)
+        sections += _sections_of_time(sweep, plan_id)
+        sections += _sections_of_cost(sweep, plan_id)
+    if len(sweep.samples):
+        sections += _comparisons(sweep)
+    sections = [replace(section, tables=[with_usable(sweep, t) for t in section.tables]) for section in sections]
+    table = with_usable(sweep, table)
+    sections += _closing_sections(sweep)
     return Report(
-        title=_title(study),
+        title=_title(sweep),
         facts={
-            "title": study.config.get("title", ""),
-            "created": study.run.created,
-            "forktask": study.environment.get("forktask", ""),
-            "command": study.run.command,
-            "data": study.data,
-            "smoke_test": study.smoke_test,
-            "swept": list(study.axes),
+            "title": sweep.config.get("title", ""),
+            "created": sweep.run.created,
+            "forktask": sweep.environment.get("forktask", ""),
+            "command": sweep.run.command,
+            "data": sweep.data,
+            "smoke_test": sweep.smoke_test,
+            "swept": list(sweep.axes),
             "equivalence_band": EQUIVALENCE_BAND,
-            "environment_id": study.run.environment_id,
+            "environment_id": sweep.run.environment_id,
         },
-        notes=[data_warning(study)] if study.smoke_test else [],
-        warnings=study.warnings,
+        notes=[data_warning(sweep)] if sweep.smoke_test else [],
+        warnings=sweep.warnings,
         sections=sections,
-        opening=[text for plan_id in study.plan_ids() if (text := order_note(study, plan_id))],
+        opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],
         answers=table,
         first="forest",
     )
 
 
-def _title(study: Study) -> str:
-    """Return the names of a study's problems, or what they differ by where they are many."""
-    problems = list(dict.fromkeys(study.problem_name(p) for p in study.plan_ids()))
+def _title(sweep: Sweep) -> str:
+    """Return the names of a sweep's problems, or what they differ by where they are many."""
+    problems = list(dict.fromkeys(sweep.problem_name(p) for p in sweep.plan_ids()))
     if len(problems) <= NAMED_PROBLEMS:
         return "; ".join(problems) or "no samples"
-    values = {axis: dict.fromkeys(value_text(study.records[p][axis]) for p in study.plan_ids()) for axis in study.axes}
+    values = {axis: dict.fromkeys(value_text(sweep.records[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
     return f"{len(problems)} problems: " + "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
 
 
-def _sections_of_models(study: Study, plan_id: str) -> Iterable[Section]:
+def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     """Yield how models compare: on each number of threads, over nodes and plans, rung by rung."""
     of_plan = partial(_section, plan_id)
-    floors = Table("floors", (), records_of(floor_table(study), plan_id))
-    facts = {"level": 2, "sentences": [t1_text(study, plan_id)]}
-    yield of_plan(plan_title(study, plan_id), floors, figures=("speedup", "simulated"), **facts)
-    by_node = [row for row in nodes_figure.rows_of(study, plan_id) if row["node"]]
+    floors = Table("floors", (), records_of(floor_table(sweep), plan_id))
+    facts = {"level": 2, "sentences": [t1_text(sweep, plan_id)]}
+    yield of_plan(plan_title(sweep, plan_id), floors, figures=("speedup", "simulated"), **facts)
+    by_node = [row for row in nodes_figure.rows_of(sweep, plan_id) if row["node"]]
     yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
-    yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(study, plan_id)))
-    if plan_id in leading_plans(study):
+    yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(sweep, plan_id)))
+    if plan_id in leading_plans(sweep):
         over = ("batch", "memory", "granularity", "overlay", "options", "bound")
         yield of_plan("Over a property of the plan", figures=over)
-    rungs = ladder_figure.rows_of(study, plan_id)
+    rungs = ladder_figure.rows_of(sweep, plan_id)
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""
     yield of_plan(title, Table("ladder", columns.LADDER, rungs), figures=("ladder",))
 
 
-def _sections_of_time(study: Study, plan_id: str) -> Iterable[Section]:
+def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     """Yield where the time of a step goes: phases, a GPU's parts, layers, kernels, threads."""
     of_plan = partial(_section, plan_id)
-    phases = records_of(phase_table(study), plan_id)
-    table = Table("phases", columns.phase_columns(phases_of(study, plan_id)), phases)
+    phases = records_of(phase_table(sweep), plan_id)
+    table = Table("phases", columns.phase_columns(phases_of(sweep, plan_id)), phases)
     said = {"sentences": phase_sentences(phases), "answers": remarks(phases)}
     yield of_plan("Phases of a step", table, figures=("run_time", "phases"), **said)
-    of_gpu = records_of(gpu_table(study), plan_id)
-    table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(study)] if of_gpu else ()
+    of_gpu = records_of(gpu_table(sweep), plan_id)
+    table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
     yield of_plan("Models of a GPU", table, figures=("gpu_batch",), sentences=sentences)
     serial = {"plan_id": plan_id, "model": "serial", "threads": 1}
-    layers = [{**serial, **row} for row in records_of(layer_table(study, plan_id))]
+    layers = [{**serial, **row} for row in records_of(layer_table(sweep, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
     table, sentences = Table("layers", columns.LAYER, layers), [step] if layers else ()
     yield of_plan("Layers, serial", table, figures=("layers", "layer_times"), sentences=sentences)
-    table = Table("roofline", columns.ROOFLINE, records_of(roofline_table(study, plan_id)))
+    table = Table("roofline", columns.ROOFLINE, records_of(roofline_table(sweep, plan_id)))
     title = "What bounds the kernels, serial: arithmetic or memory"
-    yield of_plan(title, table, figures=("roofline",), answers=bound_sentences(study, plan_id))
-    losses = losses_figure.rows_of(study, plan_id)
+    yield of_plan(title, table, figures=("roofline",), answers=bound_sentences(sweep, plan_id))
+    losses = losses_figure.rows_of(sweep, plan_id)
     tables = Table("losses", columns.LOSS, losses), Table("efficiencies", columns.EFFICIENCY, losses)
     title = "Where the time of the threads went, in logged runs"
-    yield of_plan(title, *tables, figures=("losses", "gantt"), answers=_logging(study, plan_id))
+    yield of_plan(title, *tables, figures=("losses", "gantt"), answers=_logging(sweep, plan_id))
 
 
-def _sections_of_cost(study: Study, plan_id: str) -> Iterable[Section]:
+def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     """Yield what is spent: one-time costs, time over bounds and floors, loss beside others, memory, energy."""
     of_plan = partial(_section, plan_id)
-    costs = records_of(cost_table(study), plan_id)
+    costs = records_of(cost_table(sweep), plan_id)
     table = Table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
     yield of_plan("One-time costs, and iterations until they are earned back", table, figures=("overhead",))
-    table = Table("bounds", columns.BOUND, records_of(bound_table(study), plan_id))
+    table = Table("bounds", columns.BOUND, records_of(bound_table(sweep), plan_id))
     yield of_plan("Bounds on the time of a step, from serial block durations", table, in_terminal=False)
-    accounts = records_of(accounting_table(study), plan_id)
+    accounts = records_of(accounting_table(sweep), plan_id)
     table = Table("accounting", columns.ACCOUNT, accounts)
     yield of_plan("Measured time against the floor from its own block durations", table, answers=remarks(accounts))
     tables = (
-        Table("factorial", columns.FACTORIAL, records_of(factorial.factorial_table(study), plan_id)),
-        Table("effects", columns.EFFECT, records_of(factorial.effect_table(study), plan_id)),
+        Table("factorial", columns.FACTORIAL, records_of(factorial.factorial_table(sweep), plan_id)),
+        Table("effects", columns.EFFECT, records_of(factorial.effect_table(sweep), plan_id)),
     )
-    said = [text for text in [factorial.answer(study, plan_id)] if text]
+    said = [text for text in [factorial.answer(sweep, plan_id)] if text]
     yield of_plan("Creation, barrier and placement of tasks", *tables, figures=("factorial",), sentences=said)
-    beside = [row for row in records_of(interference_table(study), plan_id) if row["hogs"]]
+    beside = [row for row in records_of(interference_table(sweep), plan_id) if row["hogs"]]
     table = Table("interference", columns.INTERFERENCE, beside)
     yield of_plan("Beside other processes", table, figures=("interference",))
-    table = Table("memory", columns.MEMORY, records_of(memory_table(study), plan_id))
+    table = Table("memory", columns.MEMORY, records_of(memory_table(sweep), plan_id))
     yield of_plan("Peak resident memory of a measuring process, and what it is for", table, in_terminal=False)
-    table = Table("counters", columns.COUNTERS, records_of(counter_table(study), plan_id))
+    table = Table("counters", columns.COUNTERS, records_of(counter_table(sweep), plan_id))
     title = "Hardware counters and energy of the timed runs, medians"
-    yield of_plan(title, table, sentences=counter_sentences(study))
+    yield of_plan(title, table, sentences=counter_sentences(sweep))
 
 
 def _section(plan_id: str, title: str, *tables: Table, **parts: Any) -> Section:
-    """Return a section of a plan."""
     return Section(title, tables=tables, plan_id=plan_id, **parts)
 
 
@@ -258,9 +257,9 @@ def _gpu_columns(rows: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
     return columns.GPU if {row["threads"] for row in rows} <= {1} else (model, columns.THREADS, *others)
 
 
-def _logging(study: Study, plan_id: str) -> list[str]:
+def _logging(sweep: Sweep, plan_id: str) -> list[str]:
     """Say where the pictures and traces of a plan are, and what logging cost."""
-    rows = [row for row in study.traces if row.plan_id == plan_id]
+    rows = [row for row in sweep.traces if row.plan_id == plan_id]
     if not rows:
         return []
     folder = rows[-1].path.partition("/events/")[0]
@@ -275,9 +274,9 @@ def _logging(study: Study, plan_id: str) -> list[str]:
     return sentences
 
 
-def _comparisons(study: Study) -> Iterable[Section]:
+def _comparisons(sweep: Sweep) -> Iterable[Section]:
     """Return the sections that compare plans."""
-    ratios = records_of(axis_table(study))
+    ratios = records_of(axis_table(sweep))
     for axis in dict.fromkeys(row["axis"] for row in ratios):
         rows = [row for row in ratios if row["axis"] == axis]
         per = f" (of a {PER[axis]})" if axis in PER else ""
@@ -286,26 +285,26 @@ def _comparisons(study: Study) -> Iterable[Section]:
             level=2,
             tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
         )
-    gains = records_of(gain_table(study))
+    gains = records_of(gain_table(sweep))
     if len(gains) > 1:
-        gains = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in gains]
+        gains = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in gains]
         yield Section(
             "What the bounds promise that taskiter gains over fork-join, and what it gains",
             level=2,
             tables=[Table("gains", columns.GAIN, gains)],
             figures=("gain",),
-            plan_id=main_plan(study),
+            plan_id=main_plan(sweep),
             in_terminal=False,
         )
-    overheads = [row for row in records_of(accounting_table(study)) if math.isfinite(row["over_expected"])]
-    overheads = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in overheads]
+    overheads = [row for row in records_of(accounting_table(sweep)) if math.isfinite(row["over_expected"])]
+    overheads = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in overheads]
     one_plan = len({row["plan_id"] for row in overheads}) < 2
     yield Section(
         "Overhead: time over the floor and what barriers or tasks cost with empty kernels",
         level=2,
         tables=[Table("overhead", columns.OVERHEAD if one_plan else (columns.PLAN, *columns.OVERHEAD), overheads)],
     )
-    own_best = records_of(own_best_table(study))
+    own_best = records_of(own_best_table(sweep))
     yield Section(
         "Each model at its own best granularity",
         level=2,
@@ -319,17 +318,17 @@ def _varying(table_columns: Sequence[Column], rows: Sequence[Mapping[str, Any]])
     return [c for c in table_columns if c.heading not in constant & {"problem", "granularity"}]
 
 
-def _closing_sections(study: Study) -> list[Section]:
+def _closing_sections(sweep: Sweep) -> list[Section]:
     """Return failures, explanations and the environment."""
     failures = [
         {
             **{key: getattr(row, key) for key in ("model", "threads", "plan_id", "reason", "message")},
-            "plan_name": plan_title(study, row.plan_id),
+            "plan_name": plan_title(sweep, row.plan_id),
         }
-        for row in study.failures
+        for row in sweep.failures
     ]
-    limits = node_limits(study) if len(study.nodes) > 1 else []
-    environment = [{"entry": name, "value": text} for name, text in leaves(study.environment)]
+    limits = node_limits(sweep) if len(sweep.nodes) > 1 else []
+    environment = [{"entry": name, "value": text} for name, text in leaves(sweep.environment)]
     return [
         Section(
             "What differs between nodes",
@@ -337,7 +336,7 @@ def _closing_sections(study: Study) -> list[Section]:
             sentences=["Ratios are taken within nodes. Their intervals hold for these nodes."] if limits else [],
             tables=[
                 Table("nodes", columns.NODE, limits),
-                Table("node_differences", columns.NODE_DIFFERENCE, node_differences(study) if limits else []),
+                Table("node_differences", columns.NODE_DIFFERENCE, node_differences(sweep) if limits else []),
             ],
         ),
         Section(
@@ -352,7 +351,7 @@ def _closing_sections(study: Study) -> list[Section]:
         Section(
             "How it was measured",
             level=2,
-            sentences=[*(conditions(study, main_plan(study)) if len(study.samples) else ()), RAW_DATA],
+            sentences=[*(conditions(sweep, main_plan(sweep)) if len(sweep.samples) else ()), RAW_DATA],
             in_terminal=False,
         ),
         Section("Words", level=2, definitions=DEFINITIONS, in_terminal=False),
@@ -379,9 +378,9 @@ def phase_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [walls + (times if busy else "")]
 
 
-def speed_rows(study: Study, plan_id: str) -> list[dict[str, Any]]:
+def speed_rows(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `speed_table` of a plan, with the reasons of efficiencies above 1."""
     return [
-        {**row, "above_one": faster_blocks(study, (plan_id, row["model"], row["threads"]), row["efficiency"])}
-        for row in records_of(speed_table(study), plan_id)
+        {**row, "above_one": faster_blocks(sweep, (plan_id, row["model"], row["threads"]), row["efficiency"])}
+        for row in records_of(speed_table(sweep), plan_id)
     ]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
 from ..analysis.names import model_label
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..simulate.machine_model import MAX_CORES, MachineModel, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
 from ..subjects.models import parse_models
@@ -32,7 +32,7 @@ from .words import plan_title
 class Simulated:
     """A plan of a results folder, simulated: its table, and how to draw it."""
 
-    study: Study
+    sweep: Sweep
     plan_id: str
     threads: Sequence[int]
     machine: MachineModel | None
@@ -47,11 +47,11 @@ class Simulated:
     def figure(self, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup beside measured points and bounds."""
         with matplotlib.rc_context(style.style_parameters()):
-            return style.finish(simulated.draw_on(self.study, self.plan_id, column, *self._asked), title)
+            return style.finish(simulated.draw_on(self.sweep, self.plan_id, column, *self._asked), title)
 
     @property
     def caption(self) -> str:
-        return " ".join(filter(None, simulated.caption_on(self.study, self.plan_id, *self._asked)))
+        return " ".join(filter(None, simulated.caption_on(self.sweep, self.plan_id, *self._asked)))
 
     def as_row(self) -> dict[str, Any]:
         """Return "title", "machine", "rows" (see `prediction_table`) and "error"."""
@@ -60,7 +60,7 @@ class Simulated:
             for row in self.table.to_dict("records")
         ]
         return {
-            "title": plan_title(self.study, self.plan_id),
+            "title": plan_title(self.sweep, self.plan_id),
             "machine": self.machine.name if self.machine else "the machine that measured",
             "rows": rows,
             "error": error_text(self.table) if self.machine is None else "",
@@ -100,14 +100,14 @@ def simulate_plan(
         raise UsageError(f"--threads of a simulation must be in [1, {MAX_CORES}], got {', '.join(map(str, threads))}")
     chosen = [str(spec) for spec in parse_models(models)] if models else None
     other = read_machine(machine) if machine else None
-    study = load(folder)
-    plan_id = chosen_plan(study, plan)
-    if reason := missing(study, plan_id):
+    sweep = load(folder)
+    plan_id = chosen_plan(sweep, plan)
+    if reason := missing(sweep, plan_id):
         raise UsageError(reason)
     keep_machine(folder)
-    counts = sorted(set(threads)) if threads else thread_counts(study, plan_id, other.cores if other else None)
-    table = prediction_table(study, plan_id, counts, other, chosen, seed)
-    return Simulated(study, plan_id, counts, other, chosen, seed, table)
+    counts = sorted(set(threads)) if threads else thread_counts(sweep, plan_id, other.cores if other else None)
+    table = prediction_table(sweep, plan_id, counts, other, chosen, seed)
+    return Simulated(sweep, plan_id, counts, other, chosen, seed, table)
 
 
 def simulate_folder(

@@ -13,7 +13,7 @@ from ..analysis.gpu import gpu_names
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..results.rows import MachineRow, PlanRow
 from ..tables.numbers import format_time, plural
 
@@ -29,61 +29,61 @@ def blocks_text(plan: PlanRow) -> str:
     return f"{cut}: {tasks}" if cut else tasks
 
 
-def order_note(study: Study, plan_id: str) -> str:
+def order_note(sweep: Sweep, plan_id: str) -> str:
     """Say that fork-join loses by the loops of a graph of one's own, which the order of recording and the regions'
     conflicts left, if even its bound is far above that of tasks; else nothing."""
-    plan, table = study.plans[plan_id], bound_table(study)
+    plan, table = sweep.plans[plan_id], bound_table(sweep)
     if not is_graph(plan) or not len(table):
         return ""
     rows = table[table["plan_id"] == plan_id].sort_values("threads")
     if not len(rows) or not (loss := rows["forkjoin_s"].iloc[-1] / rows["taskgraph_s"].iloc[-1]) > MOST_BY_ORDER:
         return ""
     return (
-        f"{study.problem_name(plan_id)}: fork-join is at a loss by the order of recording. Its {plan.num_tasks} tasks "
+        f"{sweep.problem_name(plan_id)}: fork-join is at a loss by the order of recording. Its {plan.num_tasks} tasks "
         f"stand in {len(plan.loops)} loops, which conflicts keep from being joined, with a barrier behind each: on "
         f"{rows['threads'].iloc[-1]} threads it takes {loss:.2f} times what tasks can reach, however they are run."
     )
 
 
-def samples_word(study: Study, plan_id: str) -> str:
+def samples_word(sweep: Sweep, plan_id: str) -> str:
     """Return what the plan's network takes: images, or sequences of tokens."""
-    kernels = {loop.kernel for loop in study.plans[plan_id].loops}
+    kernels = {loop.kernel for loop in sweep.plans[plan_id].loops}
     return "sequences" if {"tokens_load", "labelled_tokens_load"} & kernels else "images"
 
 
-def plan_title(study: Study, plan_id: str) -> str:
-    """Return a title that tells a plan from the others of the study."""
-    return f"{study.problem_name(plan_id)}; {blocks_text(study.plans[plan_id])}"
+def plan_title(sweep: Sweep, plan_id: str) -> str:
+    """Return a title that tells a plan from the others of the sweep."""
+    return f"{sweep.problem_name(plan_id)}; {blocks_text(sweep.plans[plan_id])}"
 
 
-def _inputs(study: Study) -> str:
-    """Return what the networks of a study take."""
-    return " and ".join(dict.fromkeys(samples_word(study, plan_id) for plan_id in study.plan_ids())) or "images"
+def _inputs(sweep: Sweep) -> str:
+    """Return what the networks of a sweep take."""
+    return " and ".join(dict.fromkeys(samples_word(sweep, plan_id) for plan_id in sweep.plan_ids())) or "images"
 
 
-def data_text(study: Study) -> str:
+def data_text(sweep: Sweep) -> str:
     """Return a short warning about the data, for figures."""
-    return f"random {_inputs(study)}" if study.data == "synthetic" else f"smoke test data ({study.data})"
+    return f"random {_inputs(sweep)}" if sweep.data == "synthetic" else f"smoke test data ({sweep.data})"
 
 
-def data_warning(study: Study) -> str:
+def data_warning(sweep: Sweep) -> str:
     """Return the warning of `data_text` as sentences."""
-    if study.data == "synthetic":
+    if sweep.data == "synthetic":
         return (
-            f"The network was fed with random {_inputs(study)}: step times do not depend on what is in them, and "
+            f"The network was fed with random {_inputs(sweep)}: step times do not depend on what is in them, and "
             "nothing is said about accuracy."
         )
     return (
-        f"Smoke test: the data ({study.data}) are too small to stand for a real training set; step times do not "
+        f"Smoke test: the data ({sweep.data}) are too small to stand for a real training set; step times do not "
         f"depend on them, accuracies mean little."
     )
 
 
-def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
+def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
     """Return the serial time and its multiples of the machine's floors."""
-    floors = floor_table(study)
+    floors = floor_table(sweep)
     row = floors[floors["plan_id"] == plan_id].iloc[0]
-    serial = best_serial(study, plan_id)
+    serial = best_serial(sweep, plan_id)
     if serial is None:
         return "no serial run"
     ratios = [
@@ -91,31 +91,31 @@ def t1_text(study: Study, plan_id: str, name: str = "T1") -> str:
         for floor, word in (("flop", "FLOP"), ("roofline", "roofline"))
         if math.isfinite(row[f"{floor}_floor_ratio"])
     ]
-    where = "" if serial[0] == plan_id else f" at granularity {study.records[serial[0]][GRANULARITY]}"
+    where = "" if serial[0] == plan_id else f" at granularity {sweep.records[serial[0]][GRANULARITY]}"
     return f"{name} = {format_time(row['t1_s'])}{where}" + (f" ({', '.join(ratios)} floor)" if ratios else "")
 
 
-def axes_text(study: Study, plan_id: str) -> str:
-    """Return what tells a plan from the others of its study: each swept axis, and its value."""
-    return ", ".join(f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}" for axis in study.axes)
+def axes_text(sweep: Sweep, plan_id: str) -> str:
+    """Return what tells a plan from the others of its sweep: each swept axis, and its value."""
+    return ", ".join(f"{axis_label(axis)} {value_text(sweep.records[plan_id][axis])}" for axis in sweep.axes)
 
 
-def machine_text(study: Study) -> str:
+def machine_text(sweep: Sweep) -> str:
     """Describe the machine in one sentence: processor, peak, bandwidth, capacity."""
     pieces = []
-    cpu = find_text(study.environment, "cpu_model", "cpu", "model_name")
+    cpu = find_text(sweep.environment, "cpu_model", "cpu", "model_name")
     if cpu:
         pieces.append(cpu)
-    machine = study.machine
+    machine = sweep.machine
     if machine.peak_flops_per_s_1thread:
         pieces.append(f"measured FMA peak {machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s per thread")
     if bandwidth := machine.bandwidth_bytes_per_s.get("1"):
         pieces.append(f"bandwidth {rounded(bandwidth / 1e9, zeros=False)} GB/s for one thread")
     if machine.capacity:
         wide = max(machine.capacity, key=int)
-        pieces.append(f"{wide} spinning threads do the work of {study.capacity(int(wide)).value:.2f}")
-    if len(study.core_kinds) > 1:
-        pieces.append(f"threads get {', then '.join(kind['text'] for kind in study.core_kinds)}")
+        pieces.append(f"{wide} spinning threads do the work of {sweep.capacity(int(wide)).value:.2f}")
+    if len(sweep.core_kinds) > 1:
+        pieces.append(f"threads get {', then '.join(kind['text'] for kind in sweep.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
@@ -132,10 +132,10 @@ def describe_machine(environment: Mapping[str, Any], machine: MachineRow, thread
     return ", ".join(pieces)
 
 
-def gpu_text(study: Study) -> str:
+def gpu_text(sweep: Sweep) -> str:
     """Name the GPU, and say what its columns mean."""
     return (
-        f"GPU: {', '.join(gpu_names(study))}. Empty kernels: a step of the same launches. Kernels: of a step, one "
+        f"GPU: {', '.join(gpu_names(sweep))}. Empty kernels: a step of the same launches. Kernels: of a step, one "
         "after the other; idle: 1 - kernels / step, below 0 where they overlap."
     )
 
@@ -153,16 +153,16 @@ def find_text(mapping: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-def conditions(study: Study, plan_id: str) -> list[str]:
+def conditions(sweep: Sweep, plan_id: str) -> list[str]:
     """Say how a plan was measured: work, kernels, generations, machine."""
-    plan = study.plans[plan_id]
-    samples = study.samples[study.samples["plan_id"] == plan_id]
+    plan = sweep.plans[plan_id]
+    samples = sweep.samples[sweep.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
     count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
     # Every option that a run recorded, whether it was swept or left at its default.
-    unused = ("sequence",) if samples_word(study, plan_id) == "images" else ()
+    unused = ("sequence",) if samples_word(sweep, plan_id) == "images" else ()
     recorded = {
-        name: value for name, value in study.records[plan_id].items() if name in plan.options and name not in unused
+        name: value for name, value in sweep.records[plan_id].items() if name in plan.options and name not in unused
     }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
     pinned = samples["cpus"].map(bool).all()
@@ -174,7 +174,7 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step {counted}"
     left = "results" if graph else "weights"
     agreed = f", and all of them left bit-identical {left}; this was checked before anything was drawn"
-    if gpu_names(study):
+    if gpu_names(sweep):
         agreed = (
             f", and all of them on one device left bit-identical {left}; the devices' losses agree within rounding; "
             "this was checked before anything was drawn"
@@ -182,11 +182,11 @@ def conditions(study: Study, plan_id: str) -> list[str]:
     if not plan.deterministic:
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
     return [
-        f"Work: {study.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
+        f"Work: {sweep.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
         f"{count} generations of processes, one process for each model and number of threads; a step time is the slope "
         "between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
-        machine_text(study),
+        machine_text(sweep),
     ]

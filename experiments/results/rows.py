@@ -23,6 +23,12 @@ from .training_rows import EpochRow, StudyRow, TrainedRow
 Times = dict[str, Amount]
 ByThreads = dict[Digits, Positive]
 Holds = Literal["samples", "metg", "training", "study"]
+# The command that shows what a folder holds.
+SHOWN_BY = {
+    **dict.fromkeys(("samples", "study"), "forktask report {folder}"),
+    "training": "forktask train --resume --out {folder}",
+    "metg": "{command}",
+}
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
 
@@ -97,7 +103,10 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
     def check_holds(self, wanted: str, folder: object) -> None:
         """Raise `UsageError` unless the folder holds what is wanted."""
         if self.holds != wanted:
-            raise UsageError(f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder")
+            shown = SHOWN_BY[self.holds].format(folder=folder, command=self.command)
+            raise UsageError(
+                f"{str(folder)!r} holds {self.holds}, not {wanted}; choose another folder, or see this one by `{shown}`"
+            )
 
 
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
@@ -135,8 +144,8 @@ NOT_MEASURED = MachineRow(
 )
 
 
-class OfBlock(Row, frozen=True, kw_only=True):
-    """What all rows of a block have: one generation of one plan, on one node."""
+class OfShard(Row, frozen=True, kw_only=True):
+    """What all rows of a shard have: one generation of one plan, on one node."""
 
     plan_id: Annotated[Name, says("which plan")]
     interference: Annotated[Count, says("number of hogs")]
@@ -144,7 +153,7 @@ class OfBlock(Row, frozen=True, kw_only=True):
     node: Annotated[Node, says(OF_NODE)]
 
 
-class CapacityRow(OfBlock, frozen=True, kw_only=True, tag="capacity"):
+class CapacityRow(OfShard, frozen=True, kw_only=True, tag="capacity"):
     """The capacity again, at the beginning of each generation: its spread is part of the intervals of bounds."""
 
     plan_id: Annotated[Text, says("whose generation; empty: that of all plans")] = ""
@@ -216,7 +225,7 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
         return self.options["granularity"]
 
 
-class Measured(OfBlock, frozen=True, kw_only=True):
+class Measured(OfShard, frozen=True, kw_only=True):
     """What all rows of a measurement have: the conditions under which it was made."""
 
     config_id: Annotated[Name, says("short hash of model, threads, plan and hogs")]
@@ -345,7 +354,7 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
 
 
-class RoundsRow(OfBlock, frozen=True, kw_only=True, tag="rounds"):
+class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
     """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
     the samples of its contestants."""
 

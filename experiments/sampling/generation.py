@@ -130,7 +130,7 @@ class Generation(NamedTuple):
     cpus: Sequence[int] = ()
 
 
-class Bench:
+class Machine:
     """This machine: its clock, memory and processes; tests have another one, which takes no time."""
 
     now = staticmethod(time.perf_counter)
@@ -181,7 +181,7 @@ class Bench:
         return seen["steal_ticks"] or 0, seen["pressure_some_us"] or 0
 
 
-def measure_generation(generation: Generation, bench: Bench | None = None) -> list[dict[str, Any]]:
+def measure_generation(generation: Generation, machine: Machine | None = None) -> list[dict[str, Any]]:
     """Measure contestants in turns.
 
     Returns
@@ -190,20 +190,22 @@ def measure_generation(generation: Generation, bench: Bench | None = None) -> li
         A group each: `rounds`, the fields of a row of that kind; `answers`: {name: fields of a sample, or {"failure",
         "message"}}. There is one group, unless memory does not hold all contestants.
     """
-    bench = bench or Bench()
-    free = bench.free_bytes()
+    machine = machine or Machine()
+    free = machine.free_bytes()
     sizes = [round(SPARE * c.planned_bytes) + LIBRARIES_BYTES for c in generation.contestants]
     names = [c.name for c in generation.contestants]
     reference = names.index(generation.reference) if generation.reference in names else None
     groups = make_groups(sizes, ROOM * free if free else float("inf"), reference)
     with hogs_running(generation.hogs, generation.cpus):
         return [
-            _measure_group(generation, [generation.contestants[k] for k in chosen], f"{generation.seed}/{group}", bench)
+            _measure_group(
+                generation, [generation.contestants[k] for k in chosen], f"{generation.seed}/{group}", machine
+            )
             for group, chosen in enumerate(groups)
         ]
 
 
-def measure_open_ended(contestants: Sequence[Contestant], seed: str, bench: Bench | None = None) -> dict[str, Any]:
+def measure_open_ended(contestants: Sequence[Contestant], seed: str, machine: Machine | None = None) -> dict[str, Any]:
     """Measure contestants in turns that say themselves after each turn whether they have more to measure.
 
     Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
@@ -213,9 +215,9 @@ def measure_open_ended(contestants: Sequence[Contestant], seed: str, bench: Benc
     dict
         By name: the row that the process leaves, or {"failure", "message"}.
     """
-    bench, generator = bench or Bench(), random.Random(seed)
+    machine, generator = machine or Machine(), random.Random(seed)
     with ExitStack() as stack:
-        members = [_Member(c, stack.enter_context(bench.start(c, TURN_S))) for c in contestants]
+        members = [_Member(c, stack.enter_context(machine.start(c, TURN_S))) for c in contestants]
         for member in members:
             member.turns = {}
             if member.attempt(member.process.answer) is not None:
@@ -319,7 +321,7 @@ class _Member:
 
 
 def _measure_group(
-    generation: Generation, contestants: Sequence[Contestant], seed: str, bench: Bench
+    generation: Generation, contestants: Sequence[Contestant], seed: str, machine: Machine
 ) -> dict[str, Any]:
     """Measure contestants that fit into memory together."""
     turn_s = min(TURN_S, generation.target_s / generation.least_rounds)
@@ -330,12 +332,12 @@ def _measure_group(
         for c in contestants:
             if len(members) >= at_once:
                 members[-at_once].attempt(members[-at_once].process.answer)
-            members.append(_Member(c, stack.enter_context(bench.start(c, turn_s))))
+            members.append(_Member(c, stack.enter_context(machine.start(c, turn_s))))
         for member in members[-at_once:]:
             member.attempt(member.process.answer)
         for member in members:
             member.make_ready(generation)
-        rounds = _take_rounds(members, random.Random(seed), bench)
+        rounds = _take_rounds(members, random.Random(seed), machine)
         for member in members:
             member.finish()
     disturbed = judge_rounds(SimpleNamespace(**rounds)).disturbed
@@ -347,7 +349,7 @@ def _measure_group(
     return {"rounds": {"contestants": names, **rounds}, "answers": {m.name: m.answer for m in members}}
 
 
-def _take_rounds(members: Sequence[_Member], generator: random.Random, bench: Bench) -> dict[str, list]:
+def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine) -> dict[str, list]:
     """Give turns until each contestant has had as many as its steps allow."""
     kept: dict[str, list] = {
         name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
@@ -358,11 +360,11 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, bench: Be
         if not order:
             break
         generator.shuffle(order)
-        begun, before, spins, handover_s = bench.now(), bench.disturbance(), [], bench.handover(most)
+        begun, before, spins, handover_s = machine.now(), machine.disturbance(), [], machine.handover(most)
         for k in order:
-            spins.append(bench.spin(members[k].cpus))
+            spins.append(machine.spin(members[k].cpus))
             members[k].take_turn(number, generator.random() < 0.5)
-        steal, pressure = (now - then for now, then in zip(bench.disturbance(), before, strict=True))
-        for name, value in zip(kept, (order, spins, handover_s, bench.now() - begun, steal, pressure), strict=True):
+        steal, pressure = (now - then for now, then in zip(machine.disturbance(), before, strict=True))
+        for name, value in zip(kept, (order, spins, handover_s, machine.now() - begun, steal, pressure), strict=True):
             kept[name].append(value)
     return kept

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 
 CAPACITY_S = 1.0  # duration of one measurement, long against a time slice
-UNIT_WORK = 4000
+UNIT_WORK = 4000  # units that time a kernel alone: long against the call, short against a time slice
 MOST_HOGS = 128
 
 

@@ -26,6 +26,7 @@ from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
 from ..subjects.models import MODELS, make_executor, parse_model, process_environment
 from ..subjects.subject import build, hash_arrays
+from ..tables.numbers import plural
 from .model import graph_differences, graph_facts, make_entry
 
 EXACT_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.scaling.exact")
@@ -286,7 +287,7 @@ def may_allocate(model: str, threads: int) -> bool:
 
 
 def _who(row: Mapping[str, Any]) -> str:
-    return f"{row['model']} on {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
+    return f"{row['model']} on {plural(row['threads'], 'thread')}"
 
 
 if __name__ == "__main__":

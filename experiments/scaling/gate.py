@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
+from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
 from ..results.files import check_appendable, check_writable, write_atomically
 from ..subjects import subject
@@ -45,7 +46,7 @@ class GateSettings(Record, frozen=True):
     at_most: Annotated[float, about("allowed ratio of step times, this commit over the other", above=0, below=1e6)] = (
         1.05
     )
-    budget_s: Annotated[float, about("of measuring for each model", above=0, below=1e7)] = 120.0
+    budget_s: Annotated[float, about("of measuring for each model", above=0, below=MOST_SECONDS)] = 120.0
     strict: Annotated[bool, about("end with 3 where the budget did not suffice")] = False
     build: Annotated[
         str,

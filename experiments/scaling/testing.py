@@ -86,7 +86,7 @@ class ScalingTest:
         self.inconclusive: list[str] = []
 
     @without_internals
-    def __call__(self, what: str | Callable, /, **arguments: Any) -> Case:
+    def __call__(self, what: str | Callable, /, **arguments: Any) -> Claims:
         """Check a network or a function's graph by the exact and the model tier.
 
         Parameters
@@ -97,17 +97,17 @@ class ScalingTest:
 
         Returns
         -------
-        Case
+        Claims
 
         Raises
         ------
         AssertionError
             Some fact or prediction does not hold; the message has all of these.
         """
-        return Case(self, subject.describe(what, arguments))
+        return Claims(self, subject.describe(what, arguments))
 
 
-class Case:
+class Claims:
     """A subject under test; claims about its times are its methods."""
 
     def __init__(self, test: ScalingTest, plan: Mapping[str, Any]):

@@ -13,10 +13,11 @@ from msgspec import Meta
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import Amount, Text, check_keys, checked, read_toml
+from ...cython_src.typed_text import MOST_SECONDS
 
 MAX_CORES = 1024
 
-Seconds = Annotated[float, Meta(ge=0, lt=1e7)]
+Seconds = Annotated[float, Meta(ge=0, lt=MOST_SECONDS)]
 Rate = Annotated[float, Meta(gt=0, lt=1e25)]
 Threads = Annotated[int, Meta(ge=1, le=MAX_CORES)]
 

@@ -1,4 +1,4 @@
-"""Predicted times of a study's models on any number of threads, beside what was measured, and by how much they err."""
+"""Predicted times of a sweep's models on any number of threads, beside what was measured, and by how much they err."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..analysis.estimates import NOTHING, Estimate
 from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..bounds.bounds import graph_bounds_of
 from ..results.files import write_atomically
 from ..results.folder import read_results
@@ -38,44 +38,44 @@ class OtherMachine(UsageError):
     """A folder was measured on another machine than this one."""
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's runs cannot be simulated."""
-    if study.records[plan_id][INTERFERENCE]:
+    if sweep.records[plan_id][INTERFERENCE]:
         return "runs beside other processes are not simulated; choose a plan without interference"
-    if not study.profiles_of((plan_id, "serial", 1)):
+    if not sweep.profiles_of((plan_id, "serial", 1)):
         return "a simulation needs the block durations of serial runs, got none; add `serial`, without --no-profile"
-    if not any(simulated_models(study, plan_id)):
+    if not any(simulated_models(sweep, plan_id)):
         return "none of the measured models can be simulated; add forkjoin or taskiter to --models"
     return ""
 
 
-def simulated_models(study: Study, plan_id: str) -> list[str]:
+def simulated_models(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the measured models of a plan whose policy can be simulated, in their fixed order, without serial."""
-    models = {model for model, _ in study.points_of(plan_id) if model != "serial"}
+    models = {model for model, _ in sweep.points_of(plan_id) if model != "serial"}
     return [m for m in sorted(models, key=model_rank) if can_simulate(parse_model(m))]
 
 
-def knows_machine(study: Study) -> bool:
-    """Return whether the machine that measured a study is described in its folder."""
-    return study.folder is not None and (study.folder / MACHINE).exists()
+def knows_machine(sweep: Sweep) -> bool:
+    """Return whether the machine that measured a sweep is described in its folder."""
+    return sweep.folder is not None and (sweep.folder / MACHINE).exists()
 
 
 @lru_cache(maxsize=8)
-def machine_of_study(study: Study) -> MachineModel:
-    """Return the machine that measured a study.
+def machine_of_sweep(sweep: Sweep) -> MachineModel:
+    """Return the machine that measured a sweep.
 
     Raises
     ------
     UsageError
         The folder does not hold it, or a file that is none.
     """
-    if not knows_machine(study):
+    if not knows_machine(sweep):
         raise UsageError(
             "the folder must hold the machine's latencies and overheads, but it does not; give `forktask simulate DIR` "
             "on the machine that measured it"
         )
-    machine = read_machine(str(study.folder / MACHINE))
-    return replace(machine, capacity={n: study.capacity(n).value for n in machine.capacity})
+    machine = read_machine(str(sweep.folder / MACHINE))
+    return replace(machine, capacity={n: sweep.capacity(n).value for n in machine.capacity})
 
 
 def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: MachineRow | None) -> MachineModel:
@@ -117,7 +117,7 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
 
 
 @lru_cache(maxsize=8)
-def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject:
+def subject_of(sweep: Sweep, plan_id: str, measured_on: MachineModel) -> Subject:
     """Return a plan with the typical durations of its blocks in serial runs, scaled so that they add up to its serial
     time.
 
@@ -126,7 +126,7 @@ def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject
     UsageError
         This version lowers the plan's options to other loops than those that were measured.
     """
-    row = study.plans[plan_id]
+    row = sweep.plans[plan_id]
     plan = lower(**row.options)
     measured = [(loop.name, loop.num_blocks) for loop in row.loops]
     if measured != [(loop.name, loop.num_blocks) for loop in plan.loops]:
@@ -134,25 +134,25 @@ def subject_of(study: Study, plan_id: str, measured_on: MachineModel) -> Subject
             f"plan {plan_id} must have the loops that were measured, but this forktask lowers its options to others; "
             f"measure again"
         )
-    profiles = study.profiles_of((plan_id, "serial", 1)).values()
-    times = [[t for loop in study.loop_times(profile) for t in loop] for profile in profiles]
+    profiles = sweep.profiles_of((plan_id, "serial", 1)).values()
+    times = [[t for loop in sweep.loop_times(profile) for t in loop] for profile in profiles]
     seconds = np.median(times, axis=0)
-    serial = study.typical_time((plan_id, "serial", 1)).value
+    serial = sweep.typical_time((plan_id, "serial", 1)).value
     if math.isfinite(serial):
         seconds = seconds * (serial / seconds.sum())
     return Subject(plan, seconds, measured_on)
 
 
-def thread_counts(study: Study, plan_id: str, highest: int | None = None) -> list[int]:
+def thread_counts(sweep: Sweep, plan_id: str, highest: int | None = None) -> list[int]:
     """Return the measured thread counts and powers of two up to `highest`, by default what the run asked for, or four
     times the measured ones."""
-    measured = sorted({threads for _, threads in study.points_of(plan_id)})
-    highest = highest or int(study.config.get("simulate") or 0) or FAR * measured[-1]
+    measured = sorted({threads for _, threads in sweep.points_of(plan_id)})
+    highest = highest or int(sweep.config.get("simulate") or 0) or FAR * measured[-1]
     return sorted({*(n for n in measured if n <= highest), *(1 << i for i in range(11) if 1 << i <= highest), highest})
 
 
 def prediction_table(
-    study: Study,
+    sweep: Sweep,
     plan_id: str,
     threads: Sequence[int],
     machine: MachineModel | None = None,
@@ -166,24 +166,24 @@ def prediction_table(
     efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
     over measured time, less 1; NaN where nothing was measured), far (beyond four times the measured threads).
     """
-    chosen = tuple(models or simulated_models(study, plan_id))
-    return _prediction_table(study, plan_id, tuple(threads), machine, chosen, seed)
+    chosen = tuple(models or simulated_models(sweep, plan_id))
+    return _prediction_table(sweep, plan_id, tuple(threads), machine, chosen, seed)
 
 
 @lru_cache(maxsize=16)
-def _prediction_table(study, plan_id, threads, machine, models, seed) -> pd.DataFrame:
-    here = machine_of_study(study)
+def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.DataFrame:
+    here = machine_of_sweep(sweep)
     target = machine or here
-    subject = subject_of(study, plan_id, here)
-    serial = best_serial(study, plan_id)
-    own = study.typical_time((plan_id, "serial", 1)).value
-    t1 = simulate(subject, "serial", 1, target).step_s * (study.typical_time(serial).value / own if serial else 1.0)
-    most = max(n for _, n in study.points_of(plan_id))
+    subject = subject_of(sweep, plan_id, here)
+    serial = best_serial(sweep, plan_id)
+    own = sweep.typical_time((plan_id, "serial", 1)).value
+    t1 = simulate(subject, "serial", 1, target).step_s * (sweep.typical_time(serial).value / own if serial else 1.0)
+    most = max(n for _, n in sweep.points_of(plan_id))
     rows = []
     for model in models:
         for n in threads:
             found = simulate(subject, model, n, target, seed=seed)
-            measured = study.typical_time((plan_id, model, n)).value if machine is None else math.nan
+            measured = sweep.typical_time((plan_id, model, n)).value if machine is None else math.nan
             total = found.useful_s + found.inflation_s + found.runtime_s + found.idle_s
             rows.append(
                 {
@@ -206,13 +206,13 @@ def _prediction_table(study, plan_id, threads, machine, models, seed) -> pd.Data
 
 
 def simulated_bounds(
-    study: Study, plan_id: str, threads: Sequence[int], machine: MachineModel | None = None
+    sweep: Sweep, plan_id: str, threads: Sequence[int], machine: MachineModel | None = None
 ) -> pd.DataFrame:
     """Return the rows of `analysis.limits.bound_table` for any number of threads, and for another machine."""
-    here = machine_of_study(study)
+    here = machine_of_sweep(sweep)
     target = machine or here
     most = dict(zip(threads, continued(target.capacity or {1: 1.0}, np.array(threads)), strict=True))
-    known = study.capacity(max(target.capacity, default=1)) if target is here else NOTHING
+    known = sweep.capacity(max(target.capacity, default=1)) if target is here else NOTHING
 
     def capacity(n: int) -> Estimate:
         """Return the capacity, beyond the measured threads in proportion, with the interval of the last one."""
@@ -220,11 +220,11 @@ def simulated_bounds(
         low, high = (value * end / known.value if n > 1 else math.nan for end in (known.low, known.high))
         return Estimate(value, low, min(high, float(n)), known.count)
 
-    profiles = serial_profiles(study, plan_id)
+    profiles = serial_profiles(sweep, plan_id)
     if target is not here:
-        subject = subject_of(study, plan_id, here)
+        subject = subject_of(sweep, plan_id, here)
         profiles = [_profile_on(target, subject, loops) for loops, _ in profiles]
-    rows = bound_rows(study, plan_id, threads, capacity, profiles)
+    rows = bound_rows(sweep, plan_id, threads, capacity, profiles)
     return pd.DataFrame(rows)
 
 

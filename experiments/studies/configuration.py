@@ -40,6 +40,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.registry import get_network
 from ...cython_src.reading import check_keys
 from ...cython_src.records import Record, about, fields
+from ...cython_src.typed_text import MOST_SECONDS
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, small_form, values_of
 from ..results.rows import RunRow
@@ -60,7 +61,7 @@ class StudyOptions(Record, frozen=True):
     """Options of a study beside its runs."""
 
     accuracy: Annotated[tuple, about("test accuracies in (0, 1], the time to which is reported")] = ()
-    time_limit_s: Annotated[float, about("longest time of one run", above=0, below=1e7)] = 86400.0
+    time_limit_s: Annotated[float, about("longest time of one run", above=0, below=MOST_SECONDS)] = 86400.0
     loaders: Annotated[bool, about("also measure loading alone, where runs load image files in their steps")] = False
 
     def __post_init__(self) -> None:

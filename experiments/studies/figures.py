@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..analysis.names import model_label
 from ..report.figures.axes import cross_out, with_gaps
-from ..report.figures.style import COLORS, LINES, UNUSABLE, add_legend, new_figure, panel_title
+from ..report.figures.style import COLORS, LINES, add_legend, marked, new_figure, panel_title
 from ..subjects.memory import parse_bytes
 from ..tables.numbers import plural
 from ..training.phase_times import BUSY
@@ -151,10 +151,6 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     return figure, said + note
 
 
-def _bar_name(row: Mapping[str, Any], name: str) -> str:
-    return name + UNUSABLE * (not row["usable"])
-
-
 def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     """Time of an epoch and its phases, of every combination."""
     table = [row for row in run_table(results) if row["phases_timed"]]
@@ -171,9 +167,8 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     rest = np.maximum([row["epoch_time_s"] for row in table] - left, 0)
     axis.barh(np.arange(len(table)), rest, left=left, color="0.88", height=0.7, label="waiting and runtime")
     said = _legend_labels(results)
-    axis.set_yticks(
-        range(len(table)), [_bar_name(row, said[row["label"]] + " *" * (row["phases_timed"] == BUSY)) for row in table]
-    )
+    names = [said[row["label"]] + (" *" if row["phases_timed"] == BUSY else "") for row in table]
+    axis.set_yticks(range(len(table)), [marked(name, row["usable"]) for name, row in zip(names, table, strict=True)])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
     add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
@@ -193,11 +188,11 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     said = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
     bars = []
     for row in runs:
-        name, load = _bar_name(row, said[row["label"]]), stages[row["label"]].load
+        name, load = marked(said[row["label"]], row["usable"]), stages[row["label"]].load
         bars.append((name, row["samples_per_s"], row["peak_bytes"], 0.0, load))
     for row in alone:
         name = f"{row['load']}, {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
-        bars.append((_bar_name(row, name), row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
+        bars.append((marked(name, row["usable"]), row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
     kinds = list(dict.fromkeys(kind for *_, kind in bars))
     colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
     figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))

@@ -228,7 +228,7 @@ def draw_study(
     found = drawn_figure(results, figure, column, title)
     if found is None:
         raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
-    path = Path(out) if out else folder / "figures" / f"{figure}{'-single' * (column == 'single')}.{kind}"
+    path = Path(out) if out else folder / "figures" / f"{figure}{'-single' if column == 'single' else ''}.{kind}"
     save_asked(found[0], path, _caption_file(results, build(results), found[1]))
     return path
 

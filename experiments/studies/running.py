@@ -15,7 +15,7 @@ from ..machine.environment import described_environment
 from ..machine.topology import available_cpus
 from ..results.folder import Results, ResultsWriter, new_run, read_results
 from ..results.rows import RunRow, make_row
-from ..results.training_rows import LoadingFailureRow, LoadingRow, StudyRow, TrainingFailureRow, TrainingRow
+from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
 from ..tables.numbers import plural
@@ -134,6 +134,35 @@ def results_of(folder: Path) -> StudyResults:
     return found_results(study_of(results.run), results)
 
 
+def describe_status(results: StudyResults) -> dict[str, Any]:
+    """Return how far each run is, how much is missing, and the command that goes on, None at the end."""
+    study, rows = results.study, {run.run_id: row for run, row in results.found}
+    runs = {_named(run): _said(rows[run.run_id]) if run.run_id in rows else "missing" for run in study.trainings()}
+    loading = len(loading_jobs(study)) if study.options.loaders else 0
+    loaded = sum(isinstance(row, LoadingRow) for row in results.loading)
+    missing = len(runs) - len(results.done()) + loading - loaded
+    return {
+        "title": study.title,
+        "runs": runs,
+        "ways_of_loading": {"done": loaded, "of": loading},
+        "missing": missing,
+        "resume": results.run.command if missing else None,
+    }
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """Format the result of `describe_status` for a terminal."""
+    lines = [status["title"], *(f"{name}: {said}" for name, said in status["runs"].items())]
+    if loading := status["ways_of_loading"]["of"]:
+        lines.append(f"loading alone: {status['ways_of_loading']['done']} of {loading}")
+    resume = f"{status['missing']} missing. To go on: {status['resume']}"
+    return "\n".join([*lines, resume if status["resume"] else "complete"])
+
+
+def _named(run: Training) -> str:
+    return f"{run.label}, seed {run.seed}"
+
+
 def found_results(study: Study, results: Results) -> StudyResults:
     """Return what rows hold of the runs of a study: the last row of each run, and of each way of loading alone."""
     trained = {row.run_id: row for row in results.rows if isinstance(row, TrainingRow | TrainingFailureRow)}
@@ -154,11 +183,11 @@ def _run_trainings(study: Study, out: Path, writer: ResultsWriter, report: Calla
         for number, run in enumerate(runs):
             if run.run_id in done:
                 continue
-            bar.show(number, f"{run.label}, seed {run.seed}")
+            bar.show(number, _named(run))
             row = _train(run, out / "runs" / run.run_id, study.options.time_limit_s)
             writer.append(row)
             bar.clear()
-            report(f"{run.label}, seed {run.seed}: {_said(row)}")
+            report(f"{_named(run)}: {_said(row)}")
 
 
 def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | TrainingFailureRow:
@@ -190,7 +219,7 @@ def _row(kind: type[Any], failure: type[Any], asked: Mapping[str, Any], answer: 
     return make_row(failure, asked, {"reason": answer["failure"], "message": answer["message"]})
 
 
-def _said(row: StudyRow) -> str:
+def _said(row: TrainingRow | TrainingFailureRow) -> str:
     if isinstance(row, TrainingFailureRow):
         return f"{row.reason}: {row.message}"
     end = row.stages[-1].end

@@ -34,7 +34,7 @@ DATASET_IMAGES = 4096
 LEARNING_RATE = 1e-3
 ANSWERED_ROWS = 4  # probabilities that peers compare: those of the first samples or tokens
 ANSWERED_CLASSES = 64
-MASKED = 0.15  # share of the tokens that a network of masked tokens learns
+MASKED = 0.15  # share of a sample's tokens whose places are masked, which a network learns
 
 _kept: list[Any] = []  # keeps graphs alive: a bound plan only points to their kernels
 

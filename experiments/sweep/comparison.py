@@ -13,8 +13,8 @@ from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .questions import undecided
+from .runner import SweepRunner
 from .status import failure_report, standing_failures
-from .sweep import Sweep
 
 
 @dataclass
@@ -72,7 +72,7 @@ def measure_comparison(
         configuration = configuration.quick()
         say(configuration.left_out)
     options = configuration.measure
-    compared = judge(Sweep(configuration, out_dir, command, undecided=undecided).run())
+    compared = judge(SweepRunner(configuration, out_dir, command, undecided=undecided).run())
     lines = compared.failures
     if compared.usable:
         if options.simulate:

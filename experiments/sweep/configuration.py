@@ -39,6 +39,7 @@ from ...cython_src.lowering.options import PlanOptions, check_images
 from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
+from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
 from ..machine.topology import core_counts
 from ..results.folder import short_id
 from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
@@ -73,7 +74,9 @@ class Running(Record, frozen=True):
 
     network: Annotated[str, about("name of a network; `forktask plan` lists them")] = "cifar10_cnn"
     models: Annotated[str, about("execution model, name[:option=value...]")] = "taskiter"
-    threads: Annotated[int, about("threads; models of one thread take part at 1 only", least=1, below=4097)] = 1
+    threads: Annotated[
+        int, about("threads; models of one thread take part at 1 only", least=1, below=MOST_THREADS + 1)
+    ] = 1
     interference: Annotated[
         int,
         about(
@@ -108,14 +111,17 @@ class Measure(Record, frozen=True):
     ] = 20
     target_s: Annotated[
         float,
-        about("about how long the timed runs of one sample last together, over all its turns", above=0, below=1e7),
+        about(
+            "about how long the timed runs of one sample last together, over all its turns", above=0, below=MOST_SECONDS
+        ),
     ] = 0.3
     least_rounds: Annotated[
         int, about("turns that a sample has at least, each of a short and a long timed run", least=1, below=1001)
     ] = LEAST_ROUNDS
-    warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=1e7)] = 1.0
+    warmup_s: Annotated[float, about("longest warm-up before the timed runs", above=0, below=MOST_SECONDS)] = 1.0
     time_limit_s: Annotated[
-        float, about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=1e7)
+        float,
+        about("longest time for one sample; what takes longer becomes a row that says so", above=0, below=MOST_SECONDS),
     ] = TIME_LIMIT_S
     profile: Annotated[
         bool, about("also run each configuration with the event log on, for times of blocks and layers")
@@ -135,7 +141,7 @@ class Measure(Record, frozen=True):
             "repeated; repetitions end when every question is decided and its interval is within 1 %, and after "
             "`repeats` at the latest; 0: no budget",
             least=0,
-            below=1e7,
+            below=MOST_SECONDS,
         ),
     ] = 0.0
     simulate: Annotated[
@@ -252,7 +258,7 @@ class Point:
         return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is measured together, on one machine: a generation of a plan, and profiles of its configurations.
 
     Attributes
@@ -273,13 +279,13 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fields that name the block in its rows."""
+        """Fields that name the shard in its rows."""
         return {"plan_id": self.plan_id, "interference": self.interference, "repetition": self.repetition}
 
-    def with_only(self, asked: Callable[[str], bool]) -> Block:
-        """Return the block with the configurations that are asked for."""
+    def with_only(self, asked: Callable[[str], bool]) -> Shard:
+        """Return the shard with the configurations that are asked for."""
         kept = ({c: at for c, at in some.items() if asked(c)} for some in (self.samples, self.profiles))
-        return Block(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
+        return Shard(**self.identity, **dict(zip(("samples", "profiles"), kept, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -373,12 +379,12 @@ class Configuration:
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
-    def blocks(self) -> list[Block]:
-        """Return what is measured, in order: in each repetition a block for each plan.
+    def shards(self) -> list[Shard]:
+        """Return what is measured, in order: in each repetition a shard for each plan.
 
         Plans, and the configurations of each, are shuffled by the seed: whatever drifts over the sweep hits all alike.
         """
-        blocks, position = [], count()
+        shards, position = [], count()
         points = self.points()
         for repetition in range(self.measure.repeats):
             generator = random.Random(f"{self.measure.seed}/{repetition}")
@@ -390,10 +396,10 @@ class Configuration:
                 samples = {config_id: next(position) for config_id in some}
                 profiled = some if repetition < self.measure.profiles else ()
                 profiles = {config_id: next(position) for config_id in profiled}
-                blocks.append(
-                    Block(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
+                shards.append(
+                    Shard(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
                 )
-        return blocks
+        return shards
 
     def on(self, device: str | None) -> Configuration:
         """Return the sweep with its models of a device alone; None: of all."""

@@ -12,9 +12,9 @@ from ..analysis.questions import questions
 from ..results.folder import Results
 from ..results.rows import RoundsRow, SampleRow
 from ..results.turns import separate_nodes, turns_of
+from ..subjects.models import MODELS
 
 NARROW = 0.01  # half-width of an interval that is not measured further
-ONCE = ("joblib",)  # far behind, and slow to measure: one generation shows it
 
 
 def undecided(results: Results) -> set[str] | None:
@@ -37,7 +37,7 @@ def undecided(results: Results) -> set[str] | None:
             return times.fastest([(*plan, *each) for each in contestants])[2:]
 
         for question in questions(here, fastest):
-            if base_model(question.contestant[0]) in ONCE:
+            if MODELS[base_model(question.contestant[0])].far_behind:
                 continue
             asked = True
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))

@@ -11,6 +11,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_options
 from ...cython_src.records import about
+from ...cython_src.typed_text import MOST_THREADS
 from ..images.augmentation import parse
 from ..images.decoding import DECODERS
 from ..subjects.memory import parse_bytes
@@ -86,7 +87,9 @@ class TrainingConfig(PlanOptions, frozen=True):
     ] = "none"
     tokenizer: Annotated[str, about("tokenizer.json that encodes data text; default: a token for each byte")] = ""
     model: Annotated[str, about("execution model with its options, e.g. forkjoin:schedule=dynamic")] = "taskiter"
-    threads: Annotated[int, about("number of threads", least=1, below=4097)] = min(2, len(os.sched_getaffinity(0)))
+    threads: Annotated[int, about("number of threads", least=1, below=MOST_THREADS + 1)] = min(
+        2, len(os.sched_getaffinity(0))
+    )
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
     learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
     schedule: Annotated[

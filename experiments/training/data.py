@@ -20,6 +20,7 @@ from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
+from ..images.packed import CHANNELS
 from ..images.source import table_of_counts
 from ..machine.disturbance import read_memory
 from .config import TrainingConfig
@@ -27,7 +28,6 @@ from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_ther
 from .folders import KINDS, load_folder
 
 SIDE = 32
-CHANNELS = 3
 SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX_UNSIGNED_BYTE = 0x08

@@ -16,13 +16,13 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.reading import read_regular
+from ..subjects.subject import MASKED
 from .dataset import SPLIT_SEED, check_spec, synthetic_count
 from .tokenizer import mask_of, tokenizer_of
 
 MOST_BYTES = 4 << 30  # of a text
 SPECS = "text, text:FILE, synthetic:N"
 BYTES = 256
-MASKED = 0.15  # share of a sample's tokens whose places are masked
 MASK_OF_TEN, RANDOM_OF_TEN = 8, 1  # of ten masked places: that hold the mask, that hold any token; the rest are as was
 MASKED_TOGETHER = 4096  # samples
 HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from forktask.cython_src.lowering.options import PlanOptions
-from forktask.experiments.analysis.load import load, study_from_rows
+from forktask.experiments.analysis.load import load, sweep_from_rows
 from forktask.experiments.report.render_json import render_json
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
@@ -172,9 +172,9 @@ def typed(rows):
     return [parse_row(json.dumps(completed(row)).encode()) for row in rows]
 
 
-def study_of(rows, partial: str = ""):
-    """The study of such rows."""
-    return study_from_rows(typed(rows), partial)
+def sweep_of(rows, partial: str = ""):
+    """The sweep of such rows."""
+    return sweep_from_rows(typed(rows), partial)
 
 
 def _id(*parts) -> str:

@@ -9,7 +9,7 @@ from experiments.synthetic_results import (
     completed,
     report_rows,
     report_text,
-    study_of,
+    sweep_of,
     synthetic_rows,
     typed,
     write_rows,
@@ -32,9 +32,9 @@ from forktask.experiments.results.rows import FailureRow, GpuProfileRow, Profile
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
-from forktask.experiments.sweep.blocks import Means
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
-from forktask.experiments.sweep.sweep import Sweep
+from forktask.experiments.sweep.runner import SweepRunner
+from forktask.experiments.sweep.shards import Means
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
 
@@ -173,7 +173,7 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
         repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, oversubscribe=True, profile_repeats=1
     )
     environment = {"environment": collect(), "environment_id": "here"}
-    sweep = Sweep(
+    sweep = SweepRunner(
         Configuration("gpu", grid, how),
         str(tmp_path),
         "forktask run",
@@ -254,9 +254,9 @@ def test_the_report_of_both_devices(tmp_path):
 
 def test_devices_that_disagree_are_refused():
     """Check that no time is shown when CPU and GPU computed something else, and that rounding is allowed."""
-    study_of(mixed_rows((2.3001, 2.2, 2.1)))
+    sweep_of(mixed_rows((2.3001, 2.2, 2.1)))
     with pytest.raises(UsageError, match=r"gpu_forkjoin .* 0.043"):
-        study_of(mixed_rows((2.3, 2.3, 2.1)))
+        sweep_of(mixed_rows((2.3, 2.3, 2.1)))
 
 
 @pytest.mark.cxx

@@ -74,7 +74,7 @@ def cuda_struct(spec, limits: tuple[int, int, int]) -> str:
     rests = ("void *no_operand", "double no_real", "int no_integer")
     given = (len(operands), len(reals), len(spec.integers))
     for lines, rest, limit, count in zip((operands, reals, integers), rests, limits, given, strict=True):
-        fields += " " + " ".join([*lines, *[f"{rest}[{limit - count}];"] * (count < limit)])
+        fields += " " + " ".join([*lines, f"{rest}[{limit - count}];"] if count < limit else lines)
     return f"struct {spec.name}_args : GpuArgs {{ {fields} }};"
 
 

@@ -122,13 +122,14 @@ def kernel(spec: SimpleNamespace) -> str:
     for struct, name, parts in arguments.attributes(spec.integers):
         fields.append(f"{struct or 'Py_ssize_t'} {name}")
         for part in [f"{name}.{part}" for part in parts] or [name]:
-            fill.append(f"a.{part} = {'<int> ' * bool(struct)}k.integers[{i}]")
+            fill.append(f"a.{part} = {'<int> ' if struct else ''}k.integers[{i}]")
             i += 1
     fields += [f"double {name}" for name in spec.reals]
     fill += [f"a.{name} = k.reals[{i}]" for i, name in enumerate(spec.reals)]
     box, boxed = arguments.box_of(spec.bounds)
-    fields += [f"{box} box"] * bool(box) + [f"Py_ssize_t {name}" for name in spec.bounds if name not in boxed]
-    fill += [f"a.{'box.' * (name in boxed)}{name} = b[{i}]" for i, name in enumerate(spec.bounds)]
+    fields += [f"{box} box"] if box else []
+    fields += [f"Py_ssize_t {name}" for name in spec.bounds if name not in boxed]
+    fill += [f"a.{'box.' if name in boxed else ''}{name} = b[{i}]" for i, name in enumerate(spec.bounds)]
     lines = [
         "",
         f"cdef struct {spec.name}_args:",

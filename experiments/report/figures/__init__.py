@@ -1,9 +1,9 @@
 """Figures: a file each. A new figure is a new file here, found by its functions.
 
-A figure's file has `missing(study, plan_id)`, which says why it cannot be drawn (empty: it can),
-`draw(study, plan_id, column)`, and `caption(study, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
+A figure's file has `missing(sweep, plan_id)`, which says why it cannot be drawn (empty: it can),
+`draw(sweep, plan_id, column)`, and `caption(sweep, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
 `ONE_FOR` says for what a report shows one: "plan", "network" (it is about plans of one network, and shown for one of
-`leading_plans`), or "study" (it is about all plans, and shown for the main one).
+`leading_plans`), or "sweep" (it is about all plans, and shown for the main one).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from ....cython_src.errors import UsageError, check_choice
 from ...analysis.names import called, model_label
 from ...analysis.speeds import is_usable, leading_plans, main_plan
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..words import conditions
 from .style import COLUMN_WIDTH_IN, finish, style_parameters
 
@@ -36,26 +36,26 @@ def find_figures() -> dict[str, ModuleType]:
 FIGURES = find_figures()
 
 
-def available_figures(study: Study, plan_id: str) -> list[str]:
+def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the figures that the rows of a plan allow."""
-    leading = leading_plans(study)
-    kinds = ["plan", *["network"] * (plan_id in leading), *["study"] * (plan_id == leading[0])]
-    return [name for name, m in FIGURES.items() if m.ONE_FOR in kinds and not m.missing(study, plan_id)]
+    leading = leading_plans(sweep)
+    shown = {"plan": True, "network": plan_id in leading, "sweep": plan_id == leading[0]}
+    return [name for name, m in FIGURES.items() if shown[m.ONE_FOR] and not m.missing(sweep, plan_id)]
 
 
 def draw(
-    study: Study,
+    sweep: Sweep,
     figure: str = "speedup",
     plan_id: str | None = None,
     column: str = "double",
     title: bool = True,
     models: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Draw one figure of a study.
+    """Draw one figure of a sweep.
 
     Parameters
     ----------
-    study : Study
+    sweep : Sweep
     figure : str
         One of `FIGURES`.
     plan_id : str, optional
@@ -75,44 +75,44 @@ def draw(
     """
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
-    plan_id = plan_id or main_plan(study)
-    if reason := FIGURES[figure].missing(study, plan_id):
+    plan_id = plan_id or main_plan(sweep)
+    if reason := FIGURES[figure].missing(sweep, plan_id):
         raise UsageError(reason)
-    with matplotlib.rc_context(style_parameters()), _chosen(study, models) as study:
-        return finish(FIGURES[figure].draw(study, plan_id, column), title)
+    with matplotlib.rc_context(style_parameters()), _chosen(sweep, models) as sweep:
+        return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
 
 
 @contextmanager
-def _chosen(study: Study, models: Mapping[str, str] | None) -> Iterator[Study]:
-    """Yield a study that shows some models only, which go by other names inside."""
+def _chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
+    """Yield a sweep that shows some models only, which go by other names inside."""
     if not models:
-        yield study
+        yield sweep
         return
-    measured = dict.fromkeys(model for _, model, _ in study.turns)
+    measured = dict.fromkeys(model for _, model, _ in sweep.turns)
     for model in models:
         check_choice("a model of the figure", model, measured)
     with called({model: name or model_label(model) for model, name in models.items()}):
-        yield replace(study, shown=tuple(models))
+        yield replace(sweep, shown=tuple(models))
 
 
-def caption_file(study: Study, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
+def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
     """Return the text beside a figure: its caption, and in a second part how it was measured and what to be warned
     of."""
-    plan_id = plan_id or main_plan(study)
+    plan_id = plan_id or main_plan(sweep)
     return (
         "\n\n".join(
-            [caption(study, figure, plan_id, models), "\n".join([*conditions(study, plan_id), *study.warnings])]
+            [caption(sweep, figure, plan_id, models), "\n".join([*conditions(sweep, plan_id), *sweep.warnings])]
         )
         + "\n"
     )
 
 
-def caption(study: Study, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
+def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:
     """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
     check_choice("the figure", figure, FIGURES)
-    plan_id = plan_id or main_plan(study)
-    with _chosen(study, models) as study:
-        said = FIGURES[figure].caption(study, plan_id)
-        plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else study.plan_ids()
-        wrong = any(not is_usable(study, (plan, *point)) for plan in plans for point in study.points_of(plan))
+    plan_id = plan_id or main_plan(sweep)
+    with _chosen(sweep, models) as sweep:
+        said = FIGURES[figure].caption(sweep, plan_id)
+        plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
+        wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
     return " ".join(filter(None, [*said, "Crossed out: not usable." if wrong else ""]))

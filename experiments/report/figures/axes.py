@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .style import COLUMN_WIDTH_IN, CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
 
 # The axis of speedups never goes below this fraction of one serial thread.
@@ -271,10 +271,10 @@ def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) ->
             )
 
 
-def mark_physical_cores(study: Study, axes, counts: Sequence[int]) -> None:
+def mark_physical_cores(sweep: Sweep, axes, counts: Sequence[int]) -> None:
     """Draw a thin line where the physical cores end and hyper-threads begin, and where slower cores do, if the axis
     reaches so far."""
-    ends = {study.physical_cores, *itertools.accumulate(len(kind["cpus"]) for kind in study.core_kinds)} - {None}
+    ends = {sweep.physical_cores, *itertools.accumulate(len(kind["cpus"]) for kind in sweep.core_kinds)} - {None}
     for end in sorted(ends):
         if min(counts) <= end < max(counts):
             for axis in axes:

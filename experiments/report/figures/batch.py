@@ -4,50 +4,46 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..words import samples_word
 from .over_plans import caption_over_plans, draw_over_plans, drawn_rows
 
 RANK, ONE_FOR = 3, "network"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len(study.siblings(plan_id, "batch")) > 1:
+    if len(sweep.siblings(plan_id, "batch")) > 1:
         return ""
     return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
 
 
-def _counted(study: Study, plan_id: str) -> tuple[str, int]:
+def _counted(sweep: Sweep, plan_id: str) -> tuple[str, int]:
     """Return what throughput counts, and how many of them a sample has: images, or tokens."""
-    word = samples_word(study, plan_id)
-    return ("tokens", study.records[plan_id]["sequence"]) if word == "sequences" else (word, 1)
+    word = samples_word(sweep, plan_id)
+    return ("tokens", sweep.records[plan_id]["sequence"]) if word == "sequences" else (word, 1)
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw images or tokens per second and the ratio to fork-join over the batch."""
-    plans = sorted(study.siblings(plan_id, "batch"), key=lambda p: study.plans[p].batch)
-    counted, each = _counted(study, plan_id)
-    own = f"batch {study.plans[plan_id].batch}, "
-    slowest = min(each * row["batch"] / row["median_s"] for row in drawn_rows(study, plans)[0].to_dict("records"))
+    plans = sorted(sweep.siblings(plan_id, "batch"), key=lambda p: sweep.plans[p].batch)
+    counted, each = _counted(sweep, plan_id)
+    slowest = min(each * row["batch"] / row["median_s"] for row in drawn_rows(sweep, plans)[0].to_dict("records"))
     scale, unit = (1e3, "thousand ") if slowest >= 1e3 else (1.0, "")
     return draw_over_plans(
-        study,
+        sweep,
         plans,
         column,
         "batch",
         lambda p: p.batch,
-        f"batch ({samples_word(study, plan_id)})",
+        f"batch ({samples_word(sweep, plan_id)})",
         lambda p, t: p.batch * each / t / scale,
         f"{unit}{counted} per second",
         "throughput",
-        [
-            study.problem_name(plan_id).replace(own, ""),
-            f"batches {', '.join(str(study.plans[p].batch) for p in plans)}",
-        ],
+        [sweep.problem_name(plan_id, "batch"), f"batches {', '.join(str(sweep.plans[p].batch) for p in plans)}"],
     )
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_over_plans(f"{_counted(study, plan_id)[0].capitalize()} per second over the batch.")
+    return caption_over_plans(f"{_counted(sweep, plan_id)[0].capitalize()} per second over the batch.")

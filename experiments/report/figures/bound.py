@@ -1,4 +1,4 @@
-"""Figure `bound`: over the plans of a study, how much of the serial step arithmetic bounds, and how much memory."""
+"""Figure `bound`: over the plans of a sweep, how much of the serial step arithmetic bounds, and how much memory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from matplotlib.ticker import FuncFormatter
 from ...analysis.names import GRANULARITY, NETWORK, axis_label, value_text
 from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.speeds import is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .heading import header
 from .roofline import BOUND_COLORS
-from .style import UNUSABLE, add_legend, new_figure, panel_title
+from .style import add_legend, marked, new_figure, panel_title
 
 NAMED = 2  # in the caption
-RANK, ONE_FOR = 3.5, "study"
+RANK, ONE_FOR = 3.5, "sweep"
 PHASES = ("forward", "backward", "update")
 MOST_PLANS = 24
 
 
-def _plans(study: Study) -> list[str]:
-    """Plans with a serial time and floors, in the order of the study."""
+def _plans(sweep: Sweep) -> list[str]:
+    """Plans with a serial time and floors, in the order of the sweep."""
     return [
         plan_id
-        for plan_id in study.plan_ids()
-        if (plan_id, "serial", 1) in study.turns and floors_by_phase(study, plan_id, 1)
+        for plan_id in sweep.plan_ids()
+        if (plan_id, "serial", 1) in sweep.turns and floors_by_phase(sweep, plan_id, 1)
     ]
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    count = len(_plans(study))
+    count = len(_plans(sweep))
     if not 1 < count <= MOST_PLANS:
         return (
             f"a figure of what bounds several plans needs 2 to {MOST_PLANS} of them with serial runs, and the "
@@ -42,20 +42,20 @@ def missing(study: Study, plan_id: str) -> str:
     return ""
 
 
-def _label(study: Study, plan_id: str) -> str:
+def _label(sweep: Sweep, plan_id: str) -> str:
     """Return what tells a plan from the others; networks and granularities need no word before them."""
-    record = study.records[plan_id]
-    words = {axis: "" if axis in (NETWORK, GRANULARITY) else f"{axis_label(axis)} " for axis in study.axes}
+    record = sweep.records[plan_id]
+    words = {axis: "" if axis in (NETWORK, GRANULARITY) else f"{axis_label(axis)} " for axis in sweep.axes}
     return ", ".join(f"{word}{value_text(record[axis])}" for axis, word in words.items()) or plan_id
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a bar for each plan: its floor by bound and phase, over the time of its serial step."""
-    plans = _plans(study)
+    plans = _plans(sweep)
     figure, (shares, phases) = new_figure(column, 2, max(1.6, 0.17 * len(plans) + 0.4), widths=(1.3, 1))
     for place, each in enumerate(plans):
-        step_s = study.typical_time((each, "serial", 1)).value
-        floors = floors_by_phase(study, each, 1)
+        step_s = sweep.typical_time((each, "serial", 1)).value
+        floors = floors_by_phase(sweep, each, 1)
         left = 0.0
         for index, color in enumerate(BOUND_COLORS.values()):
             part = sum(both[index] for both in floors.values()) / step_s
@@ -67,7 +67,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             if both:
                 own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
                 phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [_label(study, each) + UNUSABLE * (not is_usable(study, (each, "serial", 1))) for each in plans]
+    labels = [marked(_label(sweep, each), is_usable(sweep, (each, "serial", 1))) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
@@ -87,19 +87,19 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles += [
         phases.plot([], [], "oD^"[offset], color="0.2", markersize=3.5, label=phase)[0]
         for offset, phase in enumerate(PHASES)
-        if any(phase in floors_by_phase(study, each, 1) for each in plans)
+        if any(phase in floors_by_phase(sweep, each, 1) for each in plans)
     ]
     add_legend(figure, column, handles)
-    header(figure, study, [f"{len(plans)} plans, one thread"], column)
+    header(figure, sweep, [f"{len(plans)} plans, one thread"], column)
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences: the answers first."""
     said = []
-    for each in _plans(study)[:NAMED]:
-        step = study.typical_time((each, "serial", 1)).value / sum(map(sum, floors_by_phase(study, each, 1).values()))
-        said.append(f"{_label(study, each)} {memory_share(study, each):.0%}, step {step:.2f} times the floor")
+    for each in _plans(sweep)[:NAMED]:
+        step = sweep.typical_time((each, "serial", 1)).value / sum(map(sum, floors_by_phase(sweep, each, 1).values()))
+        said.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
     return [
         f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",
         "(a) Floor over serial step, (b) that share by phase. Above 1 data stayed in caches.",

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.factorial import BARRIERS, effect_table, factorial_table
 from ...analysis.speeds import row_is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..words import blocks_text
 from .axes import band_handle, equivalence_band, ratio_axis, series
 from .heading import header
@@ -18,17 +18,17 @@ from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_titl
 RANK, ONE_FOR = 6, "plan"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    cells = factorial_table(study)
+    cells = factorial_table(sweep)
     if len(cells) and plan_id in set(cells["plan_id"]):
         return ""
     return "a factorial needs every cell of creation x barrier x placement, got less; run replay_ladder.toml"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw the step time of every cell of creation x barrier x placement, and each switch's contribution."""
-    cells, effects = (t[t["plan_id"] == plan_id] for t in (factorial_table(study), effect_table(study)))
+    cells, effects = (t[t["plan_id"] == plan_id] for t in (factorial_table(sweep), effect_table(sweep)))
     threads = int(cells["threads"].max())
     cells = cells[(cells["threads"] == threads) & (cells["note"] == "")]
     effects = effects[(effects["threads"] == threads) & (effects["kind"] == "attribution")]
@@ -40,7 +40,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         style = ModelStyle(COLORS[number], "os^"[number], LINES[number])
         x = np.arange(len(own)) + 0.08 * (number - 1)
         columns = (1e3 * own[name] for name in ("median_s", "low_s", "high_s"))
-        usable = [row_is_usable(study, row) for row in own.to_dict("records")]
+        usable = [row_is_usable(sweep, row) for row in own.to_dict("records")]
         series(times, x, *columns, style, "", band=False, usable=usable)
         handles.append(
             Line2D(
@@ -67,12 +67,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles.append(band_handle())
     add_legend(figure, column, handles)
     header(
-        figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column
+        figure, sweep, [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"], column
     )
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Step time by creation, barrier and placement of tasks; eager tasks cannot be partitioned. (b) Effect of "

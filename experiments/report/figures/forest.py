@@ -8,29 +8,29 @@ from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import is_again
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..answers import answers
 from .axes import cross_out, mark_ratio, rows_of_ratios
 from .style import COLUMN_WIDTH_IN, GREY, TALLEST_IN, model_styles
 
-RANK, ONE_FOR = -1, "study"
+RANK, ONE_FOR = -1, "sweep"
 MOST_ROWS = 24
 ROW_IN = 0.2
 WIDEST = 1.3  # ratios on the axis; what is farther from 1 is an arrow
 
 
-def _shown(study: Study) -> list[dict]:
-    return [row for row in answers(study) if row["contestant"]][:MOST_ROWS]
+def _shown(sweep: Sweep) -> list[dict]:
+    return [row for row in answers(sweep) if row["contestant"]][:MOST_ROWS]
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    return "" if _shown(study) else "a forest plot needs a fork-join form and another model on as many threads"
+    return "" if _shown(sweep) else "a forest plot needs a fork-join form and another model on as many threads"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw ratios and intervals under the titles of their plans."""
-    rows, styles = _shown(study), model_styles(study.samples["model"])
+    rows, styles = _shown(sweep), model_styles(sweep.samples["model"])
     groups = [(title, list(own)) for title, own in itertools.groupby(rows, key=lambda row: row["plan"])]
     height = len(rows) + (len(groups) if len(groups) > 1 else 0)
     tall = ROW_IN * height + 0.75
@@ -83,11 +83,11 @@ def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -
     mark_ratio(axis, place, (value, low, high), color, style.marker, row["usable"])
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    rows = _shown(study)
+    rows = _shown(sweep)
     again = any(is_again(row["model"]) for row in rows)
-    hidden = sum(row["contestant"] for row in answers(study)) - len(rows)
+    hidden = sum(row["contestant"] for row in answers(sweep)) - len(rows)
     return [
         f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
         f"{EQUIVALENCE_BAND:.0%}. Hollow: too few generations for an interval.",

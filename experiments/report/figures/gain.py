@@ -12,21 +12,21 @@ from matplotlib.lines import Line2D
 from ...analysis.gains import gain_table
 from ...analysis.names import NETWORK
 from ...analysis.speeds import is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .axes import cross_out
 from .heading import header
 from .style import COLORS, GREY, add_legend, new_figure, panel_title
 
-RANK, ONE_FOR = 8, "study"
+RANK, ONE_FOR = 8, "sweep"
 _MARKERS = "osD^v<>Ph*X"
 # A point is left outside of the axes where it is further from the median than this factor and than so many times the
 # median distance: one such point would press all others into a corner.
 FAR, FAR_SPREADS = 2.0, 6.0
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    table = gain_table(study)
+    table = gain_table(sweep)
     if len(table) and table["plan_id"].nunique() > 1:
         return ""
     return (
@@ -35,17 +35,17 @@ def missing(study: Study, plan_id: str) -> str:
     )
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw measured over promised gains of the largest number of threads, a point for each plan."""
-    table = gain_table(study)
+    table = gain_table(sweep)
     threads = int(table["threads"].max())
     table = table[table["threads"] == threads]
     figure, (axis,) = new_figure(column, 1, panel_height=3.0)
-    networks = list(dict.fromkeys(study.records[p][NETWORK] for p in table["plan_id"]))
-    batches = sorted({study.records[p]["batch"] for p in table["plan_id"]})
+    networks = list(dict.fromkeys(sweep.records[p][NETWORK] for p in table["plan_id"]))
+    batches = sorted({sweep.records[p]["batch"] for p in table["plan_id"]})
     low, high = _limits(table)
     for row in table.to_dict("records"):
-        record = study.records[row["plan_id"]]
+        record = sweep.records[row["plan_id"]]
         axis.errorbar(
             [row["promised"]],
             [row["gained"]],
@@ -58,7 +58,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             markeredgecolor="white",
             markeredgewidth=0.4,
         )
-        if not is_usable(study, (row["plan_id"], row["model"], row["threads"])):
+        if not is_usable(sweep, (row["plan_id"], row["model"], row["threads"])):
             cross_out(axis, [row["promised"]], [row["gained"]])
         if not (low <= row["promised"] <= high and low <= row["gained"] <= high):
             _point_to(axis, row, low, high, COLORS[networks.index(record[NETWORK]) % len(COLORS)])
@@ -79,7 +79,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ]
     handles.append(Line2D([], [], color="0.2", linewidth=0.8, label="as promised"))
     add_legend(figure, column, handles)
-    header(figure, study, [f"{len(table)} plans"], column)
+    header(figure, sweep, [f"{len(table)} plans"], column)
     return figure
 
 
@@ -119,7 +119,7 @@ def _reach(row: dict, name: str) -> np.ndarray:
     return np.array([[max(value - low, 0.0)], [max(high - value, 0.0)]])
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "A point is a plan. Promised: fork-join bound over max(area, cycle mean). Gained: time of the better fork-join "

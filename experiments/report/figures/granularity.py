@@ -5,24 +5,24 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ...analysis.names import GRANULARITY
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .over_plans import caption_over_plans, draw_over_plans
 
 RANK, ONE_FOR = 4, "network"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len({study.plans[p].num_tasks for p in study.siblings(plan_id, GRANULARITY)}) > 1:
+    if len({sweep.plans[p].num_tasks for p in sweep.siblings(plan_id, GRANULARITY)}) > 1:
         return ""
     return "a figure over granularity needs two at least, got one; run a sweep with several granularities"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw step time and the ratio to fork-join over the number of tasks."""
     return draw_over_plans(
-        study,
-        study.siblings(plan_id, GRANULARITY),
+        sweep,
+        sweep.siblings(plan_id, GRANULARITY),
         column,
         GRANULARITY,
         lambda p: p.num_tasks,
@@ -30,10 +30,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         lambda p, t: t * 1e3,
         "time per step (ms)",
         "time over granularity",
-        [study.problem_name(plan_id), "the same granularity on both sides"],
+        [sweep.problem_name(plan_id), "the same granularity on both sides"],
     )
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return caption_over_plans("Time of a step over the number of its tasks.")

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..words import blocks_text, data_text, t1_text
 
 # So many characters of the header's size fit beside each other.
 LINE = {"double": 115, "single": 62}
 
 
-def header(figure: Figure, study: Study, facts: Sequence[str], column: str) -> None:
+def header(figure: Figure, sweep: Sweep, facts: Sequence[str], column: str) -> None:
     """Write facts above the panels: two lines in a double column; long ones go on in a further line."""
-    facts = [*facts, *([data_text(study)] if study.smoke_test else [])]
+    facts = [*facts, *([data_text(sweep)] if sweep.smoke_test else [])]
     write_lines(
         figure, ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else ["; ".join(facts)], column
     )
@@ -33,8 +33,8 @@ def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
     )
 
 
-def plan_header(figure: Figure, study: Study, plan_id: str, column: str) -> None:
+def plan_header(figure: Figure, sweep: Sweep, plan_id: str, column: str) -> None:
     """Write the plan, its blocks and T1 above the panels."""
-    plan = study.plans[plan_id]
-    facts = [study.problem_name(plan_id), blocks_text(plan), t1_text(study, plan_id, "$T_1$")]
-    header(figure, study, facts, column)
+    plan = sweep.plans[plan_id]
+    facts = [sweep.problem_name(plan_id), blocks_text(plan), t1_text(sweep, plan_id, "$T_1$")]
+    header(figure, sweep, facts, column)

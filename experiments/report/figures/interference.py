@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from ...analysis.interference import interference_table, label_with_preemption
 from ...analysis.names import INTERFERENCE
 from ...analysis.speeds import row_is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..words import blocks_text
 from .axes import nested_size, series, with_gaps
 from .heading import header
@@ -16,26 +16,26 @@ from .style import GREY, add_legend, model_handles, model_styles, new_figure, pa
 RANK, ONE_FOR = 7, "plan"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    table = interference_table(study)
+    table = interference_table(sweep)
     if len(table) and plan_id in set(table["plan_id"]):
         return ""
     return "a figure over hogs needs points with and without them, got one kind; run interference.toml"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw step time beside hogs over that without, and the part that the hogs' CPU time does not explain."""
-    table = interference_table(study)
+    table = interference_table(sweep)
     table = table[table["plan_id"] == plan_id]
     threads = int(table["threads"].max())
     table = table[table["threads"] == threads]
-    table = table.assign(usable=[row_is_usable(study, row) for row in table.to_dict("records")])
+    table = table.assign(usable=[row_is_usable(sweep, row) for row in table.to_dict("records")])
     models = list(dict.fromkeys(table["model"]))
     styles = model_styles(models)
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
-        own = with_gaps(table[table["model"] == model], "hogs", study.config.get(INTERFERENCE, ()))
+        own = with_gaps(table[table["model"] == model], "hogs", sweep.config.get(INTERFERENCE, ()))
         look = {"band": False, "size": nested_size(number, len(models)), "usable": own["usable"]}
         for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
             columns = (scale * own[f"{name}{end}"] for end in ("", "_low", "_high"))
@@ -53,12 +53,12 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         axis.set_xlabel("spinning processes")
     add_legend(figure, column, model_handles(styles, models, label_with_preemption))
     header(
-        figure, study, [study.problem_name(plan_id), blocks_text(study.plans[plan_id]), f"{threads} threads"], column
+        figure, sweep, [sweep.problem_name(plan_id), blocks_text(sweep.plans[plan_id]), f"{threads} threads"], column
     )
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Step time beside spinning processes over that without; dotted: what the CPU time taken explains. (b) "

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.ladder import ladder_table, missing
 from ...analysis.names import base_model, model_label
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ...simulate.predict import error_text, prediction_table
 from ...tables.numbers import time
 from . import simulated
@@ -27,13 +27,13 @@ MARKERS = ("s", "D")
 SIMULATED = {"linestyle": "none", "color": GREY, "markersize": 3.5}
 
 
-def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
+def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the rows of `ladder_table`, with simulated_8 and simulated_64: simulated time over that of the better
     fork-join form on so many threads; NaN for a model that is not simulated, or without the machine's latencies."""
-    if missing(study, plan_id):
+    if missing(sweep, plan_id):
         return []
-    rows = ladder_table(study, plan_id).to_dict("records")
-    times = _simulated(study, plan_id)
+    rows = ladder_table(sweep, plan_id).to_dict("records")
+    times = _simulated(sweep, plan_id)
     for row in rows:
         for threads in SIMULATED_THREADS:
             of_all = {model: seconds for (model, count), seconds in times.items() if count == threads}
@@ -42,17 +42,17 @@ def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _simulated(study: Study, plan_id: str) -> dict[tuple[str, int], float]:
+def _simulated(sweep: Sweep, plan_id: str) -> dict[tuple[str, int], float]:
     """Return simulated seconds a step by model and threads; empty where the simulation lacks something."""
-    if simulated.missing(study, plan_id):
+    if simulated.missing(sweep, plan_id):
         return {}
-    table = prediction_table(study, plan_id, SIMULATED_THREADS)
+    table = prediction_table(sweep, plan_id, SIMULATED_THREADS)
     return {(row["model"], row["threads"]): row["step_s"] for row in table.to_dict("records")}
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a row for each rung in the order of the file, and a panel for each ratio."""
-    rows, styles = rows_of(study, plan_id), model_styles(study.samples["model"])
+    rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
     predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
     figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.27 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, 2 + predicted, sharey=True)
@@ -69,8 +69,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             at = (1.01, place)
             panels[0].annotate(time(row["median_s"]), at, xycoords=("axes fraction", "data"), fontsize=6, va="center")
         for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
-            face = (color, "white")[number == 0]
-            look = {"color": color, "markerfacecolor": face, "markersize": 3.5}
+            look = {"color": color, "markerfacecolor": color if number else "white", "markersize": 3.5}
             panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)
     names = [textwrap.fill(row["takes"], 42 if wide else 24) for row in rows]
     if wide:
@@ -91,21 +90,21 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ]
     if handles:
         add_legend(figure, "double", handles, None if wide else 2)
-    header(figure, study, [study.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
+    header(figure, sweep, [sweep.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    rows = rows_of(study, plan_id)
+    rows = rows_of(sweep, plan_id)
     known = any(math.isfinite(row["ratio_low"]) for row in rows)
     said = "Each rung takes away (−) or puts back (+) a wait. Ratios of times with 95 % intervals, to the better "
     said += f"fork-join form and to the rung above; grey: ± {EQUIVALENCE_BAND:.0%}."
-    if reason := simulated.missing(study, plan_id):
+    if reason := simulated.missing(sweep, plan_id):
         return [said, "" if known else "Hollow: too few generations for an interval.", f"Not simulated: {reason}."]
     threads = sorted({row["threads"] for row in rows})
     return [
         said,
         "" if known else "Hollow: too few generations for an interval.",
-        error_text(prediction_table(study, plan_id, threads)),
+        error_text(prediction_table(sweep, plan_id, threads)),
     ]

@@ -9,35 +9,35 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from ...analysis.accounting import layer_table
 from ...analysis.names import value_text
 from ...analysis.speeds import axis_values, is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .heading import header
-from .style import COLORS, COLUMN_WIDTH_IN, UNUSABLE, add_legend
+from .style import COLORS, COLUMN_WIDTH_IN, add_legend, marked
 
 RANK, ONE_FOR = 1.1, "network"
 MARKERS = "osD^vP*X"
 MOST_LAYERS = 18  # that have a row, those with most time
 
 
-def _plans(study: Study, plan_id: str) -> dict[str, str]:
+def _plans(sweep: Sweep, plan_id: str) -> dict[str, str]:
     """Return the plans that differ in the form of convolutions and have a serial profile, in the sweep's order."""
-    plans = [p for p in study.siblings(plan_id, "conv") if study.profiles_of((p, "serial", 1))]
-    of_value = {study.records[p]["conv"]: p for p in plans}
-    return {value_text(value): of_value[value] for value in axis_values(study, plans, "conv")}
+    plans = [p for p in sweep.siblings(plan_id, "conv") if sweep.profiles_of((p, "serial", 1))]
+    of_value = {sweep.records[p]["conv"]: p for p in plans}
+    return {value_text(value): of_value[value] for value in axis_values(sweep, plans, "conv")}
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len(_plans(study, plan_id)) > 1:
+    if len(_plans(sweep, plan_id)) > 1:
         return ""
     return "times of layers need serial profiles of two forms of convolutions, got fewer; run layers or conv_forms"
 
 
-def times(study: Study, plan_id: str) -> pd.DataFrame:
+def times(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return seconds of each layer in a serial step, all its phases together: a row for each layer, a column for each
     form; the last row, "all", is the step."""
     found = {
-        value: layer_table(study, plan).groupby("layer", sort=False)["time_s"].sum()
-        for value, plan in _plans(study, plan_id).items()
+        value: layer_table(sweep, plan).groupby("layer", sort=False)["time_s"].sum()
+        for value, plan in _plans(sweep, plan_id).items()
     }
     table = pd.DataFrame(found)
     order = list(dict.fromkeys(layer for column in found.values() for layer in column.index))
@@ -47,14 +47,14 @@ def times(study: Study, plan_id: str) -> pd.DataFrame:
     )
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a row for each layer and a mark for each form, over a logarithmic axis of time."""
-    table, plans = 1e3 * times(study, plan_id), _plans(study, plan_id)
+    table, plans = 1e3 * times(sweep, plan_id), _plans(sweep, plan_id)
     figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.15 * len(table) + 1.1), layout="constrained")
     axis = figure.subplots()
     handles = []
     for number, value in enumerate(table):
-        label = value + UNUSABLE * (not is_usable(study, (plans[value], "serial", 1)))
+        label = marked(value, is_usable(sweep, (plans[value], "serial", 1)))
         look = {"marker": MARKERS[number % len(MARKERS)], "color": COLORS[number % len(COLORS)], "linestyle": "none"}
         handles += axis.plot(table[value], range(len(table)), label=label, markersize=4, zorder=3, **look)
     for place in range(len(table)):
@@ -70,12 +70,11 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     axis.set_xlabel("time in the serial step (ms)")
     axis.spines[["top", "right", "left"]].set_visible(False)
     add_legend(figure, column, handles, len(handles) if column == "double" else 3)
-    own = value_text(study.records[plan_id]["conv"])
-    header(figure, study, [study.problem_name(plan_id).replace(f", conv {own}", ""), "one thread"], column)
+    header(figure, sweep, [sweep.problem_name(plan_id, "conv"), "one thread"], column)
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "Time of each layer in a serial step, all its phases together, with each form of convolutions; means over "

@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter
 from ...analysis.accounting import layer_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .heading import plan_header
-from .style import COLORS, UNUSABLE, add_legend, new_figure, panel_title
+from .style import COLORS, add_legend, marked, new_figure, panel_title
 
 RANK, ONE_FOR = 1, "plan"
 
@@ -36,22 +36,22 @@ SMALLEST_LABEL = {"double": 0.075, "single": 0.12}
 MARKERS = {"forward": ("o", COLORS[0], -0.13), "backward": ("D", COLORS[3], 0.13), "update": ("^", COLORS[2], 0)}
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if any(row.plan_id == plan_id for row in study.profiles):
+    if any(row.plan_id == plan_id for row in sweep.profiles):
         return ""
     return "a figure of layers needs profile rows, got none; measure with `forktask compare`"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw busy time per layer and model, and each layer's fraction of one thread's peak."""
     points = sorted(
-        {(r.model, r.threads) for r in study.profiles if r.plan_id == plan_id and study.shows(r.model)},
+        {(r.model, r.threads) for r in sweep.profiles if r.plan_id == plan_id and sweep.shows(r.model)},
         key=lambda p: (p[1], model_rank(p[0])),
     )
     widest = max((t for _, t in points), default=0)
     points = [p for p in points if p == ("serial", 1) or p[1] == widest]
-    tables = {p: layer_table(study, plan_id, *p) for p in points}
+    tables = {p: layer_table(sweep, plan_id, *p) for p in points}
     lead = tables.get(("serial", 1), next(iter(tables.values())))
     group = _groups(lead)
     order = list(dict.fromkeys(lead["layer"].map(group)))
@@ -91,7 +91,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
                 )
             left += width
         threads = f", {point[1]} thr." if point[0] != "serial" else ""
-        labels.append(model_label(point[0]) + threads + UNUSABLE * (not is_usable(study, (plan_id, *point))))
+        labels.append(marked(model_label(point[0]) + threads, is_usable(sweep, (plan_id, *point))))
     bars.set_yticks(range(len(points)), labels)
     bars.invert_yaxis()
     bars.tick_params(axis="y", length=0)
@@ -100,7 +100,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
 
     for rates in of_rates:
         title = model_label(points[0][0]) if ("serial", 1) not in tables else "serial"
-        _draw_rates(rates, study, fractions, layers, title)
+        _draw_rates(rates, sweep, fractions, layers, title)
     handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
     handles += [
         Line2D([], [], linestyle="none", marker=m, color=c, markersize=4, label=phase)
@@ -108,7 +108,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         if (fractions["phase"] == phase).any()
     ]
     add_legend(figure, column, handles, columns=7 if column == "double" else 3)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
@@ -132,7 +132,7 @@ def _rates(lead: pd.DataFrame, most: int) -> tuple[pd.DataFrame, list[str]]:
     return fractions, [layer for layer in dict.fromkeys(lead["layer"]) if layer in largest]
 
 
-def _draw_rates(rates, study: Study, fractions: pd.DataFrame, layers: Sequence[str], model: str) -> None:
+def _draw_rates(rates, sweep: Sweep, fractions: pd.DataFrame, layers: Sequence[str], model: str) -> None:
     """Draw each layer's fraction of one thread's peak, a mark for each phase."""
     for phase, (marker, color, aside) in MARKERS.items():
         part = fractions[fractions["phase"] == phase]
@@ -154,7 +154,7 @@ def _draw_rates(rates, study: Study, fractions: pd.DataFrame, layers: Sequence[s
     rates.set_xlim(0, max([1.0, *(fractions["peak_fraction"] * 1.05)]))
     rates.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
     rates.tick_params(axis="y", length=0)
-    peak = study.machine.peak_flops_per_s_1thread
+    peak = sweep.machine.peak_flops_per_s_1thread
     rates.set_xlabel(f"fraction of peak ({peak / 1e9:.0f} GFLOP/s)" if peak else "fraction of peak (not measured)")
     panel_title(rates, f"arithmetic rate, {model}")
 
@@ -163,7 +163,7 @@ def _others_text(others: Sequence[str]) -> str:
     return others[0] if len(others) == 1 else f"{len(others)} others"
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Busy time of a step by layer, all workers, with shares; longer than the serial bar: blocks ran slower "

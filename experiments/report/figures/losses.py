@@ -13,31 +13,31 @@ from msgspec import structs
 
 from ...analysis.losses import LOSSES
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .heading import plan_header, write_lines
 from .style import add_legend, finish, new_figure, panel_title, style_parameters
 
 RANK, ONE_FOR = 2, "plan"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if any(row.plan_id == plan_id for row in study.traces):
+    if any(row.plan_id == plan_id for row in sweep.traces):
         return ""
     return "a figure of losses needs event logs, got none; measure with `forktask compare --trace`"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw the losses of each logged model, and their differences from fork-join."""
-    figure = draw_losses(rows_of(study, plan_id), column)
-    plan_header(figure, study, plan_id, column)
+    figure = draw_losses(rows_of(sweep, plan_id), column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
-def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
+def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return the losses of a plan's latest logs (rows of `losses.as_rows`), models in their fixed order."""
     latest = {
-        (row.model, row.threads): row for row in study.traces if row.plan_id == plan_id and study.shows(row.model)
+        (row.model, row.threads): row for row in sweep.traces if row.plan_id == plan_id and sweep.shows(row.model)
     }
     return [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
 
@@ -130,6 +130,6 @@ def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return losses_caption(rows_of(study, plan_id))
+    return losses_caption(rows_of(sweep, plan_id))

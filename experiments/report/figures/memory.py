@@ -12,7 +12,7 @@ from ....cython_src.typed_text import format_bytes
 from ...analysis.memory import LIBRARIES, memory_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import on_most_threads
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
 from .axes import log2_axis, power_ticks, series, x_axis
 from .heading import write_lines
@@ -26,36 +26,36 @@ MACHINE, ALLOWED = "the machine's memory", "the run's limit"
 LINES = {MACHINE: "-", ALLOWED: ":"}
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len(study.siblings(plan_id, "batch", asked=True)) > 1:
+    if len(sweep.siblings(plan_id, "batch", asked=True)) > 1:
         return ""
     return "memory over batches needs at least two of them, got one; run a sweep with several batches"
 
 
-def data(study: Study, plan_id: str) -> dict[str, Any]:
+def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
     """Return what is drawn: "title", "peaks" (bytes by model and batch, on most threads and of the serial run),
     "planned" (bytes by batch, of refused plans too: buffers, task graph, and what is resident before) and "limits"."""
-    table = memory_table(study)
+    table = memory_table(sweep)
     planned = {}
-    for plan in study.siblings(plan_id, "batch", asked=True):
+    for plan in sweep.siblings(plan_id, "batch", asked=True):
         measured = table.loc[table["plan_id"] == plan, "planned_bytes"]
-        refused = sum(study.plans[plan].memory_bytes.values()) + table[LIBRARIES].median()
-        planned[study.plans[plan].batch] = float(measured.max() if len(measured) else refused)
-    own = table[table["plan_id"].isin(study.siblings(plan_id, "batch"))]
+        refused = sum(sweep.plans[plan].memory_bytes.values()) + table[LIBRARIES].median()
+        planned[sweep.plans[plan].batch] = float(measured.max() if len(measured) else refused)
+    own = table[table["plan_id"].isin(sweep.siblings(plan_id, "batch"))]
     own = own[(own["model"] == "serial") | own.index.isin(on_most_threads(own)[0].index)]
     peaks: dict[str, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
     for row in own.to_dict("records"):
-        peaks[row["model"]][study.plans[row["plan_id"]].batch] = row["peak_bytes"]
-    title = study.problem_name(plan_id).replace(f"batch {study.plans[plan_id].batch}, ", "")
-    total, given = (study.environment.get("memory") or {}).get("total_bytes"), study.config.get("memory_limit")
+        peaks[row["model"]][sweep.plans[row["plan_id"]].batch] = row["peak_bytes"]
+    total, given = (sweep.environment.get("memory") or {}).get("total_bytes"), sweep.config.get("memory_limit")
     limits = ({MACHINE: total} if total else {}) | ({ALLOWED: parse_bytes(given)} if given else {})
+    title = sweep.problem_name(plan_id, "batch")
     return {"title": title, "peaks": peaks, "planned": dict(sorted(planned.items())), "limits": limits}
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw the planned line, a marker for each model's peak, and the limits."""
-    found = data(study, plan_id)
+    found = data(sweep, plan_id)
     peaks, planned = found["peaks"], found["planned"]
     styles = model_styles(list(peaks))
     figure, (axis,) = new_figure(column, 1, 2.2)
@@ -87,7 +87,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "Most memory that was resident in a measuring process over the batch. Dashed: buffers of the plan, task graph, "

@@ -1,4 +1,4 @@
-"""Figure `nodes`: the ratio of each contestant to fork-join on each node of a pooled study."""
+"""Figure `nodes`: the ratio of each contestant to fork-join on each node of a pooled sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ...analysis.estimates import EQUIVALENCE_BAND, verdict
 from ...analysis.nodes import times_on
 from ...analysis.speeds import interval_columns
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ..answers import answers
 from .axes import mark_ratio, rows_of_ratios
 from .style import COLUMN_WIDTH_IN, model_styles
@@ -22,13 +22,13 @@ TALLEST_IN, ROW_IN, NAMED_IN = 9.0, 0.18, 0.1
 
 
 @lru_cache(maxsize=16)
-def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
+def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return a row for each contestant of a plan and each node: node, label, model, threads, reference, generations,
     ratio, ratio_low, ratio_high, verdict; the node "" is all of them together."""
-    shown = [row for row in answers(study) if row["contestant"] and row["plan_id"] == plan_id]
-    found = [{**row, "node": ""} for row in shown] if len(study.nodes) > 1 else []
-    for node in study.nodes if found else ():
-        times = times_on(study, node)
+    shown = [row for row in answers(sweep) if row["contestant"] and row["plan_id"] == plan_id]
+    found = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
+    for node in sweep.nodes if found else ():
+        times = times_on(sweep, node)
         for row in shown:
             points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
             if all(point in times.points for point in points):
@@ -38,16 +38,16 @@ def rows_of(study: Study, plan_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    return "" if rows_of(study, plan_id) else "ratios by node need fork-join and another model on several pooled nodes"
+    return "" if rows_of(sweep, plan_id) else "ratios by node need fork-join and another model on several pooled nodes"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a panel for each contestant, a line for each node, and all nodes together as a band."""
-    rows, styles = rows_of(study, plan_id), model_styles(study.samples["model"])
+    rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
     together = [row for row in rows if not row["node"]][: MOST_PANELS[column]]
-    nodes = list(study.nodes)
+    nodes = list(sweep.nodes)
     row_in = min(ROW_IN, TALLEST_IN / len(nodes))
     size = (COLUMN_WIDTH_IN[column], row_in * len(nodes) + 0.9)
     figure = Figure(figsize=size, layout="constrained")
@@ -66,9 +66,9 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    hidden = sum(not row["node"] for row in rows_of(study, plan_id)) - MOST_PANELS["double"]
+    hidden = sum(not row["node"] for row in rows_of(sweep, plan_id)) - MOST_PANELS["double"]
     return [
         f"Time over that of the better fork-join form on each node, with 95 % intervals; coloured band: all nodes "
         f"together; grey: ± {EQUIVALENCE_BAND:.0%}. Hollow: too few generations on that node for an interval.",

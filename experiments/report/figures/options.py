@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import GRANULARITY, axis_label, model_rank
 from ...analysis.speeds import PER, axis_table, row_is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ...tables.numbers import plural
 from ..words import blocks_text
 from .axes import band_handle, equivalence_band, ratio_axis, series
@@ -23,18 +23,18 @@ MAX_PANELS = 3
 ELSEWHERE = ("batch", GRANULARITY)
 
 
-def _ratios(study: Study, plan_id: str) -> pd.DataFrame:
+def _ratios(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return the ratios between this plan and those that differ from it in one option."""
-    table = axis_table(study)
+    table = axis_table(sweep)
     if not len(table):
         return table
-    near = {axis: set(study.siblings(plan_id, axis)) for axis in study.axes if axis not in ELSEWHERE}
+    near = {axis: set(sweep.siblings(plan_id, axis)) for axis in sweep.axes if axis not in ELSEWHERE}
     return table[[p in near.get(a, ()) for a, p in zip(table["axis"], table["plan_id"], strict=True)]]
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if len(_ratios(study, plan_id)):
+    if len(_ratios(sweep, plan_id)):
         return ""
     return "a figure over options needs at least two values of one, got one; run a sweep such as checkerboard"
 
@@ -51,12 +51,12 @@ def _is_upright(groups: Sequence[tuple[str, int]], panels: int, column: str) -> 
     return across * len(groups) * max(len(value) + 1 for value, _ in groups) > LINE[column]
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a panel for each swept option: ratios of times to its first value, by value and number of threads."""
-    table = _ratios(study, plan_id)
+    table = _ratios(sweep, plan_id)
     axes = list(dict.fromkeys(table["axis"]))[:MAX_PANELS]
     models = sorted(set(table["model"]), key=model_rank)
-    styles = model_styles(study.samples["model"])
+    styles = model_styles(sweep.samples["model"])
     groups_of = {axis: _groups(table[table["axis"] == axis]) for axis in axes}
     upright = any(_is_upright(groups, len(axes), column) for groups in groups_of.values())
     figure, panels = new_figure(column, len(axes), 3.0 if upright else 2.1)
@@ -69,7 +69,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
             for x, group in enumerate(groups):
                 if group in points:
                     columns = [[points[group][f"ratio{end}"]] for end in ("", "_low", "_high")]
-                    look = {"band": False, "usable": [row_is_usable(study, points[group])]}
+                    look = {"band": False, "usable": [row_is_usable(sweep, points[group])]}
                     series(panel, [x + aside], *columns, styles[model], "", **look)
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
@@ -84,13 +84,13 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     handles = [*model_handles(styles, models, line=False), band_handle()]
     add_legend(figure, column, handles)
     swept = f"along {' and '.join(map(axis_label, axes))}"
-    header(figure, study, [study.problem_name(plan_id), swept, blocks_text(study.plans[plan_id])], column)
+    header(figure, sweep, [sweep.problem_name(plan_id), swept, blocks_text(sweep.plans[plan_id])], column)
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    table = _ratios(study, plan_id)
+    table = _ratios(sweep, plan_id)
     axes = dict(zip(table["axis"], table["baseline"], strict=True))
     panels = ", ".join(
         f"({letter}) {axis_label(axis)}, over {baseline}" + (f", per {PER[axis]}" if axis in PER else "")

@@ -12,7 +12,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ...tables.numbers import plural
 from .axes import band_handle, log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
@@ -20,9 +20,9 @@ from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
 
-def drawn_rows(study: Study, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int]:
+def drawn_rows(sweep: Sweep, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int]:
     """Return the rows of `speed_table` on most threads, with the serial run's, and that number; `on_most_threads`."""
-    speeds = speed_table(study)
+    speeds = speed_table(sweep)
     table = speeds[speeds["plan_id"].isin(plan_ids)]
     widest_rows, widest = on_most_threads(table)
     serial = table[table["model"] == "serial"]
@@ -30,7 +30,7 @@ def drawn_rows(study: Study, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int
 
 
 def draw_over_plans(
-    study: Study,
+    sweep: Sweep,
     plan_ids: Sequence[str],
     column: str,
     axis: str,
@@ -42,16 +42,16 @@ def draw_over_plans(
     facts: Sequence[str],
 ) -> Figure:
     """Draw a value and the ratio to fork-join over a property of plans that differ in `axis`, on the most threads."""
-    table, widest = drawn_rows(study, plan_ids)
-    table["x"] = [x_of(study.plans[p]) for p in table["plan_id"]]
-    styles = model_styles(study.samples["model"])
+    table, widest = drawn_rows(sweep, plan_ids)
+    table["x"] = [x_of(sweep.plans[p]) for p in table["plan_id"]]
+    styles = model_styles(sweep.samples["model"])
     models = sorted(table["model"].unique(), key=model_rank)
     positions = sorted(set(table["x"]))
-    asked = [x_of(study.plans[p]) for p in study.siblings(plan_ids[0], axis, asked=True)]
+    asked = [x_of(sweep.plans[p]) for p in sweep.siblings(plan_ids[0], axis, asked=True)]
     figure, (values, ratio) = new_figure(column, 2, 2.1)
     for number, model in enumerate(models):
         own = table[table["model"] == model]
-        plans = [study.plans[plan_id] for plan_id in own["plan_id"]]
+        plans = [sweep.plans[plan_id] for plan_id in own["plan_id"]]
         middle, *ends = (
             [value_of(plan, seconds) for plan, seconds in zip(plans, own[name], strict=True)]
             for name in ("median_s", "low_s", "high_s")
@@ -63,7 +63,7 @@ def draw_over_plans(
         size = nested_size(number, len(models))
         columns = (points[name] for name in ("x", "value", "low", "high"))
         series(values, *columns, styles[model], model_label(model), size=size, usable=points["usable"])
-    lines = _bounds(study, plan_ids, x_of, value_of)
+    lines = _bounds(sweep, plan_ids, x_of, value_of)
     for line in lines:
         draw_bound(values, line)
     values.set_yscale("log", base=2)
@@ -77,7 +77,7 @@ def draw_over_plans(
     x_axis(ratio, positions, x_label)
     handles = [*model_handles(styles, models), *bound_handles(lines), *([band_handle()] if has_ratios else [])]
     add_legend(figure, column, handles)
-    header(figure, study, [*facts, _where(models, widest)], column)
+    header(figure, sweep, [*facts, _where(models, widest)], column)
     return figure
 
 
@@ -93,20 +93,20 @@ def _where(models: Sequence[str], widest: int) -> str:
 
 
 def _bounds(
-    study: Study, plan_ids: Sequence[str], x_of: Callable = lambda p: p.num_tasks, value_of: Callable = lambda p, t: t
+    sweep: Sweep, plan_ids: Sequence[str], x_of: Callable = lambda p: p.num_tasks, value_of: Callable = lambda p, t: t
 ) -> list[BoundLine]:
     """Return the bounds of the plans on most threads, as the values that are drawn."""
-    table = bound_table(study)
+    table = bound_table(sweep)
     table = table[table["plan_id"].isin(plan_ids)]
     rows = []
     for row in table[table["threads"] == table["threads"].max()].to_dict("records"):
-        plan = study.plans[row["plan_id"]]
+        plan = sweep.plans[row["plan_id"]]
         found: dict[str, float] = {"x": x_of(plan)}
         for name in BOUNDS:
             value, *ends = (value_of(plan, row[f"{name}_s{end}"]) for end in ("", "_low", "_high"))
             found |= dict(zip((f"{name}_s", f"{name}_s_low", f"{name}_s_high"), (value, *sorted(ends)), strict=True))
         rows.append(found)
-    models = study.samples.loc[study.samples["plan_id"].isin(plan_ids), "model"].unique()
+    models = sweep.samples.loc[sweep.samples["plan_id"].isin(plan_ids), "model"].unique()
     return bound_lines(pd.DataFrame(rows), set(models) - {"serial"}, "s", "x")
 
 

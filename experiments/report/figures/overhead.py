@@ -11,11 +11,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from ...analysis.costs import cost_table
 from ...analysis.names import base_model, is_gpu, model_label
 from ...analysis.speeds import better_forkjoin, is_usable, on_most_threads
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
+from ...subjects.models import MODELS
 from ...tables.numbers import format_time, plural
 from .axes import log2_axis, power_ticks
 from .heading import plan_header
-from .style import COLORS, GREY, UNUSABLE, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
+from .style import COLORS, GREY, add_legend, marked, marker_look, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 2, "plan"
 PARTS = {
@@ -26,37 +27,37 @@ PARTS = {
 }
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    own = study.samples[study.samples["plan_id"] == plan_id]
+    own = sweep.samples[sweep.samples["plan_id"] == plan_id]
     if "prepare_s" in own and own["prepare_s"].notna().any():
         return ""
     return "a figure of overheads needs the cost of `prepare` in the samples, got none; measure again"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw one-time costs of each model, and the mean time per iteration with them spread over n iterations."""
-    costs = cost_table(study)
+    costs = cost_table(sweep)
     costs, widest = on_most_threads(costs[costs["plan_id"] == plan_id])
     costs = costs[costs["prepare_s"].notna()]
-    styles = model_styles(study.samples["model"])
+    styles = model_styles(sweep.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
-    seen = _draw_costs(bars, study, plan_id, costs)
+    seen = _draw_costs(bars, sweep, plan_id, costs)
     gpu = costs["model"].map(is_gpu)
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
     panel_title(bars, f"before the steady state, {' and '.join(places)}")
-    steady = costs[~costs["model"].map(base_model).isin(["serial", "joblib"])]
-    _draw_runs(curves, study, plan_id, steady, widest, styles)
+    steady = costs[[model != "serial" and not MODELS[base_model(model)].far_behind for model in costs["model"]]]
+    _draw_runs(curves, sweep, plan_id, steady, widest, styles)
     panel_title(curves, "one-time cost spread over the run")
     handles = [Patch(color=color, label=name) for name, color in PARTS.items() if name in seen]
     handles += model_handles(styles, steady["model"])
     add_legend(figure, column, handles, columns=4 if column == "double" else 2)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
-def _draw_costs(axis, study: Study, plan_id: str, costs: pd.DataFrame) -> set[str]:
+def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame) -> set[str]:
     """Draw a bar of the one-time costs of each model, and return the parts that some model has."""
     labels, seen = [], set()
     for row, cost in enumerate(costs.to_dict("records")):
@@ -69,8 +70,8 @@ def _draw_costs(axis, study: Study, plan_id: str, costs: pd.DataFrame) -> set[st
                 seen.add(name)
             axis.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
             left += width
-        usable = is_usable(study, (plan_id, cost["model"], int(cost["threads"])))
-        labels.append(model_label(cost["model"]) + UNUSABLE * (not usable))
+        usable = is_usable(sweep, (plan_id, cost["model"], int(cost["threads"])))
+        labels.append(marked(model_label(cost["model"]), usable))
         axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
@@ -81,12 +82,12 @@ def _draw_costs(axis, study: Study, plan_id: str, costs: pd.DataFrame) -> set[st
     return seen
 
 
-def _draw_runs(axis, study: Study, plan_id: str, steady: pd.DataFrame, widest: int, styles) -> None:
+def _draw_runs(axis, sweep: Sweep, plan_id: str, steady: pd.DataFrame, widest: int, styles) -> None:
     """Draw the time per iteration of runs of n iterations over that of the better fork-join form of its device: the two
     are not compared, one is often many times as fast as the other."""
     scales, references = {}, []
     for on_gpu, own in steady.groupby(steady["model"].map(is_gpu)):
-        reference = better_forkjoin(study, plan_id, 1 if on_gpu else widest, on_gpu)
+        reference = better_forkjoin(sweep, plan_id, 1 if on_gpu else widest, on_gpu)
         scales[on_gpu] = own.loc[own["model"] == reference, "step_s"].iloc[0] if reference else own["step_s"].min()
         references.append(reference)
     scale = np.array([scales[is_gpu(model)] for model in steady["model"]], dtype=float)
@@ -111,9 +112,9 @@ def _draw_runs(axis, study: Study, plan_id: str, steady: pd.DataFrame, widest: i
     axis.set_ylabel(f"time per iteration /\n{'steady fork-join' if all(references) else 'best steady'}")
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    own = study.samples[study.samples["plan_id"] == plan_id]
+    own = sweep.samples[sweep.samples["plan_id"] == plan_id]
     of_gpu = "; models of a GPU over gpu_forkjoin" if any(map(is_gpu, own["model"])) else ""
     return [
         "(a) What each model spends once, and how much longer its first iteration takes than a later one. (b) Mean "

@@ -21,7 +21,7 @@ from ...analysis.names import (
     value_text,
 )
 from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns, is_usable
-from ...analysis.study import Point, Study
+from ...analysis.sweep import Point, Sweep
 from ...tables.numbers import format_time
 from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import header
@@ -35,26 +35,26 @@ OTHER_WORK = ("phase", "sequence", "batch")
 _MARKERS = "osD^vPX*"
 
 
-def _axis(study: Study, plan_id: str) -> str:
+def _axis(sweep: Sweep, plan_id: str) -> str:
     """Return the option whose values are overlaid: granularity, else another one, else one that changes the work."""
-    swept = [a for a in study.axes if a not in (NETWORK, INTERFERENCE) and len(study.siblings(plan_id, a)) > 1]
+    swept = [a for a in sweep.axes if a not in (NETWORK, INTERFERENCE) and len(sweep.siblings(plan_id, a)) > 1]
     rank = {GRANULARITY: -1, **{axis: 1 + i for i, axis in enumerate(OTHER_WORK)}}
     return min(swept, key=lambda axis: rank.get(axis, 0), default="")
 
 
-def _plans(study: Study, plan_id: str, axis: str) -> dict[str, str]:
+def _plans(sweep: Sweep, plan_id: str, axis: str) -> dict[str, str]:
     """Return the plans that differ in the axis, by the text of its value, in the sweep's order."""
-    plans = study.siblings(plan_id, axis)
-    of_value = {study.records[p][axis]: p for p in plans}
-    return {value_text(value): of_value[value] for value in axis_values(study, plans, axis)}
+    plans = sweep.siblings(plan_id, axis)
+    of_value = {sweep.records[p][axis]: p for p in plans}
+    return {value_text(value): of_value[value] for value in axis_values(sweep, plans, axis)}
 
 
-def _baselines(study: Study, plans: dict[str, str], axis: str) -> dict[str, Point | None]:
+def _baselines(sweep: Sweep, plans: dict[str, str], axis: str) -> dict[str, Point | None]:
     """Return the serial run that each plan is compared with: the fastest of all, or its own if the work differs."""
-    own = {plan: best_serial(study, plan) for plan in plans.values()}
+    own = {plan: best_serial(sweep, plan) for plan in plans.values()}
     if axis in OTHER_WORK:
         return own
-    fastest = min(filter(None, own.values()), key=lambda p: study.typical_time(p).value, default=None)
+    fastest = min(filter(None, own.values()), key=lambda p: sweep.typical_time(p).value, default=None)
     return dict.fromkeys(own, fastest)
 
 
@@ -62,17 +62,17 @@ def _is_shown(model: str) -> bool:
     return model != "serial" and not is_gpu(model) and not is_again(model)
 
 
-def _models(study: Study, plans: dict[str, str]) -> list[str]:
+def _models(sweep: Sweep, plans: dict[str, str]) -> list[str]:
     """Return the models shown: the fastest form of each, fork-join first and then those with the shortest times.
 
     Threads of the host say little of models of a GPU, which are left out.
     """
     times: dict[str, float] = {}
-    points = [(p, m, t) for p in plans.values() for m, t in study.points_of(p) if _is_shown(m)]
+    points = [(p, m, t) for p in plans.values() for m, t in sweep.points_of(p) if _is_shown(m)]
     widest = max((threads for _, _, threads in points), default=1)
     for plan, model, threads in points:
         if threads == widest:
-            times[model] = min(times.get(model, np.inf), study.typical_time((plan, model, threads)).value)
+            times[model] = min(times.get(model, np.inf), sweep.typical_time((plan, model, threads)).value)
     fastest: dict[str, str] = {}
     for model in sorted(times, key=lambda m: (times[m], model_rank(m))):
         fastest.setdefault(base_model(model), model)
@@ -80,49 +80,50 @@ def _models(study: Study, plans: dict[str, str]) -> list[str]:
     return sorted(shown[:MAX_MODELS], key=model_rank)
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    axis = _axis(study, plan_id)
+    axis = _axis(sweep, plan_id)
     if not axis:
         return "an overlay needs at least two values of an option, got one; run a sweep such as gpt2_batch_subsize"
-    plans = _plans(study, plan_id, axis)
-    if not all(_baselines(study, plans, axis).values()):
+    plans = _plans(sweep, plan_id, axis)
+    if not all(_baselines(sweep, plans, axis).values()):
         return "an overlay needs serial runs of the same network and batch, got none; add `serial` to --models"
     return (
         ""
-        if _models(study, plans)
+        if _models(sweep, plans)
         else ("an overlay needs a model of the processor besides serial, got none; add it to --models")
     )
 
 
-def _points(study: Study, plan: str, model: str, base: Point) -> pd.DataFrame:
+def _points(sweep: Sweep, plan: str, model: str, base: Point) -> pd.DataFrame:
     """Return the points of a curve: speedups over a serial run, on each number of threads that was asked for."""
     rows = []
-    for threads in study.asked_threads(plan):
+    for threads in sweep.asked_threads(plan):
         point = (plan, model, threads)
-        known = point in study.turns
-        ratio = interval_columns("speedup", study.ratio(base, point) if known else NOTHING)
-        shares = {name.replace("speedup", "efficiency"): value / threads for name, value in ratio.items()}
-        rows.append({"threads": threads, "usable": not known or is_usable(study, point), **ratio, **shares})
+        known = point in sweep.turns
+        ratio = sweep.ratio(base, point) if known else NOTHING
+        shares = interval_columns("efficiency", ratio.divided_by(threads))
+        own = interval_columns("speedup", ratio)
+        rows.append({"threads": threads, "usable": not known or is_usable(sweep, point), **own, **shares})
     return pd.DataFrame(rows)
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw speedup, and below it efficiency, over threads: a panel for each model, a curve for each value."""
-    axis = _axis(study, plan_id)
-    plans = _plans(study, plan_id, axis)
-    models, bases = _models(study, plans), _baselines(study, plans, axis)
+    axis = _axis(sweep, plan_id)
+    plans = _plans(sweep, plan_id, axis)
+    models, bases = _models(sweep, plans), _baselines(sweep, plans, axis)
     styles = {
         value: ModelStyle(COLORS[i % len(COLORS)], _MARKERS[i % len(_MARKERS)], LINES[i % len(LINES)])
         for i, value in enumerate(plans)
     }
     found = {
-        model: {value: _points(study, plan, model, bases[plan]) for value, plan in plans.items()} for model in models
+        model: {value: _points(sweep, plan, model, bases[plan]) for value, plan in plans.items()} for model in models
     }
     every = pd.concat([points for curves in found.values() for points in curves.values()])
     counts = sorted({1, *every.loc[every["speedup"].notna(), "threads"]})
     # Over another serial run than in the tables, it goes by another name.
-    common = "" if all(bases[plan] == best_serial(study, plan) for plan in bases) else ", common $T_1$"
+    common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
     figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
     pairs = list(zip(panels[: len(models)], panels[len(models) :], strict=True))
     limit_pairs(pairs, every, counts, slowest=0.0)
@@ -131,7 +132,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         bounds = [
             (line, styles[value].color)
             for value, plan in plans.items()
-            for line in _bounds(study, plan, bases[plan], model)
+            for line in _bounds(sweep, plan, bases[plan], model)
         ]
         draw_pair((speedup, efficiency), curves, styles, counts, bounds, band=True)
         lines |= {line.label: line for line, _ in bounds}
@@ -140,20 +141,20 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         panel_title(speedup, model_label(model))
         if column == "double":  # in a single one it stands beside
             panel_title(efficiency, model_label(model))
-    tasks = {value: study.plans[plan].num_tasks for value, plan in plans.items()}
+    tasks = {value: sweep.plans[plan].num_tasks for value, plan in plans.items()}
     handles = model_handles(styles, list(styles), lambda value: f"{value} ({tasks[value]} tasks)")
     handles += [ideal_handle(), *bound_handles(list(lines.values()))]
     add_legend(figure, column, handles, 3 if column == "double" else 1)
-    serial = _serial_text(study, plans, axis)
-    header(figure, study, [_problem_text(study, plan_id, axis), f"along {axis_label(axis)}", serial], column)
+    serial = _serial_text(sweep, plans, axis)
+    header(figure, sweep, [sweep.problem_name(plan_id, axis), f"along {axis_label(axis)}", serial], column)
     return figure
 
 
-def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]:
+def _bounds(sweep: Sweep, plan: str, base: Point, model: str) -> list[BoundLine]:
     """Return the binding bound of a model: that of a plan on the speedup over any serial run."""
-    table, name = bound_table(study), bound_of(model)
+    table, name = bound_table(sweep), bound_of(model)
     rows = table[table["plan_id"] == plan].to_dict("records")
-    advantage = study.ratio(base, best_serial(study, plan))
+    advantage = sweep.ratio(base, best_serial(sweep, plan))
     found = []
     for row in rows:
         bound = speedup_bound(advantage, estimate_of(row, f"{name}_speedup").inverse())
@@ -161,24 +162,18 @@ def _bounds(study: Study, plan: str, base: Point, model: str) -> list[BoundLine]
     return bound_lines(pd.DataFrame(found), [model])
 
 
-def _problem_text(study: Study, plan_id: str, axis: str) -> str:
-    """Return the problem's name without the value of the axis."""
-    own = f"{axis_label(axis)} {value_text(study.records[plan_id][axis])}"
-    return ", ".join(word for word in study.problem_name(plan_id).split(", ") if word != own)
-
-
-def _serial_text(study: Study, plans: dict[str, str], axis: str) -> str:
+def _serial_text(sweep: Sweep, plans: dict[str, str], axis: str) -> str:
     """Return the serial times behind the speedups."""
-    bases = _baselines(study, plans, axis)
-    times = {value: format_time(study.typical_time(bases[plan]).value) for value, plan in plans.items()}
+    bases = _baselines(sweep, plans, axis)
+    times = {value: format_time(sweep.typical_time(bases[plan]).value) for value, plan in plans.items()}
     if axis not in OTHER_WORK:
         return f"$T_1$ = {next(iter(times.values()))}, the fastest serial run"
     return "$T_1$ = " + ", ".join(f"{time} ({value})" for value, time in times.items())
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    axis = _axis(study, plan_id)
+    axis = _axis(sweep, plan_id)
     serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
     return [
         f"Speedup and efficiency over threads: a curve for each value of {axis_label(axis)}, over "

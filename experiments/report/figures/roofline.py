@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ...analysis.roofline import MEMORY, measured_step, roofline_table
 from ...analysis.speeds import is_usable
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .heading import plan_header
-from .style import COLORS, GREY, UNUSABLE, add_legend, new_figure, panel_title
+from .style import COLORS, GREY, add_legend, marked, new_figure, panel_title
 
 RANK, ONE_FOR = 1.5, "plan"
 MOST_KERNELS = 10  # that have a bar of their own
@@ -24,9 +24,9 @@ BOUND_COLORS = {"arithmetic": COLORS[0], MEMORY: COLORS[1]}
 MARKERS = {"forward": "o", "backward": "D", "update": "^", "load": "s", "other": "v"}
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    table = roofline_table(study, plan_id)
+    table = roofline_table(sweep, plan_id)
     if not len(table):
         return "a roofline needs the machine's peak and bandwidth, got none; measure with `forktask compare`"
     if table["time_s"].isna().all():
@@ -34,18 +34,18 @@ def missing(study: Study, plan_id: str) -> str:
     return ""
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw the roofline with the kernels that have arithmetic, and a bar for each kernel."""
-    table = roofline_table(study, plan_id)
+    table = roofline_table(sweep, plan_id)
     rows = table[table["time_s"] > 0].to_dict("records")
     shown, others = rows[:MOST_KERNELS], rows[MOST_KERNELS:]
     arithmetic = any(row["flops"] for row in rows)
     widths = (1, 1.1) if arithmetic else None
     figure, (*roofs, bars) = new_figure(column, 1 + arithmetic, max(2.0, 0.16 * len(shown) + 0.5), widths=widths)
     for roof in roofs:
-        _roofs(roof, study, rows, 4 if column == "double" else 2)
+        _roofs(roof, sweep, rows, 4 if column == "double" else 2)
         panel_title(roof, "arithmetic under the roofs, by model")
-        if counted := measured_step(study, plan_id):
+        if counted := measured_step(sweep, plan_id):
             roof.plot(counted["intensity"], counted["flops_per_s"] / 1e9, "*", color="0.1", markersize=9, zorder=4)
     for place, row in enumerate(shown):
         color = BOUND_COLORS[row["bound"]]
@@ -62,29 +62,29 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     bars.tick_params(axis="y", length=0)
     bars.margins(x=0.14)
     bars.set_xlabel("time in the serial step (ms)")
-    panel_title(bars, "time; dark: its floor" + UNUSABLE * (not is_usable(study, (plan_id, "serial", 1))))
+    panel_title(bars, marked("time; dark: its floor", is_usable(sweep, (plan_id, "serial", 1))))
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)
         for phase, marker in MARKERS.items()
         if any(row["phase"] == phase and row["flops"] for row in rows)
     ]
-    if arithmetic and measured_step(study, plan_id):
+    if arithmetic and measured_step(sweep, plan_id):
         handles.append(
             Line2D([], [], linestyle="none", marker="*", color="0.1", markersize=7, label="step, by counters")
         )
     add_legend(figure, column, handles)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
-def _roofs(axis, study: Study, rows: list[Mapping[str, Any]], decades: float) -> None:
+def _roofs(axis, sweep: Sweep, rows: list[Mapping[str, Any]], decades: float) -> None:
     """Draw the roofs of one thread, and a mark for each kernel with arithmetic, its area by its share of the time; an
     axis of more decades than `decades` has a tick for each of them alone."""
-    flops_per_s, bytes_per_s = study.rates(1)
+    flops_per_s, bytes_per_s = sweep.rates(1)
     ridge = flops_per_s / bytes_per_s
     placed = [row for row in rows if row["flops"] and math.isfinite(row["intensity"])]
-    counted = measured_step(study, placed[0]["plan_id"]) if placed else {}
+    counted = measured_step(sweep, placed[0]["plan_id"]) if placed else {}
     intensities = [row["intensity"] for row in [*placed, *([counted] if counted else [])]] or [ridge]
     reached = [row["flops"] / row["time_s"] for row in placed] or [flops_per_s]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
@@ -113,11 +113,11 @@ def _roofs(axis, study: Study, rows: list[Mapping[str, Any]], decades: float) ->
     axis.set_ylabel("GFLOP/s")
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     return [
         "(a) Kernels with arithmetic; line: one thread's roofs; area: share of the serial step. (b) All kernels: floor "
         "over time. Operations and bytes are the plan's own (a model): a floor is the longer of both at peak and "
         "bandwidth, and says nothing of why a kernel takes longer.",
-        "Star: the step by hardware counters." if measured_step(study, plan_id) else "No counters on this machine.",
+        "Star: the step by hardware counters." if measured_step(sweep, plan_id) else "No counters on this machine.",
     ]

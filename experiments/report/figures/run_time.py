@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
 from ...analysis.speeds import speed_table
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .axes import log2_axis, power_ticks, series, with_gaps, x_axis
 from .heading import plan_header
 from .phases import shown_phases
@@ -21,23 +21,23 @@ RANK, ONE_FOR = 0.4, "plan"
 COLUMNS = ["model", "threads", "s", "s_low", "s_high"]
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    rows = phase_table(study)
+    rows = phase_table(sweep)
     rows = rows[rows["plan_id"] == plan_id] if len(rows) else rows
     if len(rows) and rows["threads"].nunique() > 1:
         return ""
     return "run time of phases over threads needs profiles on two numbers of threads, got none; give --threads 1,2"
 
 
-def _panels(study: Study, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
+def _panels(sweep: Sweep, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
     """Return titles and points of the panels: wall times of the step and of each phase, then busy times of phases."""
-    speeds, phases = speed_table(study), phase_table(study)
+    speeds, phases = speed_table(sweep), phase_table(sweep)
     step = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
     found = [("step", step.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
     for kind in (WALL, BUSY):
         own = phases[(phases["plan_id"] == plan_id) & (phases["timed"] == kind)]
-        for phase in shown_phases(study, plan_id)[0] if len(own) else ():
+        for phase in shown_phases(sweep, plan_id)[0] if len(own) else ():
             named = own.rename(columns={f"{phase}_s{end}": f"s{end}" for end in ("", "_low", "_high")})
             found.append((phase if kind == WALL else f"{phase}, busy", named))
     usable = {(row["model"], row["threads"]): row["usable"] for row in step.to_dict("records")}
@@ -47,12 +47,12 @@ def _panels(study: Study, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
     ]
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a panel for the step and one for each phase; below them those of busy times."""
-    panels = _panels(study, plan_id)
-    styles = model_styles(study.samples["model"])
+    panels = _panels(sweep, plan_id)
+    styles = model_styles(sweep.samples["model"])
     models = sorted({model for _, rows in panels for model in rows["model"]}, key=model_rank)
-    counts = study.asked_threads(plan_id)
+    counts = sweep.asked_threads(plan_id)
     num_busy = sum(title.endswith(", busy") for title, _ in panels)
     first = len(panels) - num_busy
     across = first if column == "double" else 2 if len(panels) < 5 else 3
@@ -79,13 +79,13 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
         axis.set_ylabel("ms")
         panel_title(axis, title, fontsize=8 if column == "double" or across == 2 else 6.5)
     add_legend(figure, column, model_handles(styles, models), 4 if column == "double" else 2)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    busy = any(title.endswith(", busy") for title, _ in _panels(study, plan_id))
+    busy = any(title.endswith(", busy") for title, _ in _panels(sweep, plan_id))
     return [
         "Run time of a step and of its phases over threads, with 95 % intervals; wall times add up to the step.",
         "Busy: models whose phases overlap have time in blocks alone, without waiting, mean over threads."

@@ -12,13 +12,13 @@ from matplotlib.ticker import MaxNLocator
 
 from ....cython_src.errors import UsageError
 from ...analysis.speeds import speed_table
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from ...simulate.machine_model import MachineModel
 from ...simulate.predict import (
     FAR,
     error_text,
     knows_machine,
-    machine_of_study,
+    machine_of_sweep,
     prediction_table,
     simulated_bounds,
     simulated_models,
@@ -34,27 +34,27 @@ from .style import add_legend, model_handles, model_styles, new_figure, panel_ti
 RANK, ONE_FOR = 3, "plan"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if not knows_machine(study):
+    if not knows_machine(sweep):
         return "a simulation needs the machine's latencies and overheads; give `forktask simulate DIR` once"
-    if reason := missing_for_simulation(study, plan_id):
+    if reason := missing_for_simulation(sweep, plan_id):
         return reason
-    machine = machine_of_study(study)
+    machine = machine_of_sweep(sweep)
     try:
-        subject_of(study, plan_id, machine)
+        subject_of(sweep, plan_id, machine)
     except UsageError as error:
         return str(error)
     return ""
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
-    """Draw the models of the study on up to four times the measured threads."""
-    return draw_on(study, plan_id, column, thread_counts(study, plan_id))
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
+    """Draw the models of the sweep on up to four times the measured threads."""
+    return draw_on(sweep, plan_id, column, thread_counts(sweep, plan_id))
 
 
 def draw_on(
-    study: Study,
+    sweep: Sweep,
     plan_id: str,
     column: str,
     threads: Sequence[int],
@@ -63,13 +63,13 @@ def draw_on(
     seed: int = 0,
 ) -> Figure:
     """Draw simulated speedup and efficiency on given numbers of threads and, if it is given, another machine."""
-    models = list(models or simulated_models(study, plan_id))
-    table = prediction_table(study, plan_id, threads, machine, models, seed)
-    styles = model_styles([*study.samples["model"], *models])
+    models = list(models or simulated_models(sweep, plan_id))
+    table = prediction_table(sweep, plan_id, threads, machine, models, seed)
+    styles = model_styles([*sweep.samples["model"], *models])
     figure, axes = new_figure(column, 2, panel_height=2.4)
     x = np.array(threads, dtype=float)
-    lines = bound_lines(simulated_bounds(study, plan_id, threads, machine), models)
-    measured = speed_table(study)
+    lines = bound_lines(simulated_bounds(sweep, plan_id, threads, machine), models)
+    measured = speed_table(sweep)
     measured = measured[measured["plan_id"] == plan_id]
     for axis, divide in zip(axes, (np.ones(len(x)), x), strict=True):
         axis.plot(x, x / divide, color="0.2", linewidth=0.8, zorder=1)
@@ -102,7 +102,7 @@ def draw_on(
     if table["far"].any():
         handles.append(Patch(facecolor="none", edgecolor="0.8", hatch="///", label="far beyond what was measured"))
     add_legend(figure, column, handles)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
@@ -134,13 +134,13 @@ def _hatch_far(axis, table) -> None:
     axis.axvspan(near, axis.get_xlim()[1], facecolor="none", edgecolor="0.85", hatch="///", linewidth=0, zorder=0)
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    return caption_on(study, plan_id, thread_counts(study, plan_id))
+    return caption_on(sweep, plan_id, thread_counts(sweep, plan_id))
 
 
 def caption_on(
-    study: Study,
+    sweep: Sweep,
     plan_id: str,
     threads: Sequence[int],
     machine: MachineModel | None = None,
@@ -148,7 +148,7 @@ def caption_on(
     seed: int = 0,
 ) -> list[str]:
     """Return the caption of `draw_on`."""
-    table = prediction_table(study, plan_id, threads, machine, models, seed)
+    table = prediction_table(sweep, plan_id, threads, machine, models, seed)
     on = "this machine, bandwidth and capacity continued in proportion" if machine is None else machine.name
     return [
         f"Lines: simulated from serial block durations on {on}; nothing is fitted to measured speedups.",

@@ -12,7 +12,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import bound_table
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
-from ...analysis.study import Study
+from ...analysis.sweep import Sweep
 from .axes import (
     band_handle,
     draw_across,
@@ -32,27 +32,27 @@ from .style import GREY, add_legend, model_handles, model_styles, new_figure, pa
 RANK, ONE_FOR = 0, "plan"
 
 
-def missing(study: Study, plan_id: str) -> str:
+def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why the figure cannot be drawn."""
-    if best_serial(study, plan_id):
+    if best_serial(sweep, plan_id):
         return ""
     return "a speedup needs serial runs of the same network and batch, got none; add `serial` to --models"
 
 
-def draw(study: Study, plan_id: str, column: str) -> Figure:
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw speedup, efficiency, and the ratio of each task model to the better fork-join form."""
-    speeds = speed_table(study)
+    speeds = speed_table(sweep)
     own = speeds[speeds["plan_id"] == plan_id]
-    styles, of_gpu = model_styles(study.samples["model"]), own["model"].map(is_gpu)
+    styles, of_gpu = model_styles(sweep.samples["model"]), own["model"].map(is_gpu)
     table, accelerated = own[~of_gpu], own[of_gpu]
     models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
-    counts, asked, bounds = sorted({1, *table["threads"]}), study.asked_threads(plan_id), _bounds(study, plan_id)
+    counts, asked, bounds = sorted({1, *table["threads"]}), sweep.asked_threads(plan_id), _bounds(sweep, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
     curves = {model: with_gaps(table[table["model"] == model], "threads", asked) for model in models}
     beside = draw_pair((speedup, efficiency), curves, styles, counts, [(line, GREY) for line in bounds], band=True)
     for model, points in curves.items():
         for threads in points["threads"]:
-            raw, color = raw_ratios(study, plan_id, model, int(threads)), styles[model].color
+            raw, color = raw_ratios(sweep, plan_id, model, int(threads)), styles[model].color
             raw_dots(speedup, threads, raw, color)
             raw_dots(efficiency, threads * beside[model], raw / threads, color)
     # A model with workers on the host too stands at its best number of them.
@@ -71,7 +71,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     panel_title(efficiency, "speedup / threads")
     has_ratios = ratio_panel(ratio, table, models, styles, "threads", asked, accelerated)
     x_axis(ratio, counts, "threads")
-    mark_physical_cores(study, (speedup, efficiency, ratio), counts)
+    mark_physical_cores(sweep, (speedup, efficiency, ratio), counts)
 
     handles = model_handles(styles, models)
     handles += [
@@ -80,19 +80,19 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     ]
     handles += [ideal_handle(), *bound_handles(bounds), *([band_handle()] if has_ratios else [])]
     add_legend(figure, column, handles)
-    plan_header(figure, study, plan_id, column)
+    plan_header(figure, sweep, plan_id, column)
     return figure
 
 
-def _bounds(study: Study, plan_id: str) -> list[BoundLine]:
-    limits = bound_table(study)
-    models = study.samples.loc[study.samples["plan_id"] == plan_id, "model"].unique()
+def _bounds(sweep: Sweep, plan_id: str) -> list[BoundLine]:
+    limits = bound_table(sweep)
+    models = sweep.samples.loc[sweep.samples["plan_id"] == plan_id, "model"].unique()
     return bound_lines(limits[limits["plan_id"] == plan_id], set(models) - {"serial"})
 
 
-def caption(study: Study, plan_id: str) -> list[str]:
+def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    gpu = any(map(is_gpu, study.samples["model"]))
+    gpu = any(map(is_gpu, sweep.samples["model"]))
     return [
         "(a) Speedup over the fastest serial run, (b) speedup over threads, (c) time over that of the better fork-join "
         f"form. Bars and bands: 95 % intervals; dots: generations; grey: below {EQUIVALENCE_BAND:.0%}.",

@@ -49,8 +49,12 @@ LINES = ("-", "--", "-.", ":")
 # The mark over a point that must not be used, and the name by which the legend knows that there is one.
 CROSS = {"marker": "x", "color": "black", "markeredgewidth": 0.9}
 CROSSED = "not usable"
-UNUSABLE = " (not usable)"  # in names of bars
 LINES_BESIDE = 14  # of a legend in the empty place of three panels
+
+
+def marked(name: str, usable: bool) -> str:
+    """Return the name of bars, which says so where they are not usable."""
+    return name if usable else f"{name} (not usable)"
 
 
 def style_parameters() -> dict:
@@ -95,7 +99,7 @@ def style_parameters() -> dict:
 
 @dataclass(frozen=True)
 class ModelStyle:
-    """Colour, marker and line of a model, the same in every figure of a study."""
+    """Colour, marker and line of a model, the same in every figure of a sweep."""
 
     color: object
     marker: str

@@ -41,7 +41,7 @@ def test_arrays_are_aligned_zeroed_and_typed(memory, float_dtype):
         assert array.dtype == ("int32" if name == "labels" else float_dtype or "float32")
 
 
-def test_overlaid_buffers_share_memory():
+def test_buffers_of_an_arena_share_memory():
     """Check that exactly the tenants of one arena overlap, from its first byte."""
     lowered = plan("shared")
     assert lowered.arena_of == {"a": 0, "c": 0}

@@ -79,7 +79,7 @@ def test_the_graph_is_as_wide_as_its_formula(weight_gradients):
 
 
 def test_shared_memory_adds_edges_that_say_so():
-    """Check that overlaid buffers take less memory, and that what they add to the graph is tagged."""
+    """Check that shared buffers take less memory, and that what they add to the graph is tagged."""
     full, shared = (lower("cifar10_cnn", **GRID, memory=memory) for memory in ("full", "shared"))
     assert sum(shared.memory_bytes().values()) < sum(full.memory_bytes().values())
     graphs = [record_graph(plan.accesses, edge_kinds=True) for plan in (full, shared)]

@@ -1,4 +1,4 @@
-"""Building plans: what is refused, cells, overlaid memory."""
+"""Building plans: what is refused, cells, shared memory."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.cells import build_access_table, overlay_cells
+from forktask.cython_src.plan.cells import build_access_table, storage_cells
 from forktask.cython_src.plan.model import Block, commutative, concurrent, read, update, write
 
 
@@ -164,7 +164,7 @@ def test_regions_meet_exactly_if_they_share_cells(case):
 
 @settings(max_examples=150)
 @given(boxes_on_a_buffer(), boxes_on_a_buffer())
-def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
+def test_regions_on_an_arena_meet_exactly_if_they_share_memory(first, second):
     """Check storage cells against elements: two boxes share a cell exactly if they share an element of the arena."""
     builder = PlanBuilder("test")
     for name, (shape, boxes) in (("x", first), ("y", second)):
@@ -172,7 +172,7 @@ def test_overlaid_regions_meet_exactly_if_they_share_memory(first, second):
         for box in boxes:
             loop(builder, (write(name, *box),), name=f"{name}{box}")
     table, cuts, first_cell = build_access_table(builder._buffers, builder._loops)
-    table = overlay_cells(builder._buffers, table, cuts, first_cell, {"x": 0, "y": 0})
+    table = storage_cells(builder._buffers, table, cuts, first_cell, {"x": 0, "y": 0})
     assert table.list_cells.max() < table.num_cells
     regions = []
     for name, (shape, boxes) in (("x", first), ("y", second)):
@@ -207,7 +207,7 @@ def lifetimes_meet(plan, a, b):
 
 
 @pytest.mark.parametrize("lengths", [(8, 6, 8, 4), (4, 8, 6, 8)])
-def test_overlay_keeps_live_buffers_apart(lengths):
+def test_sharing_keeps_live_buffers_apart(lengths):
     """Check that tenants of one arena never live at the same time, and that memory is saved."""
     full, shared = chain_plan("full", lengths), chain_plan("shared", lengths)
     assert full.arena_of == {}
@@ -220,13 +220,13 @@ def test_overlay_keeps_live_buffers_apart(lengths):
     assert shared.attributes["memory"] == "shared"
 
 
-def test_overlay_leaves_out_what_outlives_the_pass():
+def test_sharing_leaves_out_what_outlives_the_pass():
     """Check that carried and persistent buffers keep memory of their own."""
     assert "b2" not in chain_plan("shared", carried=("b2",)).arena_of
     assert "out" not in chain_plan("shared").arena_of
 
 
-def test_overlay_keeps_dtypes_apart():
+def test_sharing_keeps_dtypes_apart():
     """Check that integers never share with floats, whose size differs when the plan is bound to float64."""
     plan = chain_plan("shared", dtypes=("float32", "float32", "int32", "float32"))
     assert plan.arena_of == {"b0": 0, "b3": 0}

@@ -87,7 +87,7 @@ def closure(reach):
 def conflict(a, b):
     """Whether two tasks must keep their order: one writes what the other touches, and not both in any order.
 
-    Overlaid buffers (equal cells, other buffer) never count as one group.
+    Buffers that share memory (equal cells, other buffer) never count as one group.
     """
     return any(
         (x[0] != READ or y[0] != READ) and not (x[0] == y[0] >= CONCURRENT and x[2] == y[2]) and set(x[1]) & set(y[1])
@@ -188,7 +188,7 @@ def test_edges_of_a_small_graph():
     }
 
 
-def test_edges_between_overlaid_buffers_are_tagged():
+def test_edges_by_shared_memory_are_tagged():
     """Check that an edge is due to sharing exactly if its ends use the memory as different buffers."""
     tasks = [[(WRITE, [0], 0)], [(READ, [0], 0)], [(WRITE, [0], 1)], [(READ, [0], 1)]]
     assert edges_of(tasks, 1, closed=True) == {

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import pytest
-from experiments.synthetic_results import block_times, plan_row, step_time, study_of, synthetic_rows
+from experiments.synthetic_results import block_times, plan_row, step_time, sweep_of, synthetic_rows
 
 from forktask.cython_src import records
 from forktask.cython_src.errors import UsageError
@@ -20,8 +20,8 @@ from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
 
 
-def study(**options):
-    return study_of(synthetic_rows(**options))
+def sweep(**options):
+    return sweep_of(synthetic_rows(**options))
 
 
 def first(rows, kind, **wanted):
@@ -40,7 +40,7 @@ def samples_of(rows, **wanted):
 def test_table_holds_a_row_per_point():
     """Check times, speedups and efficiency of every point against the samples."""
     rows = synthetic_rows(threads=(1, 2))
-    table = speeds.speed_table(study_of(rows))
+    table = speeds.speed_table(sweep_of(rows))
     assert len(table) == 1 + 6 * 2
     serial = np.exp(np.mean(np.log(list(samples_of(rows, model="serial").values()))))
     for row in table.to_dict("records"):
@@ -55,14 +55,14 @@ def test_table_holds_a_row_per_point():
 def test_what_meets_a_whole_block_does_not_count():
     """Check that slow repetitions leave all ratios as they are, and that one disturbed point makes no block slow."""
     rows = synthetic_rows(noise=0.0)
-    before = speeds.speed_table(study_of(rows))["speedup"].to_numpy()
+    before = speeds.speed_table(sweep_of(rows))["speedup"].to_numpy()
     for row in rows:
         if row["kind"] == "sample" and row["repetition"] in (1, 2, 3):
             row["step_time_s"] *= 3
-    s = study_of(rows)
+    s = sweep_of(rows)
     assert speeds.speed_table(s)["speedup"].to_numpy() == pytest.approx(before, rel=1e-9)
     first(rows, "sample", model="tasks", threads=2, repetition=0)["step_time_s"] *= 50
-    table = speeds.speed_table(study_of(rows))
+    table = speeds.speed_table(sweep_of(rows))
     other = ~((table["model"] == "tasks") & (table["threads"] == 2))
     assert table["speedup"].to_numpy()[other] == pytest.approx(before[other], rel=1e-9)
 
@@ -78,7 +78,7 @@ def test_a_swept_option_is_named_and_compared(option, monkeypatch):
         )
         for module in (lowering_options, result_rows):
             monkeypatch.setattr(module, "PlanOptions", larger)
-    s = study(options=({option: "partial"}, {option: "chain"}), slowdowns=(1.0, 1.25), noise=0.001)
+    s = sweep(options=({option: "partial"}, {option: "chain"}), slowdowns=(1.0, 1.25), noise=0.001)
     label = option.replace("_", " ")
     assert s.axes == (option,)
     assert [s.problem_name(p) for p in s.plan_ids()] == [
@@ -96,14 +96,14 @@ def test_a_swept_option_is_named_and_compared(option, monkeypatch):
 def test_only_plans_that_differ_in_one_option_are_compared():
     """Check that of two swept options each is compared with the other one held, and what is compared along batches."""
     options = [{"weight_gradients": w, "memory": m} for w in ("partial", "chain") for m in ("full", "shared")]
-    s = study(options=options, slowdowns=(1.0, 1.5, 2.0, 3.0), noise=1e-4, models=("serial", "forkjoin"))
+    s = sweep(options=options, slowdowns=(1.0, 1.5, 2.0, 3.0), noise=1e-4, models=("serial", "forkjoin"))
     table = speeds.axis_table(s)
     for row in table.to_dict("records"):
         ours, base = s.records[row["plan_id"]], s.records[row["baseline_plan_id"]]
         assert [name for name in ours if ours[name] != base[name]] == [row["axis"]]
         assert row["ratio"] == pytest.approx(1.5 if row["axis"] == "memory" else 2.0, rel=0.01)
     assert len(table) == 2 * 2 * 3
-    s = study(batches=(16, 64), models=("serial", "forkjoin"))
+    s = sweep(batches=(16, 64), models=("serial", "forkjoin"))
     batches = speeds.axis_table(s)
     assert set(batches["axis"]) == {"batch"} and len(batches) == 3
     for row in batches.to_dict("records"):
@@ -115,14 +115,14 @@ def test_the_baseline_of_an_axis_is_the_first_value_asked_for():
     """Check that the order of the configuration decides, not that of the rows."""
     rows = synthetic_rows(options=({"memory": "full"}, {"memory": "shared"}), slowdowns=(1.0, 1.5), noise=1e-4)
     rows[0]["config"]["memory"] = ["shared", "full"]
-    table = speeds.axis_table(study_of(rows))
+    table = speeds.axis_table(sweep_of(rows))
     assert set(table["baseline"]) == {"shared"}
     assert table["ratio"].to_numpy() == pytest.approx(1 / 1.5, rel=0.01)
 
 
 def test_reference_is_the_better_forkjoin_form():
     """Check that verdicts are against the fork-join form with the smaller median on the same threads."""
-    s = study(threads=(1, 2), noise=0.001)
+    s = sweep(threads=(1, 2), noise=0.001)
     table = speeds.speed_table(s)
     joins = table[table["model"].str.startswith("forkjoin") & (table["threads"] == 2)]
     best = joins.loc[joins["median_s"].idxmin(), "model"]
@@ -134,7 +134,7 @@ def test_reference_is_the_better_forkjoin_form():
 
 def test_speedup_is_against_the_best_serial_run_of_any_granularity():
     """Check that a plan with slow serial blocks does not get a slow baseline."""
-    s = study(granularities=(2, 16), noise=0.001)
+    s = sweep(granularities=(2, 16), noise=0.001)
     table = speeds.speed_table(s)
     serial = table[table["model"] == "serial"].set_index("granularity")
     assert serial.loc["images=16", "speedup"] == pytest.approx(1.0)
@@ -154,7 +154,7 @@ def test_mixed_environments_are_refused(where):
     if where == "run":
         rows.insert(1, {**rows[0], "environment_id": "e0"})
     with pytest.raises(UsageError, match="one environment, got 2"):
-        study_of(rows)
+        sweep_of(rows)
 
 
 def test_mixed_instruction_sets_are_refused():
@@ -162,7 +162,7 @@ def test_mixed_instruction_sets_are_refused():
     rows = synthetic_rows()
     first(rows, "sample")["instruction_set"] = "avx2"
     with pytest.raises(UsageError, match="one instruction set, got avx2, avx512"):
-        study_of(rows)
+        sweep_of(rows)
 
 
 @pytest.mark.parametrize("key", ["weights_hash", "losses_hash"])
@@ -171,7 +171,7 @@ def test_disagreeing_results_are_refused(key):
     rows = synthetic_rows()
     first(rows, "sample", model="taskiter", threads=2, repetition=3)[key] = "other"
     with pytest.raises(UsageError, match=f"same {key[:-5]}, but .*taskiter.* on 2"):
-        study_of(rows)
+        sweep_of(rows)
 
 
 def test_mismatch_row_is_refused():
@@ -190,7 +190,7 @@ def test_mismatch_row_is_refused():
         }
     )
     with pytest.raises(UsageError, match="tasks on 2 threads did not"):
-        study_of(rows)
+        sweep_of(rows)
 
 
 def test_implausible_efficiency_is_refused():
@@ -200,7 +200,7 @@ def test_implausible_efficiency_is_refused():
         if row["kind"] == "sample" and row["model"] == "taskiter" and row["threads"] == 2:
             row["step_time_s"] /= 2
     with pytest.raises(UsageError, match="efficiency must not exceed 1.5, got .* for taskiter on 2"):
-        study_of(rows)
+        sweep_of(rows)
 
 
 def test_resumed_run_takes_the_last_of_equal_rows():
@@ -208,7 +208,7 @@ def test_resumed_run_takes_the_last_of_equal_rows():
     rows = synthetic_rows()
     again = dict(first(rows, "sample", model="serial", repetition=0))
     again["step_time_s"] *= 1.01
-    s = study_of([*rows, again])
+    s = sweep_of([*rows, again])
     assert s.step_times(again["plan_id"], "serial", 1)[0] == pytest.approx(again["step_time_s"])
     assert len(s.step_times(again["plan_id"], "serial", 1)) == 9
 
@@ -217,24 +217,24 @@ def test_interrupted_run_says_how_much_is_there():
     """Check the sentence about missing samples."""
     rows = synthetic_rows(repeats=9)
     kept = [r for r in rows if r["kind"] != "sample" or r["repetition"] < 6]
-    assert any("78 of 117 samples" in text for text in study_of(kept).warnings)
-    assert not any("not complete" in text for text in study_of(rows).warnings)
+    assert any("78 of 117 samples" in text for text in sweep_of(kept).warnings)
+    assert not any("not complete" in text for text in sweep_of(rows).warnings)
 
 
 def test_missing_samples_beside_hogs_are_counted():
     """Check that a run asked for only beside spinning processes is complete without quiet samples."""
     rows = [{**r, "interference": 1} if r["kind"] == "sample" else r for r in synthetic_rows()]
     rows[0]["config"]["interference"] = [1]
-    assert not any("not complete" in text for text in study_of(rows).warnings)
+    assert not any("not complete" in text for text in sweep_of(rows).warnings)
     rows[0]["config"]["interference"] = [0, 1]
-    assert any("117 of 234 samples" in text for text in study_of(rows).warnings)
+    assert any("117 of 234 samples" in text for text in sweep_of(rows).warnings)
 
 
 def test_step_times_lost_in_noise_are_left_out_and_said():
     """Check that a slope of zero or less is no sample."""
     rows = synthetic_rows()
     first(rows, "sample", model="tasks", threads=2, repetition=1)["step_time_s"] = -1e-9
-    s = study_of(rows)
+    s = sweep_of(rows)
     assert len(s.step_times(rows[2]["plan_id"], "tasks", 2)) == 8
     assert any("no positive step time" in text for text in s.warnings)
 
@@ -248,15 +248,15 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
     rounds = [
         {**about, "repetition": k, "handover_s": [moved_s if k == 2 else usual_s * (1 + k / 20)]} for k in range(9)
     ]
-    study = study_of([*rows, *rounds])
-    assert not any("not complete" in text for text in study.warnings)
-    assert {turn[0] for turns in study.turns.values() for turn in turns} == {0, 1, 3, 4, 5, 6, 7, 8}
-    (said,) = (text for text in study.warnings if "elsewhere" in text)
+    sweep = sweep_of([*rows, *rounds])
+    assert not any("not complete" in text for text in sweep.warnings)
+    assert {turn[0] for turns in sweep.turns.values() for turn in turns} == {0, 1, 3, 4, 5, 6, 7, 8}
+    (said,) = (text for text in sweep.warnings if "elsewhere" in text)
     assert said.startswith("1 of 9 generations") and f"took {moved_s * 1e9:.0f}" in said
-    assert not any("elsewhere" in text for text in study_of([*rows, *rounds[:2]]).warnings)
-    assert len(study_of([*rows, *(row | {"interference": 1} for row in rounds)]).turns) == len(study.turns)
-    two = study_of([*(row for row in rows if row.get("repetition", 0) < 2), *rounds[2:0:-1]])
-    assert len(two.turns) == len(study.turns)
+    assert not any("elsewhere" in text for text in sweep_of([*rows, *rounds[:2]]).warnings)
+    assert len(sweep_of([*rows, *(row | {"interference": 1} for row in rounds)]).turns) == len(sweep.turns)
+    two = sweep_of([*(row for row in rows if row.get("repetition", 0) < 2), *rounds[2:0:-1]])
+    assert len(two.turns) == len(sweep.turns)
 
 
 def test_disturbed_rounds_are_left_out_and_counted():
@@ -279,11 +279,11 @@ def test_disturbed_rounds_are_left_out_and_counted():
         "group": 0,
     }
     about |= {"plan_id": first(rows, "plan")["plan_id"], "contestants": ["a", "b"], "order": [[0, 1]] * 4, **quiet}
-    assert not any("disturbed" in text for text in study_of([*rows, about]).warnings)
+    assert not any("disturbed" in text for text in sweep_of([*rows, about]).warnings)
     sample = first(rows, "sample", repetition=0)
     sample |= {"rounds": [0, 1, 2, 3], "short_times_s": [0.0] * 4, "long_times_s": [0.02, 0.02, 0.02, 9.0]}
     about["pressure_us"] = [0, 0, 0, 50_000]
-    s = study_of([*rows, about])
+    s = sweep_of([*rows, about])
     assert any(text.startswith("1 of 4 rounds were disturbed") for text in s.warnings)
     turns = s.turns[sample["plan_id"], sample["model"], sample["threads"]]
     assert [number for generation, _, number in turns if generation == 0] == [0, 1, 2]
@@ -297,7 +297,7 @@ def test_interference_is_compared_with_itself_only():
         for r in rows
         if r["kind"] == "sample"
     ]
-    s = study_of([*rows, *slow])
+    s = sweep_of([*rows, *slow])
     table = speeds.speed_table(s)
     quiet, beside = (table[table["plan_id"] == p].reset_index() for p in s.plan_ids())
     assert beside["median_s"].to_numpy() == pytest.approx(2 * quiet["median_s"].to_numpy())
@@ -307,7 +307,7 @@ def test_interference_is_compared_with_itself_only():
 
 def test_layer_table_accounts_for_all_time():
     """Check shares and rates against the profile rows, and that the times add up to T1 of the title."""
-    s = study()
+    s = sweep()
     plan_id = s.plan_ids()[0]
     table = layer_table(s, plan_id)
     times = block_times(msgspec.to_builtins(s.plans[plan_id]))
@@ -331,7 +331,7 @@ def test_layers_come_from_all_profiles():
     disturbed = first(rows, "profile", model="serial", repetition=0)
     before = sum(disturbed["loop_time_s"].values())
     disturbed["loop_time_s"]["conv2.backward"] += before
-    s = study_of(rows)
+    s = sweep_of(rows)
     table = layer_table(s, s.plan_ids()[0]).set_index(["layer", "phase"])
     row = table.loc["conv2", "backward"]
     quiet = row["share_low"]
@@ -342,7 +342,7 @@ def test_layers_come_from_all_profiles():
 
 def test_bound_table_scales_the_profile_to_the_serial_run():
     """Check that one thread's bounds are the serial time, and that more threads stay below the capacity."""
-    s = study(threads=(1, 2, 4))
+    s = sweep(threads=(1, 2, 4))
     table = bound_table(s).set_index("threads")
     serial = s.typical_time((s.plan_ids()[0], "serial", 1)).value
     assert table.loc[1, "forkjoin_s"] == pytest.approx(serial)
@@ -353,7 +353,7 @@ def test_bound_table_scales_the_profile_to_the_serial_run():
 def test_bounds_have_intervals():
     """Check that spread of the serial samples and of the profiles' shape widens the bounds, and that both are held."""
     rows = synthetic_rows(noise=0.05, profiles=9)
-    s = study_of(rows)
+    s = sweep_of(rows)
     serial = s.typical_time((s.plan_ids()[0], "serial", 1))
     row = bound_table(s).set_index("threads").loc[2]
     assert (row["area_s_low"], row["area_s_high"]) == pytest.approx((serial.low / 1.96, serial.high / 1.96))
@@ -363,7 +363,7 @@ def test_bounds_have_intervals():
     for repetition in range(9):  # one long block, longer in some profiles
         profile = first(rows, "profile", model="serial", repetition=repetition)
         profile["block_time_s"]["conv2.backward"][0] *= 4 + repetition % 3
-    other = bound_table(study_of(rows)).set_index("threads").loc[2]
+    other = bound_table(sweep_of(rows)).set_index("threads").loc[2]
     assert other["forkjoin_speedup_low"] < 0.99 * other["forkjoin_speedup"] < 0.9 * row["forkjoin_speedup"]
     assert other["area_speedup_low"] == pytest.approx(1.96)
 
@@ -390,7 +390,7 @@ def test_bounds_of_made_up_machines_are_in_their_intervals():
     for takes, least, most in ((6, 0.92, 1.0), (0, 0.0, 0.9)):
         held = []
         for _ in range(25):
-            row = bound_table(study_of(made_up_machine(rng, takes))).set_index("threads").loc[2]
+            row = bound_table(sweep_of(made_up_machine(rng, takes))).set_index("threads").loc[2]
             held.append(
                 [row[f"{n}_s_low"] <= truth[n] <= row[f"{n}_s_high"] for n in truth]
                 + [row[f"{n}_speedup_low"] <= advantages[n] <= row[f"{n}_speedup_high"] for n in truth]
@@ -401,7 +401,7 @@ def test_bounds_of_made_up_machines_are_in_their_intervals():
 
 def test_accounting_compares_with_the_models_own_floor():
     """Check floor, excess and the cost per barrier of fork-join, which the formula put at 4 us on two threads."""
-    s = study(noise=1e-9, models=("serial", "forkjoin", "taskiter"), profiles=6)
+    s = sweep(noise=1e-9, models=("serial", "forkjoin", "taskiter"), profiles=6)
     plan_id = s.plan_ids()[0]
     table = accounting_table(s).set_index(["model", "threads"])
     row = table.loc["forkjoin", 2]
@@ -442,14 +442,14 @@ def test_a_negative_number_of_the_accounting_comes_with_its_reason():
     change("taskiter", (2, 5), pass_time_s=lambda row: 1.015 * row["floors"]["taskiter"])
     change("forkjoin", range(6), runtime_cost_s=lambda row: 1.0)
     change("taskgraph", range(6), pass_time_s=lambda row: 2 * row["pass_time_s"])
-    accounts = accounting_table(study_of(rows)).to_dict("records")
+    accounts = accounting_table(sweep_of(rows)).to_dict("records")
     remark = {(row["model"], row["threads"]): row["remark"] for row in accounts}
     assert remark["taskiter", 2] == accounting.WITHIN_INTERVAL
     assert remark["forkjoin", 2] == accounting.HIDDEN_RUNTIME
     assert remark["forkjoin", 1] == ""
     assert remark["taskgraph", 2] == accounting.OTHER_RUNS
     change("taskiter", (2, 5), pass_time_s=lambda row: 0.99 * row["floors"]["taskiter"])
-    accounts = accounting_table(study_of(rows)).to_dict("records")
+    accounts = accounting_table(sweep_of(rows)).to_dict("records")
     sentences = accounting.remarks(accounts)
     assert any("ends of a run" in text and text.endswith("taskiter on 2.") for text in sentences)
     assert len(sentences) == 3
@@ -465,7 +465,7 @@ def test_break_even_is_the_smallest_number_that_pays():
             row["step_time_s"] = base[row["model"]] * (1 if row["threads"] == 2 or row["model"] == "serial" else 2)
             row["prepare_s"] = {"taskgraph": 50e-3, "taskiter": 50e-3}.get(row["model"], 1e-3)
             row["first_replay_s"] = row["step_time_s"]
-    table = cost_table(study_of(rows)).set_index(["model", "threads"])
+    table = cost_table(sweep_of(rows)).set_index(["model", "threads"])
     n = table.loc[("taskiter", 2), "break_even_forkjoin"]
     assert n == 49
     assert table.loc[("taskiter", 2), "break_even_tasks"] == math.ceil(49e-3 / 1.5e-3)

@@ -18,14 +18,14 @@ EFFECT = {"replayed": 0.8, "iteration": 0.95, "none": 0.9, "partitioned": 0.7}
 
 
 @pytest.fixture(scope="module")
-def study():
+def sweep():
     """Step times that are products of known effects: no interaction."""
     models = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING))
     factor = {
         model_of_factors(*cell): math.prod(EFFECT.get(value, 1.0) for value in cell) for cell in factorial.EXISTING
     }
     rows = synthetic_results.synthetic_rows(models=models, threads=(1, 2), noise=0.0)
-    return synthetic_results.study_of(
+    return synthetic_results.sweep_of(
         [
             {**row, "step_time_s": 0.01 * factor.get(row["model"], 0.5) * (1 + 0.1 * row["repetition"])}
             if row["kind"] == "sample"
@@ -35,9 +35,9 @@ def study():
     )
 
 
-def test_effects_are_found_and_multiply_up(study):
+def test_effects_are_found_and_multiply_up(sweep):
     """Check main effects, interactions and an attribution whose parts make the whole, through disturbed blocks."""
-    table = factorial.effect_table(study)
+    table = factorial.effect_table(sweep)
     of = {(r["kind"], r["effect"]): r for r in table[table["threads"] == 2].to_dict("records")}
     for key, ratio in {
         ("main effect", "creation: eager to replayed"): 0.8,
@@ -56,19 +56,19 @@ def test_effects_are_found_and_multiply_up(study):
     assert sum(p["share"] for p in parts) == pytest.approx(1)
     assert of["attribution", "placement"]["verdict"] == "faster"
     assert "cannot exist" in of["interaction", "creation x placement"]["note"]
-    assert "0.504" in factorial.answer(study, study.plan_ids()[0])
+    assert "0.504" in factorial.answer(sweep, sweep.plan_ids()[0])
 
 
-def test_cells_that_cannot_exist_are_rows(study, tmp_path):
+def test_cells_that_cannot_exist_are_rows(sweep, tmp_path):
     """Check twelve cells, three of which say why they are empty, in table, page and figure."""
-    table = factorial.factorial_table(study)
+    table = factorial.factorial_table(sweep)
     table = table[table["threads"] == 2]
     assert len(table) == 12 and (table["note"] != "").sum() == 3
     assert set(table[table["note"] != ""]["creation"]) == {"eager"}
-    assert "factorial" in figures.available_figures(study, study.plan_ids()[0])
-    save(figures.draw(study, "factorial"), tmp_path / "f.svg")
-    assert "multiply up" in figures.caption(study, "factorial")
-    assert "cannot exist" in render_text(build(study))
+    assert "factorial" in figures.available_figures(sweep, sweep.plan_ids()[0])
+    save(figures.draw(sweep, "factorial"), tmp_path / "f.svg")
+    assert "multiply up" in figures.caption(sweep, "factorial")
+    assert "cannot exist" in render_text(build(sweep))
 
 
 def test_three_switches_make_the_task_models():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from experiments.analysis.test_analysis import made_up_machine
-from experiments.synthetic_results import block_times, plan_row, step_time, study_of, synthetic_rows
+from experiments.synthetic_results import block_times, plan_row, step_time, sweep_of, synthetic_rows
 
 from forktask.experiments.analysis.estimates import Estimate
 from forktask.experiments.analysis.gains import gain_table, promise
@@ -20,8 +20,8 @@ ENDS = (("high", "low"), ("low", "high"))
 def test_gains_are_quotients_of_bounds_and_of_times():
     """Check promise and gain of two plans against bounds and formulas, and that one thread promises nothing."""
     rows = synthetic_rows(threads=(1, 4), granularities=(8, 16), noise=0.0)
-    study = study_of(rows)
-    table, limits = gain_table(study), bound_table(study)
+    sweep = sweep_of(rows)
+    table, limits = gain_table(sweep), bound_table(sweep)
     assert set(table["threads"]) == {4} and len(table) == 2
     for row, images in zip(table.to_dict("records"), (8, 16), strict=True):
         bound = limits[(limits["plan_id"] == row["plan_id"]) & (limits["threads"] == 4)].iloc[0]
@@ -30,9 +30,9 @@ def test_gains_are_quotients_of_bounds_and_of_times():
         best = min(step_time(plan, m, 4) for m in ("forkjoin", "forkjoin:region=persistent"))
         assert row["gained"] == pytest.approx(best / step_time(plan, "taskiter", 4), rel=1e-6)
         assert row["gained_low"] <= row["gained"] <= row["gained_high"]
-    assert "gain" in figures.available_figures(study, study.plan_ids()[0])
-    assert any(section.figures == ("gain",) for section in build(study).sections)
-    one = study_of(synthetic_rows())
+    assert "gain" in figures.available_figures(sweep, sweep.plan_ids()[0])
+    assert any(section.figures == ("gain",) for section in build(sweep).sections)
+    one = sweep_of(synthetic_rows())
     assert "gain" not in figures.available_figures(one, one.plan_ids()[0])
 
 
@@ -61,9 +61,9 @@ def test_promises_of_made_up_machines_are_in_their_intervals():
     work = sum(map(sum, blocks))
     held, widths = [], []
     for _ in range(20):
-        study = study_of(made_up_machine(rng, 6, models=("serial", "forkjoin", "taskiter")))
-        row, limits = gain_table(study).iloc[0], bound_table(study).set_index("threads").loc[2]
-        (_, graph), *_ = serial_profiles(study, row["plan_id"])
+        sweep = sweep_of(made_up_machine(rng, 6, models=("serial", "forkjoin", "taskiter")))
+        row, limits = gain_table(sweep).iloc[0], bound_table(sweep).set_index("threads").loc[2]
+        (_, graph), *_ = serial_profiles(sweep, row["plan_id"])
         truth = sum(max(sum(b) / 1.8, max(b)) for b in blocks) / max(work / 1.8, graph.cycle_mean_s)
         held.append(row["promised_low"] <= truth <= row["promised_high"])
         apart = [limits[f"forkjoin_s_{end}"] / limits[f"taskiter_s_{other}"] for end, other in ENDS]

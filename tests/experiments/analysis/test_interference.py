@@ -17,7 +17,7 @@ SLOWDOWN = {"forkjoin": 2.0, "taskiter": 1.4, "taskiter:preemption=swap": 1.1}
 
 
 @pytest.fixture(scope="module")
-def study():
+def sweep():
     """Every sample once more beside a hog, slower by a known factor."""
     rows = synthetic_results.synthetic_rows(models=("serial", *SLOWDOWN), threads=(1, 2), noise=0.0)
     beside = [
@@ -33,12 +33,12 @@ def study():
         if row["kind"] == "sample" and row["model"] in SLOWDOWN
     ]
     rows = [{**row, "capacity_beside": {"2": {"1": 0.75}}} if row["kind"] == "machine" else row for row in rows]
-    return synthetic_results.study_of([*rows, *beside])
+    return synthetic_results.sweep_of([*rows, *beside])
 
 
-def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
+def test_the_loss_is_what_the_capacity_does_not_explain(sweep, tmp_path):
     """Check slowdown and loss of each model without a measured capacity, and that table, figure and caption show it."""
-    table = interference.interference_table(study)
+    table = interference.interference_table(sweep)
     of = {(r["model"], r["threads"]): r for r in table[table["hogs"] == 1].to_dict("records")}
     assert of["forkjoin", 2]["loss"] == pytest.approx(0.5)
     assert of["taskiter", 2]["loss"] == pytest.approx(0.05)
@@ -51,12 +51,12 @@ def test_the_loss_is_what_the_capacity_does_not_explain(study, tmp_path):
     }
     assert set(table[table["hogs"] == 0]["loss"]) == {0.0}
     plan_id = table["plan_id"].iloc[0]
-    assert "interference" in figures.available_figures(study, plan_id)
-    figure = figures.draw(study, "interference", plan_id)
+    assert "interference" in figures.available_figures(sweep, plan_id)
+    figure = figures.draw(sweep, "interference", plan_id)
     labels = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
     assert {"forkjoin", "taskiter, stay", "taskiter, swap"} <= labels
     save(figure, tmp_path / "f.svg")
-    text = render_text(build(study))
+    text = render_text(build(sweep))
     assert "Beside other processes" in text and "CPU swaps per s" in text
 
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import PEAK, study_of, synthetic_rows
+from experiments.synthetic_results import PEAK, sweep_of, synthetic_rows
 
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
@@ -88,10 +88,10 @@ def test_rows_of_plans_hold_the_least_bytes():
 
 def test_kernels_are_sorted_by_what_bounds_them():
     """Check floor, bound and share of each kernel against the formula of the rows."""
-    study = study_of(synthetic_rows(repeats=4))
-    plan_id = main_plan(study)
-    table = roofline_table(study, plan_id).set_index(["kernel", "phase"])
-    loops = {(loop.kernel, loop.phase): loop for loop in study.plans[plan_id].loops}
+    sweep = sweep_of(synthetic_rows(repeats=4))
+    plan_id = main_plan(sweep)
+    table = roofline_table(sweep, plan_id).set_index(["kernel", "phase"])
+    loops = {(loop.kernel, loop.phase): loop for loop in sweep.plans[plan_id].loops}
     assert {*table.index} == {*loops}
     for key, loop in loops.items():
         row = table.loc[key]
@@ -100,22 +100,22 @@ def test_kernels_are_sorted_by_what_bounds_them():
         assert row["bound"] == ("memory" if memory > arithmetic else "arithmetic")
         assert row["roof"] == pytest.approx(row["floor_s"] / row["time_s"])
     assert table["share"].sum() == pytest.approx(1)
-    assert table["time_s"].sum() == pytest.approx(study.typical_time((plan_id, "serial", 1)).value)
+    assert table["time_s"].sum() == pytest.approx(sweep.typical_time((plan_id, "serial", 1)).value)
     assert (np.diff(table["time_s"]) <= 0).all()
 
 
 def test_floors_by_phase_add_up_to_the_floor():
     """Check that parts bound by arithmetic and by memory make the roofline floor, on one thread and on two."""
-    study = study_of(synthetic_rows(repeats=4))
-    plan_id = main_plan(study)
+    sweep = sweep_of(synthetic_rows(repeats=4))
+    plan_id = main_plan(sweep)
     for threads in (1, 2):
-        floors = floors_by_phase(study, plan_id, threads)
-        bandwidth = study.machine.bandwidth_bytes_per_s[str(threads)]
+        floors = floors_by_phase(sweep, plan_id, threads)
+        bandwidth = sweep.machine.bandwidth_bytes_per_s[str(threads)]
         total = roofline_floor(
-            [(loop.flops, loop.least_bytes) for loop in study.plans[plan_id].loops], threads * PEAK, bandwidth
+            [(loop.flops, loop.least_bytes) for loop in sweep.plans[plan_id].loops], threads * PEAK, bandwidth
         )
         assert sum(map(sum, floors.values())) == pytest.approx(total)
-    assert floors_by_phase(study, plan_id, 64) == {}
+    assert floors_by_phase(sweep, plan_id, 64) == {}
 
 
 def test_threads_that_share_memory_share_the_floor():
@@ -135,7 +135,7 @@ def test_a_step_far_above_its_floor_is_explained_and_not_asserted():
         if row["kind"] == "machine":
             row["peak_flops_per_s_1thread"] = 10 * PEAK
             row["bandwidth_bytes_per_s"] = {k: 10 * v for k, v in row["bandwidth_bytes_per_s"].items()}
-    plan_id = main_plan(study_of(rows))
+    plan_id = main_plan(sweep_of(rows))
     for row in rows:
         row |= {"counters": NO_COUNTERS} if row["kind"] == "sample" else {}
     for fetched, reason in ((None, "Without hardware"), (0.9, "waiting for memory"), (0.01, "slow instructions")):
@@ -145,14 +145,14 @@ def test_a_step_far_above_its_floor_is_explained_and_not_asserted():
                 if row["kind"] == "sample":  # of 50 steps
                     misses = fetched * 10 * BANDWIDTH * row["step_time_s"] / 64
                     row["counters"] = {**counts, "llc_misses": 50 * misses}
-        study = study_of(rows)
-        table = roofline_table(study, plan_id)
+        sweep = sweep_of(rows)
+        table = roofline_table(sweep, plan_id)
         over = (table["time_s"] - table["floor_s"]).clip(lower=0)
-        (text,) = unexplained(study, plan_id)
+        (text,) = unexplained(sweep, plan_id)
         worst = table.loc[over.idxmax()]
         assert f"{worst['kernel']}, {worst['phase']} ({over.max() / over.sum():.0%}, " in text and reason in text
-        point = measured_step(study, plan_id)
-        axis = figures.draw(study, "roofline", plan_id).axes[0]
+        point = measured_step(sweep, plan_id)
+        axis = figures.draw(sweep, "roofline", plan_id).axes[0]
         stars = [line.get_xydata()[0].tolist() for line in axis.lines if line.get_marker() == "*"]
         assert stars == ([[point["intensity"], point["flops_per_s"] / 1e9]] if fetched else [])
         if fetched:

@@ -1,4 +1,4 @@
-"""Sweeps on nodes without a cluster: a scheduler that runs each task at once, rounds, lost blocks, bad input."""
+"""Sweeps on nodes without a cluster: a scheduler that runs each task at once, rounds, lost shards, bad input."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from experiments.synthetic_results import typed
 from msgspec import structs
 
-from forktask.experiments.cluster.client import ROUND, Names, next_blocks
+from forktask.experiments.cluster.client import ROUND, Names, next_shards
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import ResultsWriter, read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, SampleRow
@@ -38,15 +38,15 @@ time = "1:00:00"
 options = ["--mem=0"]
 setup = ["export SEEN_BY_TASK=1"]
 """
-# Runs all tasks of an array before it answers, but for blocks of a repetition that LOST names: these die at once.
+# Runs all tasks of an array before it answers, but for shards of a repetition that LOST names: these die at once.
 SBATCH = f"""#!{sys.executable}
 import json, os, subprocess, sys
 from pathlib import Path
 folder = Path(sys.argv[-1]).parent
 with open(os.environ["CALLS"], "a") as calls:
     print(folder.name, file=calls)
-for index, blocks in enumerate(json.loads((folder / "job.json").read_text())["tasks"]):
-    lost = [b for b in blocks if str(b["repetition"]) == os.environ.get("LOST")]
+for index, shards in enumerate(json.loads((folder / "job.json").read_text())["tasks"]):
+    lost = [b for b in shards if str(b["repetition"]) == os.environ.get("LOST")]
     if lost:
         own = folder / f"{{index}}.0"
         own.mkdir()
@@ -86,7 +86,7 @@ RUN = ["run", "few.toml", "--on", "slurm", "--out", "out"]
 
 
 def test_what_is_there_is_not_submitted_again(scheduler, capsys):
-    """Check a sweep of more blocks than an array takes, that the same command adds nothing, that half a row is mended
+    """Check a sweep of more shards than an array takes, that the same command adds nothing, that half a row is mended
     from the folder of its task, and that more repetitions submit only themselves."""
     assert main(RUN) == 0
     assert scheduler.calls() == ["round-1"] and read_results("out").of(MachineRow)
@@ -196,17 +196,17 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
     def rows(repetitions, wall_s, ids=(serial, tasks)):
         found = []
         for repetition in repetitions:
-            block = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
+            shard = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
             turns = {"order": [[0]], "spin_s": [[0.1]], "handover_s": [None], "wall_s": [wall_s]}
             turns |= {"steal_ticks": [0], "pressure_us": [0]}
-            found.append({"kind": "rounds", **block, "group": 0, "contestants": list(ids), **turns})
-            common = {"kind": "sample", "model": "serial", "threads": 1, **block}
+            found.append({"kind": "rounds", **shard, "group": 0, "contestants": list(ids), **turns})
+            common = {"kind": "sample", "model": "serial", "threads": 1, **shard}
             found += [{**common, "config_id": config_id} for config_id in ids]
         return found
 
     def asked(results, wanted, failed=()):
-        blocks = next_blocks(configuration, results, lambda: wanted, set(failed))
-        return [(block.repetition, {*block.samples}) for block in blocks]
+        shards = next_shards(configuration, results, lambda: wanted, set(failed))
+        return [(shard.repetition, {*shard.samples}) for shard in shards]
 
     def results(*some):
         names = Names(Path("out"))

@@ -21,26 +21,26 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, RunRow, SampleRow
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure, read_configuration
-from forktask.experiments.sweep.sweep import Sweep
+from forktask.experiments.sweep.runner import SweepRunner
 
 pytestmark = [pytest.mark.dask, pytest.mark.timeout(600)]
 NETWORK = Grid(network=("lenet5",), batch=(4,), models=("serial",), threads=(1,))
-# What a block's process says after some milliseconds; it is started, asked and ended like the real one.
+# What a shard's process says after some milliseconds; it is started, asked and ended like the real one.
 FAKE_BLOCK = """
 import json, os, sys, time
 from forktask.experiments.sampling.child import answer_job
 given = json.loads(open(sys.argv[1]).read())
 def measure(job):
-    block = job["block"]
+    shard = job["shard"]
     with open(given["pids"], "a") as file:
         print(os.getpid(), file=file)
     time.sleep(given["seconds"])
-    if block["repetition"] in given.get("crash", ()):
+    if shard["repetition"] in given.get("crash", ()):
         os.kill(os.getpid(), 9)
     run = [{**row, "config": job["configuration"]} for row in given["heads"] if row["kind"] == "run"]
     rows = [*run, *given["heads"][1:]] if job["begin"] else []
-    place = {name: block[name] for name in ("plan_id", "interference", "repetition")}
-    return {"rows": rows + [{**given["sample"], **place, "config_id": c} for c in block["samples"]]}
+    place = {name: shard[name] for name in ("plan_id", "interference", "repetition")}
+    return {"rows": rows + [{**given["sample"], **place, "config_id": c} for c in shard["samples"]]}
 sys.exit(answer_job(measure, "usage"))
 """
 
@@ -99,10 +99,10 @@ def cluster(folder, workers):
 
 @pytest.fixture
 def fake(tmp_path):
-    """A function that makes an engine's arguments for fake blocks; `pids` are those of the processes so far."""
+    """A function that makes an engine's arguments for fake shards; `pids` are those of the processes so far."""
     heads = [completed(row) for row in synthetic_rows(models=("serial",), threads=(1,), repeats=1)]
     sample = next(row for row in heads if row["kind"] == "sample")
-    script, settings, pids = (tmp_path / name for name in ("block.py", "given.json", "pids"))
+    script, settings, pids = (tmp_path / name for name in ("shard.py", "given.json", "pids"))
     script.write_text(FAKE_BLOCK)
 
     def arguments(seconds, **given):
@@ -143,7 +143,7 @@ def measured(out):
 
 
 def test_every_block_is_measured_once_while_workers_are_killed(tmp_path, fake, monkeypatch):
-    """Check 200 blocks on three workers of which 20 are killed at random: all there, none twice, no process left."""
+    """Check 200 shards on three workers of which 20 are killed at random: all there, none twice, no process left."""
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
     monkeypatch.setenv("FORKTASK_DASK_SHARED_HOSTS", "1")
@@ -172,7 +172,7 @@ def test_every_block_is_measured_once_while_workers_are_killed(tmp_path, fake, m
 
 
 def test_a_block_that_is_lost_three_times_becomes_a_row(tmp_path, fake):
-    """Check that a block whose process always dies is given three times, and that the others are measured."""
+    """Check that a shard whose process always dies is given three times, and that the others are measured."""
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
     asked, out = configuration(5), tmp_path / "out"
@@ -203,7 +203,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupted_client_leaves_no_process_and_loses_no_row(tmp_path, fake):
-    """Check Ctrl-C: the running block ends at once, finished ones are kept, and a second run measures the rest."""
+    """Check Ctrl-C: the running shard ends at once, finished ones are kept, and a second run measures the rest."""
     from forktask.experiments.cluster.dask_engine import DaskEngine
 
     asked, out = configuration(6), tmp_path / "out"
@@ -222,8 +222,8 @@ def test_an_interrupted_client_leaves_no_process_and_loses_no_row(tmp_path, fake
 
 
 def test_a_real_sweep_goes_through_dask(tmp_path):
-    """Check `forktask run --on dask:`: rows as of a plain sweep; a worker killed in a block leaves no process, and its
-    block is measured by the next worker."""
+    """Check `forktask run --on dask:`: rows as of a plain sweep; a worker killed in a shard leaves no process, and its
+    shard is measured by the next worker."""
     file, out = tmp_path / "small.toml", tmp_path / "out"
     file.write_text(
         'title = "Small"\n[grid]\nnetwork = "lenet5"\nbatch = 4\nmodels = ["serial", "forkjoin"]\nthreads = 1\n'
@@ -241,7 +241,7 @@ def test_a_real_sweep_goes_through_dask(tmp_path):
         assert main(["run", str(file), "--on", f"dask:{running.address}", "--out", str(out)]) == 0
         killer.join(30)
         running.wait(lambda: not processes(tmp_path, of_block) and not processes(tmp_path, of_sample))
-    Sweep(read_configuration(file), str(tmp_path / "plain"), "forktask run x").run()
+    SweepRunner(read_configuration(file), str(tmp_path / "plain"), "forktask run x").run()
 
     def content(folder):
         return Counter(
@@ -272,7 +272,7 @@ def test_what_cannot_be_measured_on_is_refused(tmp_path, fake, monkeypatch):
             DaskEngine(running.address, asked, "forktask run x", **arguments) as engine,
             pytest.raises(UsageError) as told,
         ):
-            engine.measure(asked.blocks(), lambda rows: None, lambda *counts: None)
+            engine.measure(asked.shards(), lambda rows: None, lambda *counts: None)
         assert said in str(told.value)
 
     with cluster(tmp_path, 2) as running:

@@ -175,10 +175,10 @@ def test_pooled_nodes_are_compared_within_nodes(tmp_path):
 
     folders = [write_rows(tmp_path / str(slow), by_generation(half(slow))) for slow in (0, 1)]
     merge_folders(folders, tmp_path / "out")
-    study, alone = load(tmp_path / "out"), load(write_rows(tmp_path / "all", rows))
+    sweep, alone = load(tmp_path / "out"), load(write_rows(tmp_path / "all", rows))
     for small, large in ((("serial", 1), ("serial", 1)), (("taskiter", 2), ("forkjoin", 2))):
         points = (plans[1], *large), (plans[0], *small)
-        assert study.ratio(*points).value == pytest.approx(alone.ratio(*points).value, rel=0.02)
-        assert study.ratio(*points).high / study.ratio(*points).low < 1.1
+        assert sweep.ratio(*points).value == pytest.approx(alone.ratio(*points).value, rel=0.02)
+        assert sweep.ratio(*points).high / sweep.ratio(*points).low < 1.1
     text = report_text(tmp_path / "out")
     assert "What differs between nodes" in text

@@ -15,7 +15,7 @@ from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import CapacityRow, MachineRow, PlanRow, ProfileRow, RoundsRow, SampleRow
 
 SMALL = (Path(__file__).parent / "small.toml").read_text()
-BLOCKS = 10
+SHARDS = 10
 
 
 def without_times(folder):
@@ -74,19 +74,19 @@ def test_a_sweep_survives_what_happens_to_nodes(tmp_path):
         nodes.start_node(killed)
         nodes.until(has_begun("0.1"), "the task of the dead node begins again")
         said = json.loads(run("status", str(out), "--json"))["jobs"]
-        assert said["jobs"] == [job_id] and said["running"] == BLOCKS and said["queued"] == said["ended"] == 0
+        assert said["jobs"] == [job_id] and said["running"] == SHARDS and said["queued"] == said["ended"] == 0
         nodes.call("scancel", job_id)
         nodes.until(lambda: not nodes.call("squeue", "-h", "--me"), "the array is gone")
 
         # One task for all that is missing, which is more than a minute's: Slurm sends the signal in its last 40 s.
-        limit = 'blocks_per_task = 99\ntime = "0:01:00"\nend_before_s = 10'
-        file.write_text(SMALL.replace("blocks_per_task = 5", limit))
+        limit = 'shards_per_task = 99\ntime = "0:01:00"\nend_before_s = 10'
+        file.write_text(SMALL.replace("shards_per_task = 5", limit))
         run(*on_slurm, "--detach")
         nodes.until(lambda: not nodes.call("squeue", "-h", "--me"), "the limit is reached")
         logs = "".join(path.read_text() for path in out.glob("slurm/*/*.log"))
-        assert re.search("the time limit is near|DUE TO TIME LIMIT", logs), "the second where a block takes a minute"
+        assert re.search("the time limit is near|DUE TO TIME LIMIT", logs), "the second where a shard takes a minute"
 
-        file.write_text(SMALL.replace("blocks_per_task = 5", "blocks_per_task = 3"))
+        file.write_text(SMALL.replace("shards_per_task = 5", "shards_per_task = 3"))
         run(*on_slurm)
         assert (out / "report.html").exists()
         assert re.search(r"complete$", run("status", str(out)), re.MULTILINE)

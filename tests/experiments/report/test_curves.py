@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows
+from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.accounting import layer_table, layers_of_all
@@ -24,7 +24,7 @@ RUNGS = (
 
 @pytest.fixture(scope="module")
 def ladder():
-    return study_of(synthetic_rows(models=("serial", *RUNGS), repeats=7))
+    return sweep_of(synthetic_rows(models=("serial", *RUNGS), repeats=7))
 
 
 def drawn_points(axis):
@@ -39,7 +39,7 @@ def drawn_points(axis):
 
 
 def test_a_ladder_has_a_row_for_each_rung_in_the_order_of_the_file(ladder):
-    """Check order, waits, both ratios and their intervals against the study, in the table and in the figure."""
+    """Check order, waits, both ratios and their intervals against the sweep, in the table and in the figure."""
     plan_id = ladder.plan_ids()[0]
     rows = ladder_table(ladder, plan_id).to_dict("records")
     assert [row["model"] for row in rows] == list(RUNGS)
@@ -66,10 +66,10 @@ def test_a_ladder_has_a_row_for_each_rung_in_the_order_of_the_file(ladder):
 
 def test_models_without_a_wait_for_phases_are_no_ladder():
     """Check that other comparisons are shown no ladder, with a sentence that says what one needs."""
-    study = study_of(synthetic_rows())
-    assert "ladder" not in figures.available_figures(study, study.plan_ids()[0])
+    sweep = sweep_of(synthetic_rows())
+    assert "ladder" not in figures.available_figures(sweep, sweep.plan_ids()[0])
     with pytest.raises(UsageError, match="gpt2_ladder"):
-        figures.draw(study, "ladder")
+        figures.draw(sweep, "ladder")
 
 
 def test_wall_and_busy_times_never_share_a_panel(ladder):
@@ -105,15 +105,15 @@ def test_memory_over_the_batch_is_that_of_the_table():
             row["environment"]["memory"] = {"total_bytes": 2**33}
         if row["kind"] == "sample":
             row["max_resident_bytes"] = 2**27 if row["plan_id"] == plans[16]["plan_id"] else 2**28
-    study = study_of(rows)
-    (axis,) = figures.draw(study, "memory").axes
+    sweep = sweep_of(rows)
+    (axis,) = figures.draw(sweep, "memory").axes
     libraries, graph = 40_000_000, 100_000
     wanted = {(float(b), (libraries + graph * (b < 64)) / 2**20 + 1 + b) for b in plans}
     assert {(16.0, 128.0), (32.0, 256.0)} | {max(wanted)} == drawn_points(axis)
     dashed = next(line for line in axis.lines if line.get_linestyle() == "--" and line.get_color() == "0.45")
     assert set(zip(map(float, dashed.get_xdata()), dashed.get_ydata(), strict=True)) == wanted
     assert any(np.allclose(line.get_ydata(), 2**13) for line in axis.lines)
-    summary = summary_table(study)
+    summary = summary_table(sweep)
     assert set(summary["peak_bytes"]) == {2**27, 2**28}
     assert set(summary["planned_bytes"]) == {libraries + graph + (1 + b) * 2**20 for b in (16, 32)}
 
@@ -121,20 +121,20 @@ def test_memory_over_the_batch_is_that_of_the_table():
 def test_layer_times_and_their_csv_are_those_of_the_table(tmp_path):
     """Check each form's times by layer and of the step in the figure, and the rows of all points in layers.csv."""
     forms = ({"conv": "direct"}, {"conv": "pad"})
-    study = study_of(synthetic_rows(models=("serial", "taskiter"), options=forms, slowdowns=(1.0, 3.0), repeats=6))
-    plan_id = study.plan_ids()[0]
-    drawn = drawn_points(figures.draw(study, "layer_times", column="single").axes[0])
-    for plan in study.plan_ids():
-        table = layer_table(study, plan).groupby("layer", sort=False)["time_s"].sum()
+    sweep = sweep_of(synthetic_rows(models=("serial", "taskiter"), options=forms, slowdowns=(1.0, 3.0), repeats=6))
+    plan_id = sweep.plan_ids()[0]
+    drawn = drawn_points(figures.draw(sweep, "layer_times", column="single").axes[0])
+    for plan in sweep.plan_ids():
+        table = layer_table(sweep, plan).groupby("layer", sort=False)["time_s"].sum()
         expected = {(1e3 * seconds, float(place)) for place, seconds in enumerate(table)}
-        expected.add((1e3 * study.typical_time((plan, "serial", 1)).value, float(len(table))))
+        expected.add((1e3 * sweep.typical_time((plan, "serial", 1)).value, float(len(table))))
         assert all(any(point == pytest.approx(other) for other in drawn) for point in expected)
     assert len(drawn) == 2 * (len(table) + 1)
-    rows = layers_of_all(study)
+    rows = layers_of_all(sweep)
     write_table(tmp_path / "layers.csv", rows)
     again = pd.read_csv(tmp_path / "layers.csv")
     assert set(again["conv"]) == {"direct", "pad"} and set(again["threads"]) == {1, 2}
     mine = again[(again["plan_id"] == plan_id) & (again["model"] == "serial")]
-    assert mine["time_s"].to_numpy() == pytest.approx(layer_table(study, plan_id)["time_s"].to_numpy())
+    assert mine["time_s"].to_numpy() == pytest.approx(layer_table(sweep, plan_id)["time_s"].to_numpy())
     with pytest.raises(UsageError, match="two forms"):
-        figures.draw(study_of(synthetic_rows()), "layer_times")
+        figures.draw(sweep_of(synthetic_rows()), "layer_times")

@@ -24,11 +24,11 @@ def test_every_sample_is_a_row_of_the_csv(folder, capsys):
     path = capsys.readouterr().out.strip()
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    study = load(folder)
-    assert len(rows) == len(study.samples) == len(sample_frame(study))
+    sweep = load(folder)
+    assert len(rows) == len(sweep.samples) == len(sample_frame(sweep))
     assert {row["batch"] for row in rows} == {"16", "64"}
     total = sum(float(row["step_time_s"]) for row in rows)
-    assert total == pytest.approx(study.samples["step_time_s"].sum(), rel=1e-6)
+    assert total == pytest.approx(sweep.samples["step_time_s"].sum(), rel=1e-6)
 
 
 @pytest.mark.pyarrow

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows, write_rows
+from experiments.synthetic_results import sweep_of, synthetic_rows, write_rows
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from forktask.experiments.analysis import factorial
@@ -68,9 +68,9 @@ def tables_of(report):
     return found
 
 
-def collect(study):
+def collect(sweep):
     """All numbers of a report's tables that have a name in more than one of them, or follow from others."""
-    tables, numbers = tables_of(build(study)), Numbers()
+    tables, numbers = tables_of(build(sweep)), Numbers()
 
     def ratio(numerator, denominator, row, where, work=1.0):
         numbers.add_all("ratio", (numerator, denominator, work), row, "ratio", where)
@@ -84,7 +84,7 @@ def collect(study):
         numbers.add_all("efficiency", point, row, "efficiency", "speed")
     for row in tables.get("speed", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        if serial := best_serial(study, row["plan_id"]):
+        if serial := best_serial(sweep, row["plan_id"]):
             numbers.add("speedup", point, numbers["step time", serial] / row["median_s"], "quotient of step times")
         numbers.add("efficiency", point, row["speedup"] / row["threads"], "speedup / threads")
         if row["reference"]:
@@ -96,10 +96,10 @@ def collect(study):
         point = (row["plan_id"], row["model"], row["threads"])
         other = (row["plan_id"], row["reference"], row["threads"])
         if row["reference"] == "serial":
-            other = best_serial(study, row["plan_id"])
+            other = best_serial(sweep, row["plan_id"])
         ratio(point, other, row, "in short")
     for row in tables.get("floors", ()):
-        if serial := best_serial(study, row["plan_id"]):
+        if serial := best_serial(sweep, row["plan_id"]):
             numbers.add("step time", serial, row["t1_s"], "floors")
         numbers.add("step time", (row["plan_id"], "serial", 1), row["serial_s"], "floors")
     for row in tables.get("costs", ()):
@@ -112,14 +112,14 @@ def collect(study):
         assert row["excess"] >= 0 or row["remark"], f"a negative excess without its reason: {row}"
     for row in tables.get("phases", ()):
         point = (row["plan_id"], row["model"], row["threads"])
-        for phase in phases_of(study, row["plan_id"]):
+        for phase in phases_of(sweep, row["plan_id"]):
             numbers.add(f"time of {phase}", point, row[f"{phase}_s"], "phases")
             numbers.add(f"speedup of {phase}", point, row[f"{phase}_speedup"], "phases")
             numbers.add(f"efficiency of {phase}", point, row[f"{phase}_efficiency"], "phases")
-        total = sum(row[f"{phase}_s"] for phase in phases_of(study, row["plan_id"]))
+        total = sum(row[f"{phase}_s"] for phase in phases_of(sweep, row["plan_id"]))
         if row["timed"] == "wall":
             numbers.add("step time", point, total, "sum of phases")
-        elif (row["plan_id"], "serial", 1) in study.turns:
+        elif (row["plan_id"], "serial", 1) in sweep.turns:
             inflation = [r["inflation"] for r in tables["accounting"] if same_point(r, point)]
             serial = numbers["step time", (row["plan_id"], "serial", 1)]
             numbers.add("inflation", point, total * row["threads"] / serial, "sum of phases")
@@ -127,20 +127,20 @@ def collect(study):
     for plan_id in {row["plan_id"] for row in tables.get("layers", ())}:
         layers, serial = [r for r in tables["layers"] if r["plan_id"] == plan_id], (plan_id, "serial", 1)
         numbers.add("step time", serial, sum(r["time_s"] for r in layers), "sum of layers")
-        for phase in phases_of(study, plan_id):
+        for phase in phases_of(sweep, plan_id):
             total = sum(r["time_s"] for r in layers if r["phase"] == phase)
             numbers.add(f"time of {phase}", serial, total, "sum of layers")
     for row in tables.get("bounds", ()):
         for name in ("area", "forkjoin", "taskgraph", "taskiter"):
             subject = (row["plan_id"], row["threads"])
             numbers.add(f"bound {name}", subject, row[f"{name}_s"], "bounds")
-            if serial := best_serial(study, row["plan_id"]):
+            if serial := best_serial(sweep, row["plan_id"]):
                 at_best = numbers["step time", serial] / row[f"{name}_speedup"]
                 numbers.add(f"bound {name}", subject, at_best, "its speedup")
     for row in tables.get("axes", ()):
         point = (row["plan_id"], row["model"], row["threads"])
         numbers.add("step time", point, row["median_s"], "axes")
-        values = [study.records[p][row["axis"]] for p in (row["plan_id"], row["baseline_plan_id"])]
+        values = [sweep.records[p][row["axis"]] for p in (row["plan_id"], row["baseline_plan_id"])]
         work = values[0] / values[1] if row["axis"] in PER else 1.0
         ratio(point, (row["baseline_plan_id"], *point[1:]), row, f"axes, {row['axis']}", work)
     for row in tables.get("own_best", ()):
@@ -150,8 +150,8 @@ def collect(study):
         if row["reference"]:
             (plan_id,) = (
                 p
-                for p in study.siblings(row["plan_id"], GRANULARITY)
-                if study.records[p][GRANULARITY] == row["reference_granularity"]
+                for p in sweep.siblings(row["plan_id"], GRANULARITY)
+                if sweep.records[p][GRANULARITY] == row["reference_granularity"]
             )
             ratio(point, (plan_id, row["reference"], row["threads"]), row, "own best")
     for row in tables.get("factorial", ()):
@@ -188,7 +188,7 @@ def drawn(axis):
     return [float(y) for line in lines for y in line.get_ydata() if not math.isnan(y)]  # lines have gaps
 
 
-def allowed(study, tables, numbers, figure, axis):
+def allowed(sweep, tables, numbers, figure, axis):
     """The numbers of the tables that a panel may show."""
     label, title = axis.get_ylabel(), axis.get_title(loc="left")
     if figure == "phases":
@@ -203,7 +203,7 @@ def allowed(study, tables, numbers, figure, axis):
     if label in ("time per step (ms)", "step time (ms)"):
         return [1e3 * time for time in numbers.values("step time")]
     if label == "thousand images per second":
-        return [study.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
+        return [sweep.plans[p].batch / t / 1e3 for (q, (p, *_)), (t, _) in numbers.found.items() if q == "step time"]
     if label.startswith("time / with "):
         return [row["ratio"] for row in tables["axes"]]
     if label == "time after / before":
@@ -216,20 +216,20 @@ def allowed(study, tables, numbers, figure, axis):
     return [100 * row["loss"] for row in tables["interference"]] + [0.0]
 
 
-def check_figures(study, tables, numbers):
+def check_figures(sweep, tables, numbers):
     """Check every number that is drawn against the tables, and T1 in titles and captions; return the figures' names."""
     names = set()
-    for plan_id in study.plan_ids():
-        serial = best_serial(study, plan_id)
-        for name in figures.available_figures(study, plan_id):
+    for plan_id in sweep.plan_ids():
+        serial = best_serial(sweep, plan_id)
+        for name in figures.available_figures(sweep, plan_id):
             names.add(name)
             if name == "forest":
                 continue  # its points are those of a table (test_plots)
-            figure = figures.draw(study, name, plan_id)
-            for text in (figure._suptitle.get_text(), figures.caption(study, name, plan_id)):
+            figure = figures.draw(sweep, name, plan_id)
+            for text in (figure._suptitle.get_text(), figures.caption(sweep, name, plan_id)):
                 for t1 in re.findall(r"T_?1\$? = (\d+(?:\.\d+)? \S?s)", text):
                     # Of several values of an option the overlay names each one's.
-                    serials = [numbers["step time", best_serial(study, p)] for p in study.plan_ids()]
+                    serials = [numbers["step time", best_serial(sweep, p)] for p in sweep.plan_ids()]
                     known = serials if name == "overlay" else [numbers["step time", serial]]
                     assert t1 in map(format_time, known), f"figure {name}: T1 = {t1}"
             if name == "layers":
@@ -257,17 +257,17 @@ def check_figures(study, tables, numbers):
                 for axis in figure.axes:
                     if axis.get_ylabel().endswith("common $T_1$"):
                         continue  # another quantity, under another name
-                    known = allowed(study, tables, numbers, name, axis)
+                    known = allowed(sweep, tables, numbers, name, axis)
                     for value in drawn(axis):
                         assert any(value == pytest.approx(k, rel=1e-9) for k in known), f"{name}: {value}"
     return names
 
 
-def check_sentences(study, tables, numbers):
+def check_sentences(sweep, tables, numbers):
     """Check the numbers in sentences: T1, speedups and bounds."""
-    text = render_text(build(study))
+    text = render_text(build(sweep))
     known = {
-        format_time(numbers["step time", best_serial(study, p)]) for p in study.plan_ids() if best_serial(study, p)
+        format_time(numbers["step time", best_serial(sweep, p)]) for p in sweep.plan_ids() if best_serial(sweep, p)
     }
     assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", text)) <= known
     speedups = {f"{value:.2f}" for value in numbers.values("speedup")}
@@ -276,7 +276,7 @@ def check_sentences(study, tables, numbers):
         assert speedup in speedups and bound in bounds
     for shown in re.findall(r"Shares of the serial run of this plan, (\d+(?:\.\d+)? \S?s)", text):
         assert shown in {format_time(t) for (q, (_, model, _)), (t, _) in times(numbers) if model == "serial"}
-    whole = report_text(study)
+    whole = report_text(sweep)
     for row in tables.get("bounds", ()):
         spinning = re.search(rf"\b{row['threads']} spinning threads do the work of (\d+(?:\.\d+)?)", whole)
         assert spinning is None or spinning[1] == f"{row['capacity']:.2f}"
@@ -286,9 +286,9 @@ def times(numbers):
     return [item for item in numbers.found.items() if item[0][0] == "step time"]
 
 
-def report_text(study):
+def report_text(sweep):
     """All sentences of the page, also those that the terminal does not show."""
-    return " ".join(text for section in build(study).sections for text in (*section.sentences, *section.answers))
+    return " ".join(text for section in build(sweep).sections for text in (*section.sentences, *section.answers))
 
 
 LADDER = ("serial", *(model_of_factors(*cell) for cell in factorial.EXISTING), "forkjoin", "forkjoin:region=persistent")
@@ -311,15 +311,15 @@ SWEEPS = {  # half of them as noisy as a shared machine
 }
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_equal_names_have_equal_values(sweep):
+@pytest.mark.parametrize("name", SWEEPS)
+def test_equal_names_have_equal_values(name):
     """Check all tables, sentences and figures of synthetic results."""
-    settings, wanted = SWEEPS[sweep]
-    study = study_of(synthetic_rows(**settings, repeats=7, seed=3))
-    tables, numbers = collect(study)
-    assert len(times(numbers)) == len(study.turns)
-    check_sentences(study, tables, numbers)
-    assert wanted <= check_figures(study, tables, numbers)
+    settings, wanted = SWEEPS[name]
+    sweep = sweep_of(synthetic_rows(**settings, repeats=7, seed=3))
+    tables, numbers = collect(sweep)
+    assert len(times(numbers)) == len(sweep.turns)
+    check_sentences(sweep, tables, numbers)
+    assert wanted <= check_figures(sweep, tables, numbers)
 
 
 def test_beside_other_processes():
@@ -333,26 +333,26 @@ def test_beside_other_processes():
     for row in rows:
         if row["kind"] == "machine":
             row["capacity_beside"] = {"1": {"1": 0.5}, "2": {"1": 0.75}}
-    study = study_of([*rows, *beside])
-    tables, numbers = collect(study)
+    sweep = sweep_of([*rows, *beside])
+    tables, numbers = collect(sweep)
     assert {row["hogs"] for row in tables["interference"]} == {1}
     for row in tables["interference"]:
         alone = (row["plan_id"], row["model"], row["threads"])
         slowdown = numbers["step time", (f"{row['plan_id']}-1", *alone[1:])] / numbers["step time", alone]
         assert row["slowdown"] == pytest.approx(slowdown, rel=1e-9)
         assert row["loss"] == pytest.approx(slowdown * row["capacity"] - 1, rel=1e-9)
-    assert "interference" in check_figures(study, tables, numbers)
+    assert "interference" in check_figures(sweep, tables, numbers)
 
 
 def test_a_measured_capacity_above_the_threads_is_the_threads():
     """Check that sentence and table of a machine on which two threads did more than twice the work say the same."""
     rows = synthetic_rows(models=("serial", "forkjoin"), repeats=5)
     next(row for row in rows if row["kind"] == "machine")["capacity"]["2"] = 2.06
-    study = study_of(rows)
-    tables, numbers = collect(study)
+    sweep = sweep_of(rows)
+    tables, numbers = collect(sweep)
     assert [row["capacity"] for row in tables["bounds"]] == [1.0, 2.0]
-    check_sentences(study, tables, numbers)
-    assert "2 spinning threads do the work of 2.00" in report_text(study)
+    check_sentences(sweep, tables, numbers)
+    assert "2 spinning threads do the work of 2.00" in report_text(sweep)
 
 
 def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
@@ -372,11 +372,11 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
         # No pass is faster than its own blocks allow.
         assert row.floors.area <= row.pass_time_s
         assert row.model != "forkjoin" or row.floors.forkjoin <= row.pass_time_s
-    study = load(out)
-    tables, numbers = collect(study)
-    check_sentences(study, tables, numbers)
-    assert {"speedup", "phases", "layers", "overhead"} <= check_figures(study, tables, numbers)
-    (plan_id,) = study.plan_ids()
+    sweep = load(out)
+    tables, numbers = collect(sweep)
+    check_sentences(sweep, tables, numbers)
+    assert {"speedup", "phases", "layers", "overhead"} <= check_figures(sweep, tables, numbers)
+    (plan_id,) = sweep.plan_ids()
     t1 = format_time(numbers["step time", (plan_id, "serial", 1)])
     page = (out / files.REPORT).read_text(encoding="utf-8")
     assert set(re.findall(r"T1 = (\d+(?:\.\d+)? \S?s)", page)) == {t1} and (out / "summary.csv").exists()
@@ -390,9 +390,9 @@ def test_a_second_value_is_found(tmp_path):
     with pytest.raises(AssertionError, match=r"step time of serial is 8.24 in layers and 10.8 in costs"):
         numbers.add("step time", "serial", 10.8, "costs")
     folder = write_rows(tmp_path, synthetic_rows(models=("serial", "forkjoin"), repeats=5))
-    study = load(folder)
-    tables, numbers = collect(study)
+    sweep = load(folder)
+    tables, numbers = collect(sweep)
     tables["speed"][0]["median_s"] *= 1.001
     numbers.found["step time", (tables["speed"][0]["plan_id"], "serial", 1)] = (tables["speed"][0]["median_s"], "test")
     with pytest.raises(AssertionError):
-        check_figures(study, tables, numbers)
+        check_figures(sweep, tables, numbers)

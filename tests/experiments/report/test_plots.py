@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows
+from experiments.synthetic_results import sweep_of, synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from forktask.cython_src.errors import UsageError
@@ -23,18 +23,18 @@ from forktask.experiments.tables.numbers import format_time
 
 @pytest.fixture(scope="module")
 def two():
-    return study_of(synthetic_rows(threads=(1, 2)))
+    return sweep_of(synthetic_rows(threads=(1, 2)))
 
 
 @pytest.fixture(scope="module")
-def sweep():
+def swept():
     models = ("serial", "forkjoin", "taskiter")
-    return study_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
+    return sweep_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
 
 
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
 @pytest.mark.parametrize(
-    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("sweep", "granularity")]
+    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")]
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
@@ -64,12 +64,12 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
         assert not axis.get_tightbbox(renderer).overlaps(legend)
 
 
-@pytest.mark.parametrize("case", ["two", "sweep", "overlaid"])
+@pytest.mark.parametrize("case", ["two", "swept", "overlaid"])
 def test_every_figure_fits_a_column(request, case):
     """Check width, height, share of the legend, and that axes and legend lie within the figure and apart."""
-    study = request.getfixturevalue(case)
-    for name in figures.available_figures(study, main_plan(study)):
-        figure = figures.draw(study, name, column="single")
+    sweep = request.getfixturevalue(case)
+    for name in figures.available_figures(sweep, main_plan(sweep)):
+        figure = figures.draw(sweep, name, column="single")
         renderer, frame = FigureCanvasAgg(figure).get_renderer(), figure.bbox.padded(2)
         figure.draw(renderer)
         assert figure.get_figwidth() == 3.3 and figure.get_figheight() <= TALLEST_IN, name
@@ -83,12 +83,12 @@ def test_every_figure_fits_a_column(request, case):
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
 
 
-def test_available_figures_can_all_be_drawn(two, sweep):
+def test_available_figures_can_all_be_drawn(two, swept):
     """Check that what is offered works and what is not offered is refused with a reason."""
     assert figures.available_figures(two, two.plan_ids()[0]) == [
         *("forest", "speedup", "run_time", "phases", "layers", "roofline", "overhead")
     ]
-    assert figures.available_figures(sweep, sweep.plan_ids()[0]) == [
+    assert figures.available_figures(swept, swept.plan_ids()[0]) == [
         f
         for f in figures.FIGURES
         if f
@@ -125,7 +125,7 @@ def test_same_rows_give_the_same_bytes(two, tmp_path):
 @pytest.fixture(scope="module")
 def overlaid():
     models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
-    return study_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
+    return sweep_of(synthetic_rows(models=models, threads=(1, 2, 4), granularities=(4, 16, 32), repeats=6))
 
 
 def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
@@ -133,18 +133,18 @@ def test_a_new_figure_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "novelty.py").write_text(
         "from matplotlib.figure import Figure\n"
         "RANK, ONE_FOR = 9, 'plan'\n"
-        "def missing(study, plan_id): return ''\n"
-        "def draw(study, plan_id, column):\n"
+        "def missing(sweep, plan_id): return ''\n"
+        "def draw(sweep, plan_id, column):\n"
         "    figure = Figure(layout='constrained')\n"
         "    figure.subplots()\n"
         "    return figure\n"
-        "def caption(study, plan_id): return ['News.']\n"
+        "def caption(sweep, plan_id): return ['News.']\n"
     )
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
     monkeypatch.setattr(figures, "FIGURES", figures.find_figures())
-    study = study_of(synthetic_rows(repeats=5))
-    assert figures.available_figures(study, study.plan_ids()[0])[-1] == "novelty"
-    assert figures.draw(study, "novelty") and figures.caption(study, "novelty").startswith("News.")
+    sweep = sweep_of(synthetic_rows(repeats=5))
+    assert figures.available_figures(sweep, sweep.plan_ids()[0])[-1] == "novelty"
+    assert figures.draw(sweep, "novelty") and figures.caption(sweep, "novelty").startswith("News.")
 
 
 def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
@@ -152,24 +152,24 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import matplotlib; before = dict(matplotlib.rcParams)\n"
-        "from experiments.synthetic_results import study_of, synthetic_rows\n"
+        "from experiments.synthetic_results import sweep_of, synthetic_rows\n"
         "from forktask.experiments.report import figures\n"
-        "figures.draw(study_of(synthetic_rows(repeats=5)))\n"
+        "figures.draw(sweep_of(synthetic_rows(repeats=5)))\n"
         "assert dict(matplotlib.rcParams) == before\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[2])], check=True, timeout=120)
 
 
-def test_a_column_holds_every_figure_and_a_caption_has_sixty_words(two, sweep, overlaid):
+def test_a_column_holds_every_figure_and_a_caption_has_sixty_words(two, swept, overlaid):
     """Check size and caption of every figure that these results allow, in a single column, with and without title."""
     seen = set()
-    for study in (two, sweep, overlaid):
-        for name in {*figures.available_figures(study, main_plan(study))} - seen:
+    for sweep in (two, swept, overlaid):
+        for name in {*figures.available_figures(sweep, main_plan(sweep))} - seen:
             seen.add(name)
-            figure = figures.draw(study, name, column="single", title=name == "layers")
+            figure = figures.draw(sweep, name, column="single", title=name == "layers")
             assert figure.get_figwidth() == 3.3 and figure.get_figheight() <= TALLEST_IN, name
             assert (figure._suptitle is not None) == (name == "layers"), name
-            caption, method = figures.caption_file(study, name).split("\n\n")
+            caption, method = figures.caption_file(sweep, name).split("\n\n")
             assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
     assert len(seen) >= 10
 
@@ -202,16 +202,16 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
             for kind in ("short_times_s", "long_times_s"):
                 row[kind] = [time * factor for time in row[kind]]
             row["step_time_s"] *= factor
-    study = study_of(rows)
-    table = speed_table(study)
+    sweep = sweep_of(rows)
+    table = speed_table(sweep)
     assert table.loc[~table["usable"], ["model", "threads"]].to_numpy().tolist() == [["taskiter", 2]]
-    figure = figures.draw(study, name)
+    figure = figures.draw(sweep, name)
     crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
     assert len(crosses) == count and {at for line in crosses for at in line.get_xdata()} == {x}
     assert CROSSED in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "Crossed out" in figures.caption(study, name)
-    rows = sample_frame(study)
-    assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(study)
+    assert "Crossed out" in figures.caption(sweep, name)
+    rows = sample_frame(sweep)
+    assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(sweep)
 
 
 def test_fonts_follow_the_style_of_the_user(two):

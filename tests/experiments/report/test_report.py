@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from experiments.synthetic_results import report_rows, report_text, study_of, synthetic_rows, write_rows
+from experiments.synthetic_results import report_rows, report_text, sweep_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
@@ -229,9 +229,9 @@ def test_a_swept_option_is_named_everywhere(tmp_path, few_figures):
 def test_answers_are_those_of_the_tables():
     """Check contestants, switches, ratios and verdicts, that few generations answer nothing, and one thread neither."""
     models = ("serial", "forkjoin", "forkjoin:again=1", "tasks", "taskgraph", "taskiter")
-    study = study_of(synthetic_rows(models=models, repeats=9))
-    (plan_id,) = study.plan_ids()
-    found = answers(study)
+    sweep = sweep_of(synthetic_rows(models=models, repeats=9))
+    (plan_id,) = sweep.plan_ids()
+    found = answers(sweep)
     expected = [("forkjoin:again=1", "forkjoin"), *((m, "forkjoin") for m in models[3:])]
     expected += [("taskgraph", "tasks"), ("taskiter", "taskgraph"), ("forkjoin", "serial")]
     assert [(row["model"], row["reference"]) for row in found] == expected
@@ -239,15 +239,15 @@ def test_answers_are_those_of_the_tables():
     for row in found:
         theirs = 1 if row["reference"] == "serial" else 2
         times = [
-            study.typical_time((plan_id, row["model"], 2)),
-            study.typical_time((plan_id, row["reference"], theirs)),
+            sweep.typical_time((plan_id, row["model"], 2)),
+            sweep.typical_time((plan_id, row["reference"], theirs)),
         ]
         assert row["threads"] == 2 and row["ratio"] == pytest.approx(times[0].value / times[1].value)
         assert row["ratio_low"] < row["ratio"] < row["ratio_high"] and (row["generations"], row["rounds"]) == (9, 18)
-    few = study_of(synthetic_rows(repeats=3))
+    few = sweep_of(synthetic_rows(repeats=3))
     assert {row["verdict"] for row in answers(few)} == {"undecided"}
     assert {row["amount"] for row in answers(few)} == {"3 of 6 generations"}
-    one = study_of(synthetic_rows(models=("serial",), threads=(1,), repeats=3))
+    one = sweep_of(synthetic_rows(models=("serial",), threads=(1,), repeats=3))
     assert answers(one) == []
 
 
@@ -255,7 +255,7 @@ def test_the_text_of_a_comparison_fits_a_terminal():
     """Check that it has at most 40 lines, however much there is to say, and the first answers."""
     models = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")
     rows = synthetic_rows(models=models, batches=(8, 16, 32, 64), failures=True)
-    report = sections.build(study_of(rows, '{"kind":'))
+    report = sections.build(sweep_of(rows, '{"kind":'))
     text = render_answers(report)
     assert len(text.splitlines()) <= 40 and max(map(len, text.splitlines()[2:25])) < 120
     for row in report.answers.rows[:20]:

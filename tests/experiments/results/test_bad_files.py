@@ -217,14 +217,14 @@ def typed_as_written(row):
 def use_of_commands(folder):
     """What report, simulate and diagnose do with the rows of a folder, without pictures."""
     describe_status(read_results(folder))
-    study = load(folder)
-    render_text(build(study))
+    sweep = load(folder)
+    render_text(build(sweep))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
-    plan_id = main_plan(study)
-    describe_machine(study.environment, study.machine, 2, study.capacity(2))
-    if knows_machine(study) and not missing(study, plan_id):
-        error_text(prediction_table(study, plan_id, (1, 2)))
-        diagnose(Case(study, plan_id))
+    plan_id = main_plan(sweep)
+    describe_machine(sweep.environment, sweep.machine, 2, sweep.capacity(2))
+    if knows_machine(sweep) and not missing(sweep, plan_id):
+        error_text(prediction_table(sweep, plan_id, (1, 2)))
+        diagnose(Case(sweep, plan_id))
 
 
 @settings(DRAWN, max_examples=40)
@@ -253,6 +253,13 @@ def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path,
     assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
     assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said
     assert (tmp_path / "samples.jsonl").read_bytes() == before
+
+
+def test_a_folder_without_a_row_is_one_sentence(tmp_path, capsys):
+    """Check an empty file of rows, as a run leaves that was killed before its first one."""
+    (tmp_path / "samples.jsonl").touch()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "must begin with a run row" in capsys.readouterr().err
 
 
 @settings(DRAWN, max_examples=150)

@@ -112,12 +112,15 @@ def test_a_run_goes_on_only_where_it_belongs(tmp_path):
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path):
-    """Check that METG's rows do not enter a folder of samples."""
+    """Check that METG's rows do not enter a folder of samples, and that the sentence names what shows the folder."""
     path = begun(tmp_path)
     before = path.read_bytes()
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match="holds samples, not metg"):
         writer.start(structs.replace(RUN, holds="metg"))
     assert path.read_bytes() == before
+    for holds, shown in (("study", "report DIR"), ("training", "train --resume --out DIR")):
+        with pytest.raises(UsageError, match=shown):
+            structs.replace(RUN, holds=holds).check_holds("metg", "DIR")
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path):

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from experiments.synthetic_results import study_of, synthetic_rows
+from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.binding.bind import EVENT_DTYPE
 from forktask.cython_src.errors import UsageError
@@ -124,21 +124,21 @@ def test_phases_add_up_in_every_model(model, threads):
 
 
 @pytest.fixture(scope="module")
-def study():
-    return study_of(synthetic_rows(threads=(1, 2, 4), repeats=6))
+def sweep():
+    return sweep_of(synthetic_rows(threads=(1, 2, 4), repeats=6))
 
 
-def of(study, model, threads):
+def of(sweep, model, threads):
     """The row of a point."""
-    table = phase_table(study)
+    table = phase_table(sweep)
     return table[(table["model"] == model) & (table["threads"] == threads)].iloc[0]
 
 
-def test_part_of_the_update_beside_the_backward_phase(study):
+def test_part_of_the_update_beside_the_backward_phase(sweep):
     """Check the column against the rows: none where a barrier stands between, or with one thread."""
-    assert of(study, "forkjoin", 2)["update_beside_backward"] == of(study, "taskiter", 1)["update_beside_backward"] == 0
-    assert of(study, "taskgraph", 2)["update_beside_backward"] == pytest.approx(0.2)
-    assert of(study, "taskiter", 4)["update_beside_backward"] == pytest.approx(0.6)
+    assert of(sweep, "forkjoin", 2)["update_beside_backward"] == of(sweep, "taskiter", 1)["update_beside_backward"] == 0
+    assert of(sweep, "taskgraph", 2)["update_beside_backward"] == pytest.approx(0.2)
+    assert of(sweep, "taskiter", 4)["update_beside_backward"] == pytest.approx(0.6)
 
 
 def test_phases_of_other_runs_come_with_the_reason():
@@ -147,7 +147,7 @@ def test_phases_of_other_runs_come_with_the_reason():
     for row in rows:
         if row["kind"] == "profile" and (row["model"], row["threads"]) == ("forkjoin", 2):
             row["pass_time_s"] *= 1.5
-    table = phase_table(study_of(rows))
+    table = phase_table(sweep_of(rows))
     assert table.loc[table["remark"] == OTHER_RUNS, ["model", "threads"]].to_numpy().tolist() == [["forkjoin", 2]]
 
 
@@ -158,15 +158,15 @@ def test_a_figure_of_phases_needs_two_sides(models, words):
     """Check the sentences where there is nothing to compare with, and without profiles."""
     rows = synthetic_rows(models=models, repeats=5)
     with pytest.raises(UsageError, match=words):
-        figures.draw(study_of(rows), "phases")
+        figures.draw(sweep_of(rows), "phases")
     with pytest.raises(UsageError, match="profile rows, got none"):
-        figures.draw(study_of([r for r in rows if r["kind"] != "profile"]), "phases")
+        figures.draw(sweep_of([r for r in rows if r["kind"] != "profile"]), "phases")
 
 
-def test_walls_of_phases_add_up_to_the_step(study):
+def test_walls_of_phases_add_up_to_the_step(sweep):
     """Check the sums of wall times, the efficiency's definition, and intervals around every value."""
-    steps = {(r["model"], r["threads"]): r["median_s"] for r in speed_table(study).to_dict("records")}
-    table = phase_table(study)
+    steps = {(r["model"], r["threads"]): r["median_s"] for r in speed_table(sweep).to_dict("records")}
+    table = phase_table(sweep)
     assert set(table.loc[table["timed"] == "wall", "model"]) == {"serial", "forkjoin"}
     for row in table.to_dict("records"):
         total, step = sum(row[f"{phase}_s"] for phase in PHASES), steps[row["model"], row["threads"]]
@@ -178,5 +178,5 @@ def test_walls_of_phases_add_up_to_the_step(study):
             assert row[f"{phase}_{name}_low"] <= row[f"{phase}_{name}"] <= row[f"{phase}_{name}_high"]
         for phase in PHASES:
             assert row[f"{phase}_efficiency"] == row[f"{phase}_speedup"] / row["threads"]
-            serial = of(study, "serial", 1)[f"{phase}_s"]
+            serial = of(sweep, "serial", 1)[f"{phase}_s"]
             assert row[f"{phase}_speedup"] == pytest.approx(serial / row[f"{phase}_s"], rel=1e-12)

@@ -3,5 +3,5 @@
 import forktask.experiments.bounds.bounds
 import forktask.experiments.sampling.measure
 import forktask.experiments.scaling.testing
-import forktask.experiments.sweep.sweep
+import forktask.experiments.sweep.runner
 import forktask.public  # noqa: F401

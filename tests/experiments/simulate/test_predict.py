@@ -21,23 +21,23 @@ def folder(tmp_path_factory):
 
 def test_predictions_stand_beside_what_was_measured(folder):
     """Check one thread against the serial time, errors, speedups below their bounds, and rows far beyond."""
-    study = load(folder)
-    table = prediction_table(study, "p0", [1, 2, 8, 16])
-    serial = study.typical_time(("p0", "serial", 1)).value
+    sweep = load(folder)
+    table = prediction_table(sweep, "p0", [1, 2, 8, 16])
+    serial = sweep.typical_time(("p0", "serial", 1)).value
     one = table[(table["model"] == "taskiter") & (table["threads"] == 1)].iloc[0]
     assert one["step_s"] == pytest.approx(serial, rel=0.01)
     two = table[table["threads"] == 2]
     assert np.allclose(two["error"], two["step_s"] / two["measured_s"] - 1)
     assert table.loc[table["threads"] > 2, "measured_s"].isna().all()
     assert table["far"].tolist() == (table["threads"] > 8).tolist()
-    bounds = simulated_bounds(study, "p0", [1, 2, 8, 16])
+    bounds = simulated_bounds(sweep, "p0", [1, 2, 8, 16])
     for model, bound in (("forkjoin", "forkjoin"), ("taskiter", "taskiter")):
         assert (table.loc[table["model"] == model, "speedup"].to_numpy() <= bounds[f"{bound}_speedup"] * 1.001).all()
-    measured = bound_table(study).set_index("threads").loc[[1, 2]]
+    measured = bound_table(sweep).set_index("threads").loc[[1, 2]]
     here = bounds.set_index("threads").loc[[1, 2]]
     assert np.allclose(here["forkjoin_s"], measured["forkjoin_s"])  # one estimator for both
     assert "(2): median" in error_text(table)
-    assert thread_counts(study, "p0") == [1, 2, 4, 8]
+    assert thread_counts(sweep, "p0") == [1, 2, 4, 8]
 
 
 def test_the_command_prints_a_table_and_draws_a_figure(folder, tmp_path, capsys):

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from cython_src.networks_for_tests import SMALL, fill
-from experiments.synthetic_results import study_of, synthetic_rows
+from experiments.synthetic_results import sweep_of, synthetic_rows
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -55,7 +55,7 @@ def test_the_peak_of_samples_is_split():
     rows = synthetic_rows(threads=(1, 2), repeats=2)
     rows = [row | told if row["kind"] == "sample" else row for row in rows]
     rows = [row | {"memory_bytes": {"parameter": 30 * MIB}} if row["kind"] == "plan" else row for row in rows]
-    table = memory_table(study_of(rows))
+    table = memory_table(sweep_of(rows))
     assert len(table) and (table["rest"] == 27 * MIB).all() and (table["weights"] == 30 * MIB).all()
     assert (table["Python and libraries"] == 40 * MIB).all() and (table["plan and graph"] == 3 * MIB).all()
 
@@ -104,7 +104,7 @@ def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
 
 
 def test_the_peak_of_preparing_is_what_was_planned():
-    """Check the peak of a process that prepares overlaid buffers, whose blocks use many cells, against the plan."""
+    """Check the peak of a process that prepares shared buffers, whose blocks use many cells, against the plan."""
     program = """
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower

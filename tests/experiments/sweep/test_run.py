@@ -27,9 +27,8 @@ from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
 from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
-from forktask.experiments.sweep import blocks as blocks_module
-from forktask.experiments.sweep import sweep as sweep_module
-from forktask.experiments.sweep.blocks import Means
+from forktask.experiments.sweep import runner as runner_module
+from forktask.experiments.sweep import shards as shards_module
 from forktask.experiments.sweep.configuration import (
     AXES,
     Configuration,
@@ -39,8 +38,9 @@ from forktask.experiments.sweep.configuration import (
     read_configuration,
 )
 from forktask.experiments.sweep.expected import plan_row
+from forktask.experiments.sweep.runner import SweepRunner
+from forktask.experiments.sweep.shards import Means
 from forktask.experiments.sweep.status import describe_status, failure_report
-from forktask.experiments.sweep.sweep import Sweep
 
 # A measuring process without any measuring: does what the file FAKE says for the job's model, else gives a
 # sample.
@@ -104,8 +104,8 @@ def fake_plan_row(plan_id, options):
 
 
 @pytest.fixture
-def sweep(tmp_path):
-    """A function that makes a sweep over fake samples; its attributes hold the folder for faults and jobs."""
+def runner(tmp_path):
+    """A function that makes a runner over fake samples; its attributes hold the folder for faults and jobs."""
     folder = tmp_path / "fake"
     folder.mkdir()
     script = folder / "sample.py"
@@ -117,7 +117,7 @@ def sweep(tmp_path):
     def make(measure=None, grid=GRID, **faults):
         (folder / "faults.json").write_text(json.dumps(faults))
         measure = measure or Measure(repeats=2, profile=False, oversubscribe=True)
-        return Sweep(
+        return SweepRunner(
             Configuration(grid=grid, measure=measure),
             str(tmp_path / "out"),
             "forktask compare --out out",
@@ -138,9 +138,9 @@ def counts(results):
     return Counter(type(row).__struct_config__.tag for row in results.rows)
 
 
-def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
+def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
-    results = sweep(Measure(repeats=4, oversubscribe=True)).run()
+    results = runner(Measure(repeats=4, oversubscribe=True)).run()
     rows = {"run": 1, "machine": 1, "plan": 1, "rounds": 4, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
     assert counts(results) == rows
     samples = results.of(SampleRow)
@@ -155,15 +155,15 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(sweep):
     assert all(len(row.cpus) == row.threads for row in samples)
 
 
-def test_a_finished_sweep_is_not_measured_again(sweep):
+def test_a_finished_sweep_is_not_measured_again(runner):
     """Check that the same command adds nothing, and that more repeats add only what is missing."""
-    sweep().run()
-    jobs = len(sweep.jobs())
-    assert counts(sweep().run())["sample"] == jobs == len(sweep.jobs())
-    assert counts(sweep(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+    runner().run()
+    jobs = len(runner.jobs())
+    assert counts(runner().run())["sample"] == jobs == len(runner.jobs())
+    assert counts(runner(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
 
 
-def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
+def test_a_budget_repeats_the_quick_plans(runner, monkeypatch):
     """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
     clock = SimpleNamespace(now=0.0)
 
@@ -174,13 +174,13 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
         rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
         return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
 
-    monkeypatch.setattr(blocks_module, "measure_generation", measure_generation)
-    monkeypatch.setattr(sweep_module.Schedule, "now", lambda schedule: clock.now)
+    monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
+    monkeypatch.setattr(runner_module.Schedule, "now", lambda schedule: clock.now)
     grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
 
     def run(budget_s):
         measure = Measure(repeats=4, budget_s=budget_s, profile=False, oversubscribe=True)
-        started = sweep(measure, grid)
+        started = runner(measure, grid)
         started.undecided = lambda samples: None
         results = started.run()
         batch_of = {row.plan_id: row.batch for row in results.of(PlanRow)}
@@ -193,12 +193,12 @@ def test_a_budget_repeats_the_quick_plans(sweep, monkeypatch):
     assert "the budget of 1.0 s is spent" in said
 
 
-def test_generations_of_a_budget_are_not_measured_again(sweep):
+def test_generations_of_a_budget_are_not_measured_again(runner):
     """Check that a continued run leaves out repetitions in which all that was asked for has been measured."""
     grid = replace(GRID, threads=(2,))
 
     def run(repeats):
-        started = sweep(Measure(repeats=repeats, budget_s=600.0, profile=False, oversubscribe=True), grid)
+        started = runner(Measure(repeats=repeats, budget_s=600.0, profile=False, oversubscribe=True), grid)
         started.undecided = lambda results: {row.config_id for row in results.of(SampleRow) if row.model != "joblib"}
         return Counter((row.model, row.repetition) for row in started.run().of(SampleRow))
 
@@ -207,12 +207,12 @@ def test_generations_of_a_budget_are_not_measured_again(sweep):
     assert run(3) == first + Counter([("serial", 2), ("forkjoin", 2)])
 
 
-def test_a_half_written_sample_is_measured_again(sweep):
+def test_a_half_written_sample_is_measured_again(runner):
     """Check that a sweep recognises a cut last line, says so and completes."""
-    sweep().run()
-    path = Path(sweep().out_dir, "samples.jsonl")
+    runner().run()
+    path = Path(runner().out_dir, "samples.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
-    again = sweep()
+    again = runner()
     samples = again.run().of(SampleRow)
     assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
     assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
@@ -220,11 +220,11 @@ def test_a_half_written_sample_is_measured_again(sweep):
     assert "5 of 10" in again.stream.getvalue()
 
 
-def test_a_sweep_goes_on_after_failures(sweep):
+def test_a_sweep_goes_on_after_failures(runner):
     """Check that each way to fail becomes a row with its reason, is not repeated, and stops nothing else."""
     limit = Measure(repeats=2, profile=False, oversubscribe=True, time_limit_s=3.0)
-    sweep1 = sweep(limit, serial="hang", forkjoin="crash", joblib="memory")
-    results = sweep1.run()
+    first = runner(limit, serial="hang", forkjoin="crash", joblib="memory")
+    results = first.run()
     failures = {(row.model, row.threads): row for row in results.of(FailureRow)}
     assert counts(results) == {"run": 1, "machine": 1, "plan": 1, "failure": NUM_POINTS}
     assert failures["serial", 1].reason == "timeout"
@@ -234,45 +234,45 @@ def test_a_sweep_goes_on_after_failures(sweep):
     lines, trusted = failure_report(results)
     assert len(lines) == NUM_POINTS and trusted
     # A second attempt repeats crashes only.
-    results = sweep(limit).run()
+    results = runner(limit).run()
     assert {row.model for row in results.of(SampleRow)} == {"forkjoin"}
     lines, trusted = failure_report(results)
     assert len(lines) == 3 and not any("forkjoin" in line for line in lines)
 
 
-def test_a_killed_process_is_memory_only_with_evidence(sweep, monkeypatch):
+def test_a_killed_process_is_memory_only_with_evidence(runner, monkeypatch):
     """Check a process that was killed while the system's count of such ends grew."""
     counts = iter(range(100))
     monkeypatch.setattr("forktask.experiments.sampling.child.oom_kills", lambda: next(counts))
-    rows = sweep(grid=replace(GRID, models=("serial",)), serial="kill").run().of(FailureRow)
+    rows = runner(grid=replace(GRID, models=("serial",)), serial="kill").run().of(FailureRow)
     assert [row.reason for row in rows] == ["memory"]
 
 
-def test_wrong_weights_are_found_and_figures_refused(sweep):
+def test_wrong_weights_are_found_and_figures_refused(runner):
     """Check that a model with other weights becomes a failure that keeps the sample, and that nothing is trusted."""
-    results = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong").run()
+    results = runner(grid=replace(GRID, threads=(1,)), joblib="wrong").run()
     rows = results.of(FailureRow)
     assert len(rows) >= 1 and {row.reason for row in rows} == {"mismatch"}
     assert all("bit for bit" in row.message and row.sample["weights_hash"] for row in rows)
     assert failure_report(results)[1] is False
     assert describe_status(results)["weights_agree"] is False
     # It stays so when the command is given again.
-    assert failure_report(sweep(grid=replace(GRID, threads=(1,))).run())[1] is False
+    assert failure_report(runner(grid=replace(GRID, threads=(1,))).run())[1] is False
 
 
-def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(sweep):
+def test_plans_without_a_fixed_order_of_sums_are_not_compared_bitwise(runner):
     """Check that a plan that says it is not deterministic may give different weights."""
-    one = sweep(grid=replace(GRID, threads=(1,)), joblib="wrong")
+    one = runner(grid=replace(GRID, threads=(1,)), joblib="wrong")
     one.means.plan_row = lambda *a: structs.replace(fake_plan_row(*a), deterministic=False)
     assert one.run().of(FailureRow) == []
 
 
-def test_a_second_node_is_refused_unless_nodes_are_pooled(sweep):
+def test_a_second_node_is_refused_unless_nodes_are_pooled(runner):
     """Check that a run goes on where it began, after a reboot and in another container too; that pooled nodes have a
     machine row each and may differ in what is no kind; and that rows name their nodes."""
 
     def on(host, boot_id, libc, nodes="one", repeats=2):
-        one = sweep(Measure(repeats=repeats, profile=False, oversubscribe=True, nodes=nodes))
+        one = runner(Measure(repeats=repeats, profile=False, oversubscribe=True, nodes=nodes))
         node = {"host": host, "scheduler": "", "boot_id": boot_id}
         one.means.environment = {"environment": {**ENVIRONMENT["environment"], "libc": libc, "node": node}}
         one.means.environment["environment_id"] = libc
@@ -300,11 +300,11 @@ sys.argv = json.loads(sys.argv[1])
 sys.path.insert(0, sys.argv[0])
 from experiments.sweep.test_run import ENVIRONMENT, GRID, fake_plan_row, typed
 from forktask.experiments.sweep.configuration import Configuration, Measure
-from forktask.experiments.sweep.blocks import Means
-from forktask.experiments.sweep.sweep import Sweep
+from forktask.experiments.sweep.shards import Means
+from forktask.experiments.sweep.runner import SweepRunner
 folder, out = sys.argv[1:]
 try:
-    Sweep(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
+    SweepRunner(Configuration(grid=GRID, measure=Measure(repeats=2, profile=False, oversubscribe=True)), out,
           "forktask compare --out out", means=Means((sys.executable, "-S", folder + "/sample.py", folder),
           fake_plan_row, ENVIRONMENT, lambda: typed([{"kind": "machine"}])[0])).run()
 except KeyboardInterrupt:
@@ -313,9 +313,9 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
+def test_an_interrupted_sweep_keeps_its_samples(runner, tmp_path, how):
     """Check that a kill loses at most a generation, that Ctrl-C says how to go on, and that the rest is added."""
-    out = sweep(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
+    out = runner(serial=0.2, forkjoin=0.2, joblib=0.2).out_dir
     arguments = [str(Path(__file__).parents[2]), str(tmp_path / "fake"), out]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", DRIVER, json.dumps(arguments)], stderr=subprocess.PIPE, text=True
@@ -328,22 +328,22 @@ def test_an_interrupted_sweep_keeps_its_samples(sweep, tmp_path, how):
     process.send_signal(how)
     _, errors = process.communicate(timeout=30)
     kept = read_results(out).of(SampleRow)
-    started = len(sweep.jobs())
+    started = len(runner.jobs())
     assert 3 <= len(kept) < 2 * NUM_POINTS
     assert started - len(kept) <= NUM_POINTS, "at most a generation is lost"
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "To go on: forktask compare --out out" in errors
-    results = sweep().run()
+    results = runner().run()
     assert len({(row.config_id, row.repetition) for row in results.of(SampleRow)}) == 2 * NUM_POINTS
     assert results.of(SampleRow)[: len(kept)] == kept
     assert not describe_status(results)["samples_missing"]
 
 
-def test_status_says_what_is_missing(sweep, capsys):
+def test_status_says_what_is_missing(runner, capsys):
     """Check the numbers, the way to go on, and both outputs of the command."""
-    out = sweep().out_dir
-    results = sweep().run()
+    out = runner().out_dir
+    results = runner().run()
     assert describe_status(results)["resume"] is None
     path = Path(out, "samples.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
@@ -449,7 +449,7 @@ def test_shipped_configurations_say_how_to_read_them(path):
     assert re.search("How to read its (curve|table)", path.read_text())
     configuration = read_configuration(path)
     quick = configuration.quick()
-    assert len(quick.blocks()) < len(configuration.blocks())
+    assert len(quick.shards()) < len(configuration.shards())
     assert max(quick.grid.batch) <= 8 * len(quick.grid.batch) and quick.measure.repeats == 1
     assert quick.title == f"{configuration.title}, small form"
 
@@ -470,7 +470,7 @@ def test_the_small_form_keeps_the_question(path):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
-def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
+def test_shipped_configurations_lower_and_complete(path, runner, monkeypatch):
     """Check that plans of the largest batch can be lowered, with one granularity, and that the small sweep runs, which
     has them all."""
     monkeypatch.setattr(gpu_device, "count_gpus", lambda: 1)
@@ -480,7 +480,7 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
         alike.setdefault((network, structs.replace(options, batch=1, granularity="auto")), []).append(options)
     for (network, _), several in alike.items():
         plan_row("id", {"network": network, **max(several, key=lambda options: options.batch).as_dict()})
-    made = sweep()
+    made = runner()
     made.configuration = configuration.quick()
     made.means.plan_row = plan_row
     results = made.run()
@@ -488,9 +488,9 @@ def test_shipped_configurations_lower_and_complete(path, sweep, monkeypatch):
     assert len(results.of(PlanRow)) == len(made.configuration.plans())
 
 
-def test_profiles_are_measured_among_the_samples(sweep):
+def test_profiles_are_measured_among_the_samples(runner):
     """Check that the profiles of a repetition follow its samples, and that status counts them."""
-    made = sweep(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
+    made = runner(Measure(repeats=4, profile_repeats=2, oversubscribe=True))
     results = made.run()
     rows = [row for row in results.rows if isinstance(row, SampleRow | ProfileRow)]
     assert [type(row) for row in rows[: 2 * NUM_POINTS]] == [SampleRow] * NUM_POINTS + [ProfileRow] * NUM_POINTS

@@ -1,7 +1,7 @@
 """A sweep: measure the missing samples of a configuration, and write each row as it comes.
 
 The configurations of a plan are measured in turns (`sampling/generation.py`), a repetition being a generation of fresh
-processes; this process chooses which block comes next (`blocks.py`) and keeps the rows.
+processes; this process chooses which shard comes next (`shards.py`) and keeps the rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RunRow
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds, say
-from .blocks import Answers, Means, Site, missing_blocks
-from .configuration import Block, Configuration
+from .configuration import Configuration, Shard
+from .shards import Answers, Means, Site, missing_shards
 
 
 @dataclass
-class Sweep:
+class SweepRunner:
     """Measurement of the missing samples of a configuration; each row is written as it comes.
 
     Parameters
@@ -43,7 +43,7 @@ class Sweep:
     undecided : callable (results) -> set of config ids or None, optional
         With a budget: the configurations that are measured again, none when every question is decided; None where there
         is no question, so that all are.
-    blocks : iterable of Block, optional
+    shards : iterable of Shard, optional
         Measure what is missing of these alone, on one node of many; each is asked for when the one before it is done.
     """
 
@@ -53,7 +53,7 @@ class Sweep:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     means: Means = field(default_factory=Means)
     undecided: Callable[[Results], set[str] | None] | None = None
-    blocks: Iterable[Block] | None = None
+    shards: Iterable[Shard] | None = None
 
     def run(self) -> Results:
         """Measure, and return the content of the folder.
@@ -79,9 +79,9 @@ class Sweep:
                     "again",
                     self.stream,
                 )
-            if continued and self.blocks is None:
+            if continued and self.shards is None:
                 missing = self._missing(writer.results)
-                number = sum(len(block.samples) + len(block.profiles) for block in missing)
+                number = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
                 say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing", self.stream)
             if not any(row.node.is_same(site.node) for row in writer.results.of(MachineRow)):
                 say("measuring the machine's limits", self.stream)
@@ -106,11 +106,11 @@ class Sweep:
         measure = self.configuration.measure
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
-    def _missing(self, results: Results) -> list[Block]:
-        return missing_blocks(self.configuration.blocks(), results)
+    def _missing(self, results: Results) -> list[Shard]:
+        return missing_shards(self.configuration.shards(), results)
 
     def _jobs(
-        self, schedule: Schedule, results: Results, measure: Callable[[Block], Iterable[AnyRow]]
+        self, schedule: Schedule, results: Results, measure: Callable[[Shard], Iterable[AnyRow]]
     ) -> Iterator[Job]:
         """Yield what is missing, with a budget until all is decided or no plan has room for another generation.
 
@@ -119,13 +119,13 @@ class Sweep:
         """
         limited = schedule.budget_s < math.inf
         of = "" if limited else f" of {self.configuration.measure.repeats}"
-        if self.blocks is not None:
-            for given in self.blocks:
-                for block in missing_blocks([given], results):
-                    yield _job(f"repetition {block.repetition + 1}{of}", block, measure)
+        if self.shards is not None:
+            for given in self.shards:
+                for shard in missing_shards([given], results):
+                    yield _job(f"repetition {shard.repetition + 1}{of}", shard, measure)
             return
-        for repetition, group in groupby(self._missing(results), key=lambda block: block.repetition):
-            blocks, wanted = list(group), None
+        for repetition, group in groupby(self._missing(results), key=lambda shard: shard.repetition):
+            shards, wanted = list(group), None
             if repetition and limited:
                 wanted = self.undecided(results)
                 if wanted is not None and not wanted:
@@ -133,34 +133,34 @@ class Sweep:
                     schedule.say(f"every question is answered after {repetition} repetitions ({spent})")
                     return
                 if wanted is not None:
-                    blocks = missing_blocks(blocks, results, wanted.__contains__)
-                    if not blocks:
+                    shards = missing_shards(shards, results, wanted.__contains__)
+                    if not shards:
                         continue  # An earlier run has measured this generation.
-                blocks = self._within_budget(schedule, blocks)
-                if not blocks:
+                shards = self._within_budget(schedule, shards)
+                if not shards:
                     schedule.say(
                         f"the budget of {format_seconds(schedule.budget_s)} is spent after {repetition} repetitions; "
                         f"give a larger budget and the same folder to go on"
                     )
                     return
-            yield from (_job(f"repetition {repetition + 1}{of}", block, measure) for block in blocks)
+            yield from (_job(f"repetition {repetition + 1}{of}", shard, measure) for shard in shards)
 
-    def _within_budget(self, schedule: Schedule, blocks: Sequence[Block]) -> list[Block]:
-        """Return the blocks of a repetition for which there is time, the quicker plans first."""
+    def _within_budget(self, schedule: Schedule, shards: Sequence[Shard]) -> list[Shard]:
+        """Return the shards of a repetition for which there is time, the quicker plans first."""
         costs: dict[str, float] = {}
-        for block in blocks:
-            profiled, alone = (schedule.took.get(_cost(block, profiled), 0.0) for profiled in (True, False))
-            took = profiled if block.profiles else alone or profiled
-            costs[block.plan_id] = costs.get(block.plan_id, 0.0) + took
+        for shard in shards:
+            profiled, alone = (schedule.took.get(_cost(shard, profiled), 0.0) for profiled in (True, False))
+            took = profiled if shard.profiles else alone or profiled
+            costs[shard.plan_id] = costs.get(shard.plan_id, 0.0) + took
         room = schedule.with_room(costs)
-        return [block for block in blocks if block.plan_id in room]
+        return [shard for shard in shards if shard.plan_id in room]
 
     def _measure(
-        self, schedule: Schedule, site: Site, answers: Answers, failed: set[str], block: Block
+        self, schedule: Schedule, site: Site, answers: Answers, failed: set[str], shard: Shard
     ) -> Iterator[AnyRow]:
-        """Measure a block but for what failed before, and say what fails."""
+        """Measure a shard but for what failed before, and say what fails."""
         points = {point.config_id: point for point in self.configuration.points()}
-        for row in site.measure(block.with_only(lambda config_id: config_id not in failed), answers):
+        for row in site.measure(shard.with_only(lambda config_id: config_id not in failed), answers):
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
                 point, reason = points[row.config_id], f"{row.reason}: {row.message.splitlines()[0]}"
@@ -168,14 +168,14 @@ class Sweep:
             yield row
 
 
-def _job(stage: str, block: Block, measure: Callable[[Block], Iterable[AnyRow]]) -> Job:
-    named = (("configuration", block.samples), ("profile", block.profiles))
+def _job(stage: str, shard: Shard, measure: Callable[[Shard], Iterable[AnyRow]]) -> Job:
+    named = (("configuration", shard.samples), ("profile", shard.profiles))
     said = " and ".join(plural(len(some), name) for name, some in named if some)
-    return Job(stage, said, partial(measure, block), _cost(block, bool(block.profiles)))
+    return Job(stage, said, partial(measure, shard), _cost(shard, bool(shard.profiles)))
 
 
-def _cost(block: Block, profiled: bool) -> tuple[str, int, bool]:
-    return block.plan_id, block.interference, profiled
+def _cost(shard: Shard, profiled: bool) -> tuple[str, int, bool]:
+    return shard.plan_id, shard.interference, profiled
 
 
 def check_same_networks(results: Results, plan_rows: Mapping[str, PlanRow]) -> None:

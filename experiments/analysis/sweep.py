@@ -1,6 +1,6 @@
 """Checked rows of one results folder. No clock and no executor here: everything is redrawn from `samples.jsonl`.
 
-Every time and every ratio of a study comes from `estimates.Estimates`, so that no two numbers of a page disagree.
+Every time and every ratio of a sweep comes from `estimates.Estimates`, so that no two numbers of a page disagree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def capacity_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> E
 
 
 @dataclass(eq=False)
-class Study:
+class Sweep:
     """Checked rows of one results folder.
 
     Attributes
@@ -188,9 +188,10 @@ class Study:
         """Return the numbers of threads that a plan was measured on or was to be."""
         return sorted({*(threads for _, threads in self.points_of(plan_id)), *self.config.get("threads", ())})
 
-    def problem_name(self, plan_id: str) -> str:
-        """Return the readable name of a plan's problem: all but its granularity."""
-        return problem_text(self.records[plan_id], self.axes)
+    def problem_name(self, plan_id: str, besides: str = "") -> str:
+        """Return the readable name of a plan's problem: all but its granularity, and but for an option that is told
+        `besides`."""
+        return problem_text(self.records[plan_id], self.axes, besides)
 
     # --- times ---
 

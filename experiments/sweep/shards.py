@@ -1,7 +1,7 @@
-"""A block of a sweep: one generation of one plan, measured on one machine; the unit that a node of a cluster gets.
+"""A shard of a sweep: one generation of one plan, measured on one machine; the unit that a node of a cluster gets.
 
-A plain sweep, a batch job and a worker of a cluster measure blocks alike: `Site` is the machine that does it, a `Block`
-is a value that JSON holds, and what comes back are rows. Ratios are taken within a block, so that none compares two
+A plain sweep, a batch job and a worker of a cluster measure shards alike: `Site` is the machine that does it, a `Shard`
+is a value that JSON holds, and what comes back are rows. Ratios are taken within a shard, so that none compares two
 machines.
 """
 
@@ -40,37 +40,37 @@ from ..sampling.generation import Contestant, Generation, contestant_of, measure
 from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..subjects.models import parse_model
 from ..tables.numbers import plural
-from .configuration import Block, Configuration, Point
+from .configuration import Configuration, Point, Shard
 from .expected import plan_row
 
 
-def missing_blocks(
-    blocks: Collection[Block], results: Results, asked: Callable[[str], bool] = lambda config_id: True
-) -> list[Block]:
-    """Return the blocks of which something is not in a folder.
+def missing_shards(
+    shards: Collection[Shard], results: Results, asked: Callable[[str], bool] = lambda config_id: True
+) -> list[Shard]:
+    """Return the shards of which something is not in a folder.
 
     Parameters
     ----------
-    blocks : collection of Block
+    shards : collection of Shard
     results : Results
     asked : callable (config_id) -> bool
         The configurations that are asked for; those that failed for good never are.
 
     Returns
     -------
-    list of Block
+    list of Shard
         Each with the profiles that are missing and, where a sample is missing, with all samples that are asked for:
         they take turns.
     """
     finished, settled, found = results.finished(), results.settled(), []
-    for given in blocks:
-        block = given.with_only(lambda config_id: config_id not in settled and asked(config_id))
-        samples = block.samples
-        if all(("sample", config_id, block.repetition) in finished for config_id in samples):
+    for given in shards:
+        shard = given.with_only(lambda config_id: config_id not in settled and asked(config_id))
+        samples = shard.samples
+        if all(("sample", config_id, shard.repetition) in finished for config_id in samples):
             samples = {}
-        profiles = {c: at for c, at in block.profiles.items() if ("profile", c, block.repetition) not in finished}
+        profiles = {c: at for c, at in shard.profiles.items() if ("profile", c, shard.repetition) not in finished}
         if samples or profiles:
-            found.append(Block(**block.identity, samples=samples, profiles=profiles))
+            found.append(Shard(**shard.identity, samples=samples, profiles=profiles))
     return found
 
 
@@ -104,7 +104,7 @@ class Means:
     environment : mapping, optional
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> MachineRow, optional
-        In place of measuring the machine's limits, and its capacity in each block.
+        In place of measuring the machine's limits, and its capacity in each shard.
     """
 
     sample_command: Sequence[str] = SAMPLE_COMMAND
@@ -114,7 +114,7 @@ class Means:
 
 
 class Site:
-    """This machine, as a place where blocks of a configuration are measured.
+    """This machine, as a place where shards of a configuration are measured.
 
     Parameters
     ----------
@@ -172,33 +172,33 @@ class Site:
                 found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, self._order_cpus(threads))
         return make_row(MachineRow, row, {"capacity_beside": found})
 
-    def measure(self, block: Block, answers: Answers | None = None) -> Iterator[AnyRow]:
-        """Measure a block: the machine's capacity, the samples in turns, then the profiles of what did not fail.
+    def measure(self, shard: Shard, answers: Answers | None = None) -> Iterator[AnyRow]:
+        """Measure a shard: the machine's capacity, the samples in turns, then the profiles of what did not fail.
 
         Parameters
         ----------
-        block : Block
+        shard : Shard
         answers : Answers, optional
-            Of the folder that takes the rows; default: samples are compared within the block.
+            Of the folder that takes the rows; default: samples are compared within the shard.
 
         Yields
         ------
         CapacityRow, RoundsRow, SampleRow, ProfileRow, GpuProfileRow, FailureRow
         """
         answers = answers or Answers(self.plans.values())
-        points = [self._points[config_id] for config_id in (*block.samples, *block.profiles)]
+        points = [self._points[config_id] for config_id in (*shard.samples, *shard.profiles)]
         threads = sorted({point.threads for point in points} - {1})
         if threads and self._means.machine_row is None:
-            yield CapacityRow(**block.identity, node=self.node, capacity=measure_capacity(threads))
+            yield CapacityRow(**shard.identity, node=self.node, capacity=measure_capacity(threads))
         failed = set()
-        for row in self._measure_samples(block) if block.samples else ():
+        for row in self._measure_samples(shard) if shard.samples else ():
             row = answers.checked(row)
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
             yield row
-        for config_id in block.profiles:
+        for config_id in shard.profiles:
             if config_id not in failed:
-                yield self._measure_profile(block, config_id)
+                yield self._measure_profile(shard, config_id)
 
     def _contestant(self, kind: str, point: Point) -> Contestant:
         """Return the process that measures a point."""
@@ -222,10 +222,10 @@ class Site:
             memory_limit=measure.memory_limit,
         )
 
-    def _conditions(self, block: Block, position: int, contestant: Contestant) -> dict[str, Any]:
+    def _conditions(self, shard: Shard, position: int, contestant: Contestant) -> dict[str, Any]:
         point = self._points[contestant.name]
         return {
-            **block.identity,
+            **shard.identity,
             "config_id": point.config_id,
             "model": point.model,
             "threads": point.threads,
@@ -237,27 +237,27 @@ class Site:
             "variables": contestant.variables,
         }
 
-    def _measure_samples(self, block: Block) -> Iterator[RoundsRow | SampleRow | FailureRow]:
-        measure, points = self.configuration.measure, [self._points[config_id] for config_id in block.samples]
+    def _measure_samples(self, shard: Shard) -> Iterator[RoundsRow | SampleRow | FailureRow]:
+        measure, points = self.configuration.measure, [self._points[config_id] for config_id in shard.samples]
         contestants = {point.config_id: self._contestant("sample", point) for point in points}
         generation = Generation(
             list(contestants.values()),
             _reference(points),
             measure.target_s,
             measure.least_rounds,
-            f"{measure.seed}/{block.repetition}/{block.plan_id}",
-            block.interference,
+            f"{measure.seed}/{shard.repetition}/{shard.plan_id}",
+            shard.interference,
             self._order_cpus(max(point.threads for point in points)),
         )
         for group, found in enumerate(measure_generation(generation)):
-            rounds = make_row(RoundsRow, found["rounds"], block.identity, {"group": group, "node": self.node})
+            rounds = make_row(RoundsRow, found["rounds"], shard.identity, {"group": group, "node": self.node})
             if rounds.order:
                 yield rounds
             for name, answer in found["answers"].items():
-                conditions = self._conditions(block, block.samples[name], contestants[name])
+                conditions = self._conditions(shard, shard.samples[name], contestants[name])
                 yield _row_of(SampleRow, answer, {**conditions, "group": group})
 
-    def _measure_profile(self, block: Block, config_id: str) -> ProfileRow | GpuProfileRow | FailureRow:
+    def _measure_profile(self, shard: Shard, config_id: str) -> ProfileRow | GpuProfileRow | FailureRow:
         """Measure one point with its event log on."""
         point = self._points[config_id]
         contestant = self._contestant("profile", point)
@@ -269,7 +269,7 @@ class Site:
                 contestant.limit_s,
                 contestant.command,
             )
-        return _row_of(kind, answer, self._conditions(block, block.profiles[config_id], contestant))
+        return _row_of(kind, answer, self._conditions(shard, shard.profiles[config_id], contestant))
 
 
 def _row_of(kind: type, answer: Mapping[str, Any], conditions: Mapping[str, Any]) -> Any:
