@@ -65,7 +65,7 @@ def no_gpu(monkeypatch):
         "compare --models serial,gpu_taskiter",
         "train --device gpu",
         "metg --device gpu",
-        "kernels --device gpu",
+        "kernels",
         "run gpu_batch",
         "run cpu_gpu_batch --quick",
         PEERS,
