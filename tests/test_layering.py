@@ -106,7 +106,6 @@ ARROWS = {
         "files": {"figures"},
         "gantt": {"figures"},
         "simulation": {"figures"},
-        "two_results": {"figures"},
         "trace_files": {"figures"},
     },
 }
