@@ -19,7 +19,6 @@ from ..analysis.accounting import accounting_table, faster_blocks, layer_table, 
 from ..analysis.costs import cost_table
 from ..analysis.counters import counter_sentences, counter_table
 from ..analysis.estimates import EQUIVALENCE_BAND
-from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
@@ -285,17 +284,6 @@ def _comparisons(study: Study) -> Iterable[Section]:
             f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
             level=2,
             tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
-        )
-    gains = records_of(gain_table(study))
-    if len(gains) > 1:
-        gains = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in gains]
-        yield Section(
-            "What the bounds promise that taskiter gains over fork-join, and what it gains",
-            level=2,
-            tables=[Table("gains", columns.GAIN, gains)],
-            figures=("gain",),
-            plan_id=main_plan(study),
-            in_terminal=False,
         )
     overheads = [row for row in records_of(accounting_table(study)) if math.isfinite(row["over_expected"])]
     overheads = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in overheads]
