@@ -27,7 +27,6 @@ class History:
 
     Attributes
     ----------
-    count : int
     mean_s : float
         Of durations that are no outliers.
     outliers : dict of str to list of float

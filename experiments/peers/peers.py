@@ -68,13 +68,10 @@ def compare_with_torch(
 
     Parameters
     ----------
-    network : str
-    options : PlanOptions
     models : sequence of str
         Specs of models of the device.
     modes : sequence of str or None
         Modes of PyTorch, some of `modes_of` the network; None: all of these.
-    threads : sequence of int
     repeats : int
         Processes for each contestant and number of threads.
     seconds : float
@@ -83,7 +80,6 @@ def compare_with_torch(
         Turns of each process, at least.
     budget_s : float, optional
         No repetition begins that would end later, and no process goes on for longer.
-    seed : int
     device : {"cpu", "gpu"}
     llmc : str
         Program of llm.c to measure too; empty: none.

@@ -60,12 +60,10 @@ class Section:
 
     Attributes
     ----------
-    title : str
     level : int
         2: a plan, or a part of the whole study; 3: below it.
     sentences, answers : list of str
         Paragraphs, and a list of findings.
-    tables : list of Table
     figures : tuple of str
         Names of figures, shown where they could be drawn.
     plan_id : str

@@ -22,7 +22,6 @@ class Compared:
 
     Attributes
     ----------
-    results : Results
     failures : list of str
         A sentence for each failure.
     usable : bool
@@ -54,8 +53,6 @@ def measure_comparison(
 
     Parameters
     ----------
-    configuration : Configuration
-    out_dir : str
     command : str
         That continues it.
     quick : bool

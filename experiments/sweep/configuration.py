@@ -207,9 +207,6 @@ class Point:
     ----------
     model : str
         Canonical spec.
-    threads : int
-    network : str
-    options : PlanOptions
     interference : int
         Number of hogs.
     """
@@ -248,8 +245,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes
     ----------
-    repetition : int
-    plan_id : str
     interference : int
         Number of hogs.
     samples, profiles : dict

@@ -47,7 +47,6 @@ def candidates(network: str, options: PlanOptions, budget: int, seed: int) -> li
 
     Parameters
     ----------
-    network : str
     options : PlanOptions
         Options of the plan; their granularity has no effect.
     budget : int

@@ -51,7 +51,6 @@ def train(
 
     Parameters
     ----------
-    config : TrainingConfig
     resume : bool
         Go on after the last checkpoint of each seed; a seed without one starts at the beginning.
     report : callable

@@ -55,7 +55,6 @@ def draw(
 
     Parameters
     ----------
-    study : Study
     figure : str
         One of `FIGURES`.
     plan_id : str, optional
