@@ -40,7 +40,6 @@ from forktask.experiments.sweep.configuration import (
     read_configuration,
 )
 from forktask.experiments.sweep.status import describe_status
-from forktask.experiments.training.config import TrainingConfig
 from forktask.tasking.performance_models import PerformanceModels
 
 REMOVED = object()
@@ -119,7 +118,6 @@ MACHINE = tomllib.loads(
         overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
     ).to_toml()
 )
-PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
 
 
 def use_baseline(path):
