@@ -40,7 +40,6 @@ from forktask.experiments.sweep.configuration import (
     read_configuration,
 )
 from forktask.experiments.sweep.status import describe_status
-from forktask.tasking.performance_models import PerformanceModels
 
 REMOVED = object()
 BAD = st.one_of(
@@ -99,7 +98,6 @@ PREDICTED = {"work_us": 2.0, "span_us": 1.0, "cycle_mean_us": 1.0}
 PREDICTED["threads"] = {"2": {"forkjoin_us": 1.5, "speedup": {"forkjoin": 1.3, "taskgraph": 2.0, "taskiter": 2.0}}}
 GRAPH = {"tasks": 2, "edges": 1, "cross_edges": 1, "joins": 0, "loops": {"add.0": {"blocks": 2, "edges": 1}}}
 ENTRY = {"graph": GRAPH, "block_ns": {"add.0": [1000, 1000]}, "predicted": PREDICTED}
-HISTORY = {"kernel": "f", "size": 4, "place": "cpu", "count": 3, "mean_s": 0.1, "outliers": {"first call": [0.5]}}
 STUDY = {
     "title": "small",
     "train": {"network": ["lenet5", "cifar10_cnn"], "model": "serial", "epochs": 2, "seeds": 2, "betas": [0.9, 0.99]},
@@ -136,12 +134,6 @@ def use_machine(path):
 # Kind of file -> its name, how it is written, its content, and what reads and uses it.
 FILES = {
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
-    "performance models": (
-        "models.json",
-        write_json,
-        {"format_version": 1, "histories": [HISTORY]},
-        lambda path: PerformanceModels.load(path).table(),
-    ),
     "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
 }
