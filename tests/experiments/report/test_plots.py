@@ -92,17 +92,7 @@ def test_available_figures_can_all_be_drawn(two, sweep):
         f
         for f in figures.FIGURES
         if f
-        not in (
-            "factorial",
-            "gpu_batch",
-            "interference",
-            "ladder",
-            "layer_times",
-            "losses",
-            "nodes",
-            "options",
-            "simulated",
-        )
+        not in ("factorial", "gpu_batch", "interference", "ladder", "layer_times", "losses", "options", "simulated")
     ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
