@@ -200,7 +200,7 @@ def _sections_of_time(study: Study, plan_id: str) -> Iterable[Section]:
     yield of_plan("Phases of a step", table, figures=("run_time", "phases"), **said)
     of_gpu = records_of(gpu_table(study), plan_id)
     table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(study)] if of_gpu else ()
-    yield of_plan("Models of a GPU", table, figures=("gpu_batch",), sentences=sentences)
+    yield of_plan("Models of a GPU", table, sentences=sentences)
     serial = {"plan_id": plan_id, "model": "serial", "threads": 1}
     layers = [{**serial, **row} for row in records_of(layer_table(study, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."

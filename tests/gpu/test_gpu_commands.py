@@ -244,7 +244,7 @@ def test_the_report_of_both_devices(tmp_path):
     assert row["vs_stream"] == pytest.approx(1 / 3) and row["idle_share"] == pytest.approx(0.25, rel=0.2)
     assert (row["context_s"], row["compilation_s"]) == (0.25, 0.5)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"speedup.svg", "gpu_batch.svg", "overhead.svg", "batch.svg"} <= drawn
+    assert {"speedup.svg", "overhead.svg", "batch.svg"} <= drawn
     batch = figures.draw(load(tmp_path), "batch")
     assert {line.get_label() for line in batch.axes[0].lines} >= {*{row["model"] for row in found["speed"]}}
     panels = figures.draw(load(tmp_path), "overlay").axes
