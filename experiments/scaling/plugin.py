@@ -138,13 +138,16 @@ def pytest_pyfunc_call(pyfuncitem):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Attach a test's rows to its report, which pytest-xdist sends to the main process."""
+    """Attach a test's rows to its report, which pytest-xdist sends to the main process, and to JUnit."""
     report = yield
     test = item.stash.get(_test, None)
     if test is not None and call.when == "call":
         rows = [{"test": item.nodeid, **row} for row in test.rows]
         rows.append({"kind": "test", "test": item.nodeid, "outcome": report.outcome})
         report.scaling_rows = json.dumps(rows)
+        from .summary import junit_properties
+
+        item.user_properties.extend(junit_properties(rows))  # JUnit reads them from the later report of the teardown.
     return report
 
 

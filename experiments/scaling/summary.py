@@ -1,4 +1,4 @@
-"""Results of scaling tests as text for a terminal, Markdown, and JSON Lines."""
+"""Results of scaling tests as text for a terminal, Markdown, JUnit properties, and JSON Lines."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def describe_claim(row: Mapping[str, Any]) -> str:
         f"({plural(row['num_generations'], 'generation')}, {plural(row['num_disturbed'], 'round')} disturbed, "
         f"{row['elapsed_s']:.0f} s)"
     )
+
+
+def junit_properties(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (name, value) pairs for a test case: tiers, predictions and claims."""
+    found = []
+    for row in rows:
+        if row["kind"] == "tier":
+            found.append((f"scaling.{row['tier']} {row['subject']}", "; ".join(row["failures"]) or "ok"))
+        elif row["kind"] == "model":
+            for count, values in row["predicted"]["threads"].items():
+                for name, speedup in values["speedup"].items():
+                    found.append((f"scaling.predicted_speedup {name} on {count}, {row['subject']}", f"{speedup:g}"))
+        elif row["kind"] == "clock":
+            found.append((f"scaling.clock {row['claim']}, {row['subject']}", describe_claim(row)))
+    return found
 
 
 def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

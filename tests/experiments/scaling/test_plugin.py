@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
@@ -155,10 +156,17 @@ def test_bad_options_are_refused_before_anything_is_measured(pytester, machine, 
 
 
 def test_reports(pytester, machine, monkeypatch):
-    """Check Markdown with disturbed rounds, the job summary of GitHub and JSON Lines of one run."""
+    """Check JUnit properties, Markdown with disturbed rounds, the job summary of GitHub and JSON Lines of one run."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "step.md"))
     machine.disturbance = lambda *number: {**QUIET, "steal_ticks": 6 * (number == (3, 1))}
-    run(pytester, CLAIM, "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl").assert_outcomes(passed=1)
+    run(pytester, CLAIM, "--junitxml=j.xml", "--scaling-summary=out.md", "--scaling-jsonl=out.jsonl").assert_outcomes(
+        passed=1
+    )
+    properties = {p.get("name"): p.get("value") for p in ElementTree.parse(pytester.path / "j.xml").iter("property")}
+    assert properties["scaling.exact cifar10_cnn(batch=16)"] == "ok"
+    assert properties["scaling.clock taskiter/forkjoin on 2, cifar10_cnn(batch=16)"].startswith(
+        "taskiter/forkjoin on 2 is "
+    )
     text = (pytester.path / "out.md").read_text()
     assert "| cifar10_cnn(batch=16) | taskiter/forkjoin on 2 |" in text and "| within |" in text
     assert re.search(r"\| \d+ \| \d+ \| 1 \| \d+ s \|", text) and text in (pytester.path / "step.md").read_text()
