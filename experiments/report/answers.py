@@ -8,7 +8,6 @@ from typing import Any
 
 from ..analysis.estimates import amount, verdict
 from ..analysis.names import is_again, measured_again, model_label
-from ..analysis.nodes import times_on
 from ..analysis.questions import Contestant, questions
 from ..analysis.speeds import best_serial, interval_columns, is_usable, main_plan
 from ..analysis.study import Point, Study
@@ -28,23 +27,6 @@ def answers(study: Study) -> list[dict[str, Any]]:
     first = main_plan(study)
     plans = [first, *(plan_id for plan_id in study.plan_ids() if plan_id != first)]
     return [row for plan_id in plans for row in _of_plan(study, plan_id)]
-
-
-@lru_cache(maxsize=16)
-def by_node(study: Study, plan_id: str) -> list[dict[str, Any]]:
-    """Return the rows of a plan's contestants on each node of a pooled study, of that node's generations alone: node,
-    label, model, threads, reference, generations, ratio, ratio_low, ratio_high, verdict."""
-    shown = [row for row in answers(study) if row["contestant"] and row["plan_id"] == plan_id]
-    found = []
-    for node in study.nodes if len(study.nodes) > 1 else ():
-        times = times_on(study, node)
-        for row in shown:
-            points = [(plan_id, row[name], row["threads"]) for name in ("model", "reference")]
-            if all(point in times.points for point in points):
-                ratio = times.ratio(*points)
-                own = {"generations": ratio.count, **interval_columns("ratio", ratio), "verdict": verdict(ratio)}
-                found.append({**row, "node": node, **own})
-    return found
 
 
 def _of_plan(study: Study, plan_id: str) -> Iterator[dict[str, Any]]:

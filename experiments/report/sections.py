@@ -34,9 +34,10 @@ from ..tables import Column, Table
 from ..tables.columns import text_column
 from ..tables.numbers import format_time
 from . import columns
-from .answers import answers, by_node
+from .answers import answers
 from .figures import ladder as ladder_figure
 from .figures import losses as losses_figure
+from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
 from .words import conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
@@ -181,7 +182,8 @@ def _sections_of_models(study: Study, plan_id: str) -> Iterable[Section]:
     floors = Table("floors", (), records_of(floor_table(study), plan_id))
     facts = {"level": 2, "sentences": [t1_text(study, plan_id)]}
     yield of_plan(plan_title(study, plan_id), floors, figures=("speedup", "simulated"), **facts)
-    yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node(study, plan_id)))
+    by_node = [row for row in nodes_figure.rows_of(study, plan_id) if row["node"]]
+    yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
     yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(study, plan_id)))
     if plan_id in leading_plans(study):
         over = ("batch", "memory", "granularity", "overlay", "options", "bound")
