@@ -16,6 +16,9 @@ DESCRIPTION = (
 )
 _EXPORTS = {
     "csv": "raw samples, a row each, to DIR/exports, like the other exports",
+    "parquet": "the same as Parquet; needs pyarrow, extra `parquet`",
+    "extra-p": "step times over threads and swept numbers, as Extra-P's JSON",
+    "talp": "POP metrics of the logged runs, in the form of DLB's TALP",
     "latex": "the table of models and threads of every plan, for booktabs",
 }
 

@@ -1,11 +1,13 @@
-"""Results for other tools and for papers: raw samples as CSV, tables in LaTeX."""
+"""Results in the formats of other tools: CSV, Parquet, Extra-P and TALP-style JSON, LaTeX."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -41,6 +43,74 @@ def sample_frame(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def write_csv(study: Study, path: Path) -> None:
+    """Write the raw samples as CSV."""
+    write_table(path, sample_frame(study))
+
+
+def write_parquet(study: Study, path: Path) -> None:
+    """Write the raw samples as Parquet.
+
+    Raises
+    ------
+    UsageError
+        pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError("Parquet needs pyarrow, which is not installed; pip install 'forktask[parquet]'") from None
+    sample_frame(study).to_parquet(path, engine="pyarrow", index=False)
+
+
+def extra_p(study: Study) -> dict[str, Any]:
+    """Return step times as Extra-P's JSON: measurements by call path, here the model, and metric.
+
+    Parameters of a point are the threads and the swept options that are numbers. Plans that differ in options which
+    are no numbers have call paths of their own.
+    """
+    numeric = [
+        a for a in study.axes if all(isinstance(study.records[p].get(a), (int, float)) for p in study.plan_ids())
+    ]
+    other = [a for a in study.axes if a not in numeric]
+    measurements: dict[str, dict[str, list]] = {}
+    for (plan_id, model, threads), times in study.turns.items():
+        record = study.records[plan_id]
+        path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), model])
+        point = [float(threads), *(float(record[axis]) for axis in numeric)]
+        values = [times[turn] for turn in sorted(times)]
+        measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
+    for metrics in measurements.values():
+        for entries in metrics.values():
+            entries.sort(key=lambda entry: entry["point"])
+    return {"parameters": ["threads", *numeric], "measurements": measurements}
+
+
+def talp(study: Study) -> dict[str, Any]:
+    """Return POP metrics of every logged run in the form of DLB's TALP: a region for each model and number of threads.
+
+    Elapsed time is that of an iteration, useful time that of its blocks on all threads, in ns; scheduling efficiency is
+    the rest of the parallel efficiency beside load balance.
+    """
+    regions: dict[str, Any] = {}
+    for row in study.traces:
+        own = row.losses
+        useful_s = own.useful_s + own.inflation_s
+        parallel = useful_s / own.step_time_s
+        regions[f"{plan_title(study, row.plan_id)}; {row.model} on {row.threads}"] = {
+            "numCpus": row.threads,
+            "avgCpus": float(row.threads),
+            "elapsedTime": round(own.step_time_s * 1e9),
+            "usefulTime": round(useful_s * row.threads * 1e9),
+            "parallelEfficiency": parallel,
+            "ompParallelEfficiency": parallel,
+            "ompLoadBalance": own.load_balance,
+            "ompSchedulingEfficiency": parallel / own.load_balance if own.load_balance else 0.0,
+        }
+    about = {"forktask": study.environment.get("forktask", ""), "timestamp": study.run.created}
+    return {**about, "popMetrics": regions}
+
+
 def latex_tables(study: Study) -> str:
     """Return the table of every model and number of threads, a LaTeX table for each plan (package booktabs)."""
     tables = []
@@ -54,8 +124,15 @@ def latex_tables(study: Study) -> str:
     return "\n".join(tables)
 
 
+def _write_json(value: Mapping[str, Any], path: Path) -> None:
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
 EXPORTS = {
-    "csv": ("samples.csv", lambda study, path: write_table(path, sample_frame(study))),
+    "csv": ("samples.csv", write_csv),
+    "parquet": ("samples.parquet", write_parquet),
+    "extra-p": ("extra-p.json", lambda study, path: _write_json(extra_p(study), path)),
+    "talp": ("talp.json", lambda study, path: _write_json(talp(study), path)),
     "latex": ("tables.tex", lambda study, path: write_atomically(path, latex_tables(study))),
 }
 
@@ -71,7 +148,7 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
     Raises
     ------
     UsageError
-        No samples, or a folder that cannot be written.
+        A library that is missing, or a folder that cannot be written.
     """
     study = load(folder)
     if not len(study.samples):

@@ -204,7 +204,7 @@ def use_of_commands(folder):
     describe_status(read_results(folder))
     study = load(folder)
     render_text(build(study))
-    export_folder(folder, ["csv", "latex"])
+    export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(study)
     if knows_machine(study) and not missing(study, plan_id):
         error_text(prediction_table(study, plan_id, (1, 2)))
