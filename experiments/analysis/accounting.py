@@ -28,6 +28,9 @@ HIDDEN_RUNTIME = (
 WITHIN_INTERVAL = "The excess is negative within its interval"
 CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
 OTHER_RUNS = "The runs with the event log took another time than the timed ones; do not use these rows"
+# So far above its floor, and what the same barriers or tasks cost with empty kernels, a step may take.
+MOST_OVER = 0.05
+WITHIN, BEYOND, UNDECIDED = "within", "beyond", "undecided"
 # Runs with the log stand for the timed ones as long as their times are within this factor.
 ALIKE = 1.25
 
@@ -170,7 +173,9 @@ def accounting_table(study: Study) -> pd.DataFrame:
     the timed ones), inflation (_low, _high; see there), floor (name), floor_s, excess_s, excess (_low, _high; relative
     to the floor), per_unit_s (excess per barrier for fork-join; excess times threads per task for task models),
     runtime_cost_s (the same graph with empty kernels under the same model), over_expected (_low, _high; time of a run
-    over its floor and its runtime_cost_s), remark (the reason for a number below the floor, or for not using the row).
+    over its floor and its runtime_cost_s), overhead (`WITHIN`, `BEYOND` or `UNDECIDED`: whether that is less than
+    `MOST_OVER` above 1), static_shares (of fork-join: equal numbers of blocks a thread, over the floor), remark (the
+    reason for a number below the floor, or for not using the row).
     """
     rows = []
     points = {(row.plan_id, row.model, row.threads) for row in study.profiles}
@@ -207,6 +212,12 @@ def accounting_table(study: Study) -> pd.DataFrame:
                 "per_unit_s": excess_s / units,
                 "runtime_cost_s": _parts_of(study, point, _runtime_cost).value,
                 **interval_columns("over_expected", expected),
+                "overhead": _overhead(expected),
+                "static_shares": _parts_of(
+                    study, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
+                ).value
+                if name == "forkjoin" and "schedule" not in model
+                else math.nan,
                 "remark": _remark(logged, excess, expected),
             }
         )
@@ -217,6 +228,13 @@ def _runtime_cost(profile: ProfileRow) -> float:
     """Return the seconds of a profile's graph with empty kernels; NaN where they were not measured."""
     cost = profile.runtime_cost_s
     return math.nan if cost is None else cost
+
+
+def _overhead(expected: Estimate) -> str:
+    """Say whether an interval lies below 1 + `MOST_OVER`, above it, or neither."""
+    if expected.high <= 1 + MOST_OVER:
+        return WITHIN
+    return BEYOND if expected.low > 1 + MOST_OVER else UNDECIDED
 
 
 def _remark(logged: Estimate, excess: Estimate, expected: Estimate) -> str:

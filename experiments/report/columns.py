@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..analysis.accounting import BEYOND, MOST_OVER, WITHIN
 from ..analysis.losses import FACTORS, LOSSES
 from ..analysis.memory import LIBRARIES, REST
 from ..analysis.names import model_label
@@ -188,6 +189,15 @@ BOUND = (
     _bound("brent", "Brent, at most"),
 )
 FLOOR_NAMES = {"forkjoin": "fork-join", "taskgraph": "span", "taskiter": "cycle mean", "area": "area"}
+OVERHEAD = (
+    MODEL,
+    THREADS,
+    time_column("floor_s", "floor"),
+    number_column("static_shares", "equal shares / floor", 3),
+    time_column("runtime_cost_s", "empty kernels"),
+    *ratio_columns("time / both", "over_expected"),
+    Column(f"within {MOST_OVER:.0%}", lambda r: {WITHIN: "yes", BEYOND: "no"}.get(r["overhead"], r["overhead"])),
+)
 ACCOUNT = (
     MODEL,
     THREADS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..analysis.accounting import MOST_OVER
 from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS
 
 DEFINITIONS = (
@@ -60,6 +61,12 @@ DEFINITIONS = (
     ),
     ("per unit", "Excess per barrier for fork-join; excess times threads per task for task models."),
     ("empty kernels", "Time of the same graph under the same model with kernels that do nothing."),
+    ("equal shares / floor", "What `schedule(static)` allows over the floor."),
+    (
+        "time / both",
+        f"Time over floor and empty kernels together. within {MOST_OVER:.0%}: whether the interval ends below "
+        f"{1 + MOST_OVER}, begins above, or neither.",
+    ),
     (
         "break-even",
         "Iterations after which recording and closing the graph are earned back; never: the step is slower; undecided: "

@@ -283,6 +283,14 @@ def _comparisons(study: Study) -> Iterable[Section]:
             level=2,
             tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
         )
+    overheads = [row for row in records_of(accounting_table(study)) if math.isfinite(row["over_expected"])]
+    overheads = [{**row, "plan_name": plan_title(study, row["plan_id"])} for row in overheads]
+    one_plan = len({row["plan_id"] for row in overheads}) < 2
+    yield Section(
+        "Overhead: time over the floor and what barriers or tasks cost with empty kernels",
+        level=2,
+        tables=[Table("overhead", columns.OVERHEAD if one_plan else (columns.PLAN, *columns.OVERHEAD), overheads)],
+    )
     own_best = records_of(own_best_table(study))
     yield Section(
         "Each model at its own best granularity",
