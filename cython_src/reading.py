@@ -40,7 +40,6 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
 
     Parameters
     ----------
-    path : path
     title : str
         What the file should be, for messages.
 
@@ -88,7 +87,6 @@ def decoding(path: Path | str, title: str, remedy: str) -> Iterator[None]:
 
     Parameters
     ----------
-    path : path
     title : str
         What the file should be.
     remedy : str
@@ -143,10 +141,8 @@ def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
 
     Parameters
     ----------
-    path : path
     title : str
         What the file should be, for messages.
-    kind : type
     remedy : str
         What to do about a file that is none.
 

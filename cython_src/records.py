@@ -54,10 +54,8 @@ class Field:
 
     Attributes
     ----------
-    name, text : str
     kind : type
         int, float, str, bool or tuple.
-    default : object
     choices : tuple
         Empty: any value of the kind.
     least, above, below : float or None

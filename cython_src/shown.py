@@ -13,10 +13,8 @@ def as_html(title: str, rows: Iterable[Mapping[str, Any]], notes: Iterable[str] 
 
     Parameters
     ----------
-    title : str
     rows : iterable of mapping
         Name of a column -> value, with the same names in all rows. None and NaN are left empty.
-    notes : iterable of str
     """
     rows = list(rows)
     lines = [list(rows[0]) if rows else [], *(map(_cell, row.values()) for row in rows)]

@@ -25,7 +25,6 @@ def bind(
 
     Parameters
     ----------
-    plan : Plan
     storage : Storage, optional
         Owner of persistent buffers; several plans may bind to one. Default: a new one.
     target : {"cpu", "numpy", "float64", "gpu"}

@@ -105,8 +105,7 @@ def model_options(device: str) -> str:
     for model in of_device:
         for f in model.fields.values():
             values = ", ".join(f"`{choice}`" for choice in sorted(f.choices, key=lambda choice: choice != f.default))
-            if not values:
-                values = f"{f.default}; {values_of(f)}" if f.kind is int else "none; a path"
+            values = values or f"{f.default}; {values_of(f)}"
             models.setdefault((f.name, values, f.text), []).append(f"`{model.name}`")
     return rows(
         "| option | models | values, default first | meaning |",

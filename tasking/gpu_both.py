@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..cython_src.binding.bind import Workers
@@ -123,7 +122,7 @@ class GpuBothExecutor(GpuExecutor):
     Attributes
     ----------
     models : PerformanceModels
-        Histories, empty at first unless they were read.
+        Histories, empty at first.
     placed : dict of place to int
         Tasks run there so far.
     divided : set of int
@@ -145,8 +144,7 @@ class GpuBothExecutor(GpuExecutor):
         super().__init__(num_threads, **settings)
         self.policy = self.options.policy
         self.split = self.options.split if self.policy == "dmda" else 1
-        self._file = Path(self.options.models) if self.options.models else None
-        self.models = PerformanceModels.load(self._file) if self._file and self._file.exists() else PerformanceModels()
+        self.models = PerformanceModels()
         self.clock = time.perf_counter
         self.placed = dict.fromkeys(PLACES, 0)
         self.divided: set[int] = set()
@@ -178,8 +176,6 @@ class GpuBothExecutor(GpuExecutor):
     def _end(self):
         if self._host is not None:
             self._host.close()
-        if self._file and self.bound is not None:
-            self.models.save(self._file)
 
     def _bring(self, bound):
         """Copy nothing in advance: every task fetches the data it uses."""

@@ -40,7 +40,6 @@ class Step:
 
     Attributes
     ----------
-    node, stream : int
     waits : list of int
         Nodes of this replay whose events come first.
     waits_next : list of int
@@ -59,7 +58,6 @@ class StreamProgram:
 
     Attributes
     ----------
-    num_streams : int
     steps : list of Step
         In the order in which they are given to the device.
     recorded : frozenset of int

@@ -32,7 +32,6 @@ class HostWorkers:
 
     Parameters
     ----------
-    num_workers : int
     cpus : sequence of int, optional
         One for each thread, to pin to.
 

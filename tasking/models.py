@@ -139,9 +139,6 @@ class GpuBothOptions(Record):
         ),
     ] = "dmda"
     split: Annotated[int, about("tasks of a loop, at most", least=1)] = 4
-    models: Annotated[
-        str, about("a file of its histories: read if it is there, written when the executor is closed")
-    ] = ""
 
 
 _own = partial(ExecutionModel, runs_tasks=True, logs_waiting=True)

@@ -1,21 +1,10 @@
-"""Durations of tasks on the host and on the device: histories by kernel, size and place, kept in a file, with their
-outliers by name."""
+"""Durations of tasks on host and device: histories by kernel, size and place, with their outliers by name."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from ..cython_src.errors import UsageError
-from ..cython_src.reading import Amount, Count, Name, read_json
-
-FORMAT_VERSION = 1
 CALIBRATION = 3  # durations that a history needs before it is used
 OUTLIER = 3.0  # times the mean: longer durations are outliers
 OUTLIERS = ("first call", "transfer wait", "contention")
@@ -27,7 +16,6 @@ class History:
 
     Attributes
     ----------
-    count : int
     mean_s : float
         Of durations that are no outliers.
     outliers : dict of str to list of float
@@ -54,24 +42,6 @@ class History:
         return None
 
 
-class StoredHistory(msgspec.Struct, kw_only=True):
-    """A history in a file, with what it is of."""
-
-    kernel: Name
-    size: Count
-    place: Name
-    count: Count
-    mean_s: Amount
-    outliers: dict[Literal["first call", "transfer wait", "contention"], list[Amount]]
-
-
-class Stored(msgspec.Struct, kw_only=True):
-    """Content of a file of performance models."""
-
-    format_version: Literal[1]
-    histories: list[StoredHistory]
-
-
 class PerformanceModels:
     """Histories of all kernels, sizes and places, and the cost of copies.
 
@@ -84,7 +54,7 @@ class PerformanceModels:
     def __init__(self, latency_s: float = 1e-5, bandwidth_bytes_per_s: float = 1e10):
         self.histories: dict[tuple[str, int, str], History] = {}
         self.latency_s, self.bandwidth_bytes_per_s = latency_s, bandwidth_bytes_per_s
-        self._seen: set[tuple[str, int, str]] = set()  # in this process: a first call is one in each
+        self._seen: set[tuple[str, int, str]] = set()
 
     def add(self, kernel: str, size: int, place: str, length_s: float, transfer: bool = False) -> str | None:
         """Note how long a task took; see `History.add`."""
@@ -99,43 +69,13 @@ class PerformanceModels:
         return history.mean_s if history and history.count >= CALIBRATION else None
 
     def count(self, kernel: str, size: int, place: str) -> int:
-        """Return the number of usual durations and first calls in this process and before."""
+        """Return the number of usual durations and first calls."""
         history = self.histories.get((kernel, size, place))
         return 0 if history is None else history.count + len(history.outliers.get("first call", ()))
 
     def transfer_s(self, sizes: Iterable[int]) -> float:
         """Expected time of copies of so many bytes each."""
         return sum(self.latency_s + size / self.bandwidth_bytes_per_s for size in sizes)
-
-    def save(self, path: Path) -> None:
-        """Write the histories as JSON; whoever reads the file meanwhile finds the old one."""
-        rows = [
-            {"kernel": k, "size": s, "place": p, "count": h.count, "mean_s": h.mean_s, "outliers": h.outliers}
-            for (k, s, p), h in sorted(self.histories.items())
-        ]
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            beside.write_text(json.dumps({"format_version": FORMAT_VERSION, "histories": rows}, indent=1) + "\n")
-            os.replace(beside, path)
-        except OSError as error:
-            raise UsageError(
-                f"performance models must go into a file in a folder that is there, got {path} ({error})"
-            ) from None
-
-    @classmethod
-    def load(cls, path: Path) -> PerformanceModels:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        UsageError
-            Missing, damaged or of another format.
-        """
-        models = cls()
-        stored = read_json(path, "file of performance models", Stored, "delete it to measure them anew")
-        for row in stored.histories:
-            models.histories[row.kernel, row.size, row.place] = History(row.count, row.mean_s, row.outliers)
-        return models
 
     def table(self) -> list[Mapping]:
         """A row for each history: kernel, size, place, count, mean_s and each kind of outlier's number and largest."""

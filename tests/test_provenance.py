@@ -1,7 +1,6 @@
 """Where figures come from: the commit of the installed sources, and the folders below results/ they are drawn from."""
 
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -89,58 +88,52 @@ def module_of_docs(name):
 
 
 @pytest.fixture
-def update_readme():
-    """The module docs/update_readme.py."""
-    return module_of_docs("update_readme")
+def update_figures():
+    """The module docs/update_figures.py."""
+    return module_of_docs("update_figures")
 
 
-@pytest.fixture
-def update_studies():
-    """The module docs/update_studies.py."""
-    return module_of_docs("update_studies")
-
-
-def test_figures_of_studies_are_drawn_again_from_results(update_studies, tmp_path):
+def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
     """Check that each figure is what its samples give, that a page shows it, and that samples and list go together."""
-    pages = "".join(path.read_text() for path in (ROOT / "docs" / "studies").glob("*.md"))
-    published = update_studies.published()
+    pages = [*(ROOT / "docs" / "studies").glob("*.md"), update_figures.README]
+    shown = "".join(path.read_text() for path in pages)
+    published = update_figures.published()
     assert published and len(published) == len({*published.values()})
     for name, folder in published.items():
-        for path in update_studies.draw(name, folder, tmp_path):
-            assert path.read_bytes() == (update_studies.IMAGES / path.name).read_bytes(), path.name
-            assert f"](../images/{path.name})" in pages, path.name
-    text = update_studies.LIST.read_text()
-    assert update_studies.with_list(text) == text
+        for path in update_figures.draw(name, folder, tmp_path):
+            assert path.read_bytes() == (update_figures.IMAGES / path.name).read_bytes(), path.name
+            assert f"images/{path.name})" in shown, path.name
+    text = update_figures.LIST.read_text()
+    assert update_figures.with_list(text) == text
 
 
-def test_samples_are_published_without_what_no_figure_needs(update_studies, tmp_path, monkeypatch):
+def test_samples_are_published_without_what_no_figure_needs(update_figures, tmp_path, monkeypatch):
     """Check that large samples lose profiles, draw the same and name no host, and that too large ones are refused."""
     rows = [completed(row) for row in synthetic_rows(models=("serial", "taskiter"))]
     rows[0]["environment"] |= {"cpu": {"model": "AMD EPYC(R) 9"}, "topology": {"cores": 4}}
     write_rows(tmp_path / "out", rows)
-    monkeypatch.setitem(update_studies.FIGURES, "lenet5", ("speedup",))
-    whole = update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
+    monkeypatch.setitem(update_figures.FIGURES, "lenet5", ("speedup",))
+    whole = update_figures.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
     assert whole.parent == tmp_path / "results" / "epyc_4_cores" / "lenet5"
     assert rows[0]["environment"]["node"]["host"] == "n0" and '"n0"' not in whole.read_text()
     assert len(whole.read_text().splitlines()) == len(rows)
-    drawn = update_studies.drawn_bytes("lenet5", tmp_path, whole.read_text())
-    monkeypatch.setattr(update_studies, "LARGEST", whole.stat().st_size - 1)
-    smaller = update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
-    assert smaller.stat().st_size <= update_studies.LARGEST
-    assert update_studies.drawn_bytes("lenet5", tmp_path, smaller.read_text()) == drawn
-    monkeypatch.setattr(update_studies, "LARGEST", 1000)
+    drawn = update_figures.drawn_bytes("lenet5", tmp_path, whole.read_text())
+    monkeypatch.setattr(update_figures, "LARGEST", whole.stat().st_size - 1)
+    smaller = update_figures.publish("lenet5", tmp_path / "out", tmp_path / "results") / "samples.jsonl"
+    assert smaller.stat().st_size <= update_figures.LARGEST
+    assert update_figures.drawn_bytes("lenet5", tmp_path, smaller.read_text()) == drawn
+    monkeypatch.setattr(update_figures, "LARGEST", 1000)
     with pytest.raises(ValueError, match="must fit into 1000 bytes"):
-        update_studies.publish("lenet5", tmp_path / "out", tmp_path / "results")
+        update_figures.publish("lenet5", tmp_path / "out", tmp_path / "results")
 
 
-def test_the_readme_is_drawn_again_from_results(update_readme, tmp_path):
-    """Check that README and figure are what the numbers in their folder give, and that these name their commit."""
-    found = json.loads((update_readme.PUBLISHED / "published.json").read_text())
-    readme = (ROOT / "README.md").read_text()
-    assert update_readme.readme_of(found, readme) == readme
-    update_readme.draw(found, tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").read_bytes() == update_readme.FIGURE.read_bytes()
-    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", found["commit"]) and found["commit"][:12] in readme
+def test_the_readme_says_what_its_samples_give(update_figures):
+    """Check that the README's table and sentences are what the newest samples give, and that they name the commit."""
+    study = update_figures.load(update_figures.published()[update_figures.README_RESULTS])
+    readme = update_figures.README.read_text()
+    assert update_figures.readme_of(study, readme) == readme
+    commit = study.environment["build"]["commit"]
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", commit) and commit[:12] in readme
     assert len(readme.splitlines()) <= 120
 
 

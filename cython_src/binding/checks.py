@@ -36,13 +36,11 @@ class AccessError(AssertionError):
 
     Attributes
     ----------
-    task_name : str
     buffer : str
         Name of the buffer; "scratch" for the worker's scratch memory.
     index : tuple of int
         First offending element.
     fault : {"undeclared write", "not fully overwritten", "undeclared read", "failed", "outside buffer"}
-    explanation : str
     """
 
     def __init__(self, task_name: str, buffer: str, index: tuple[int, ...], fault: str, explanation: str):
@@ -89,7 +87,6 @@ def check_accesses(
         Passes through the plan, so that optimiser state and iteration numbers take realistic values.
     blocks_per_loop : int, optional
         Check this many blocks of each loop, drawn at random, the first and the last among them. Default: all.
-    seed : int
 
     Returns
     -------
@@ -477,7 +474,6 @@ class RandomOrder:
 
     Parameters
     ----------
-    bound : BoundPlan
     graph : TaskGraph
         Closed; or not closed, then there is a barrier between iterations.
     """
@@ -567,8 +563,6 @@ def check_orders(
         With its data filled in. They are left as the serial run leaves them.
     graph : TaskGraph, optional
         Default: the plan's closed graph.
-    num_orders, num_replays : int
-    seed : int
     tolerance : float, optional
         Relative to the largest number in a buffer; needed for a plan that is not deterministic. Default: bitwise.
 

@@ -28,7 +28,6 @@ class ExecutionModel:
 
     Attributes
     ----------
-    name : str
     executor : str
         Module, relative to the package, and class: ".forkjoin.executor:SerialExecutor". It is imported when an executor
         is made.
@@ -43,7 +42,6 @@ class ExecutionModel:
         A block starts when those that it depends on have ended; else loop by loop.
     barrier : {"loop", "phase", "iteration", "none"}
         The point at which it waits, where none of its options says so.
-    max_threads : int or None
     records, closes : bool
         `prepare` records a task graph; and closes it over iterations.
     logs_waiting : bool

@@ -78,7 +78,6 @@ class BaseExecutor(RunWhile, ABC):
     ----------
     about : ExecutionModel
         The model's description.
-    options : Record
     bound : BoundPlan, GpuBoundPlan or None
         The plan that `run` runs.
 
@@ -142,7 +141,6 @@ class BaseExecutor(RunWhile, ABC):
 
         Parameters
         ----------
-        bound : BoundPlan or GpuBoundPlan
         *recorded
             Of models that record: what `record` returned for the same plan.
 

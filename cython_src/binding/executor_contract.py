@@ -20,7 +20,6 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
 
     Parameters
     ----------
-    num_iterations, first_iteration : int
     stride : int
         Iterations that one pass of the plan takes.
 

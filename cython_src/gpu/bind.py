@@ -80,12 +80,7 @@ def device_bytes(plan: Plan, storage: Storage | None = None) -> int:
 
 
 class DeviceCopies:
-    """Device memory of a storage's persistent buffers, which all plans bound to it share.
-
-    Parameters
-    ----------
-    device : Device
-    """
+    """Device memory of a storage's persistent buffers, which all plans bound to it share."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -128,7 +123,6 @@ class GpuBoundPlan(Shown):
 
     Parameters
     ----------
-    plan : Plan
     storage : Storage, optional
         See `device_storage` for memory other than pageable.
     device : Device, optional

@@ -55,9 +55,6 @@ class Product:
     ----------
     rows, columns, inner : int
         Of `left` rows x inner and `right` inner x columns.
-    left, right, out : Matrix
-    accumulate : bool
-    batch : int
     """
 
     rows: int

@@ -83,7 +83,6 @@ class Coherence:
         ----------
         reads : bool
             Some of the old content is needed: read, or only part of it overwritten.
-        writes : bool
         rows : (int, int), optional
             What is used; default: all.
 

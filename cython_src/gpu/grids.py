@@ -32,8 +32,6 @@ class Launch:
     ----------
     symbol : str
         Name of the CUDA function.
-    tiles : int
-    shared_bytes : int
     """
 
     symbol: str

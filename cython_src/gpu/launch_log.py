@@ -76,7 +76,6 @@ class LaunchLog:
 
     Parameters
     ----------
-    device : Device
     capacity : int
         Launches kept, and copies, and three times as many spells of the host; 0: no log.
     """
@@ -231,13 +230,7 @@ class LaunchLog:
 
 
 class LoggedDevice:
-    """A device whose copies, graphs and waits are logged; all else is passed on.
-
-    Parameters
-    ----------
-    device : Device
-    log : LaunchLog
-    """
+    """A device whose copies, graphs and waits are logged; all else is passed on."""
 
     def __init__(self, device: Device, log: LaunchLog):
         self._device, self._log = device, log

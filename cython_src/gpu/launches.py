@@ -361,7 +361,6 @@ def launches_of(
 
     Parameters
     ----------
-    kernel : str
     attributes : mapping of str to number
         The loop's.
     bounds : int32, shape (num_blocks, bounds_width)

@@ -244,7 +244,6 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
 
     Parameters
     ----------
-    plan : Plan
     durations : float, shape (num_tasks,)
         Of the plan's tasks; only their ratios count.
     work : float

@@ -72,7 +72,6 @@ class Region:
 
     Attributes
     ----------
-    array : TaskArray
     box : tuple of (start, stop)
         Up to four ranges over the leading dimensions.
     index : tuple
@@ -97,10 +96,8 @@ class TaskArray:
 
     Attributes
     ----------
-    name : str
     view : ndarray
         The user's array itself.
-    graph : TaskRecorder
     """
 
     def __init__(self, name: str, view: np.ndarray, graph: TaskRecorder):

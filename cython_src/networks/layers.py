@@ -339,10 +339,8 @@ class Network(Shown):
 
     Parameters
     ----------
-    name : str
     input_shape : tuple of int
         Channels, height, width of an image; of a network of tokens the length of the sequence alone.
-    layers : tuple of Layer
     tokens : Tokens, optional
         The input is tokens, not an image.
 

@@ -28,8 +28,6 @@ class RunWhile:
             What tasks decide: element i % length not zero says that iteration i decided to stop. It is cleared here.
         max_iterations : int
             The run ends after so many iterations in any case.
-        lookahead : int
-        first_iteration : int
 
         Returns
         -------

@@ -36,7 +36,6 @@ class Buffer:
 
     Parameters
     ----------
-    name : str
     shape : tuple of int
         Physical shape, halo and vector lanes included.
     dtype : str
@@ -127,7 +126,6 @@ class Block:
     ----------
     bounds : tuple of int
         The index ranges the kernel works on, in the order of its KernelSpec.
-    accesses : tuple of Access
     flops, bytes : float
         Arithmetic operations, and bytes that must move at least, for the cost model.
     operands : mapping of str to str, optional
@@ -259,9 +257,6 @@ class Plan(Shown):
 
     Attributes
     ----------
-    name : str
-    buffers : mapping of str to Buffer
-    loops : tuple of BlockLoop, in plan order
     iteration_stride : int
         Steps that one pass through the plan takes: 1, or the factor it was unrolled by.
     arena_of : mapping of str to int

@@ -26,8 +26,6 @@ def unroll(plan: Plan, times: int, slots: Mapping[str, int] | None = None) -> Pl
 
     Parameters
     ----------
-    plan : Plan
-    times : int
     slots : mapping of str to int, optional
         Transient buffers of which pass k uses slot k modulo this number.
 

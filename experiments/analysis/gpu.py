@@ -14,8 +14,6 @@ from .names import is_gpu
 from .speeds import interval_columns
 from .sweep import Sweep
 
-EPOCH_SAMPLES = 50_000
-
 
 def gpu_names(sweep: Sweep) -> list[str]:
     """Return the names of the GPUs that samples came from."""

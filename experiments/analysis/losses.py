@@ -46,7 +46,6 @@ class Loss:
         In tables and figures.
     meaning : str
         What the threads did.
-    color : str
     factor : str
         Factor of the efficiency that it is a part of.
     finding : str
@@ -136,7 +135,6 @@ class Losses:
 
     Attributes
     ----------
-    log : EventLog
     table : DataFrame
         phase, layer and, in ns over the whole run and all threads, a column for each of `LOSSES`; int64.
     against_serial : bool
@@ -230,7 +228,6 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
 
     Parameters
     ----------
-    log : EventLog
     serial : EventLog, optional
         Of the same plan under the model `serial`.
 

@@ -40,13 +40,7 @@ Point = tuple[str, str, int]
 
 
 def capacities_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> list[float]:
-    """Return how many single threads' work P threads did each time that it was measured, in [1, P].
-
-    Parameters
-    ----------
-    machines : iterable of MachineRow and CapacityRow
-    threads : int
-    """
+    """Return how many single threads' work P threads did each time that it was measured, in [1, P]."""
     takes = [row.capacity.get(str(threads)) for row in machines]
     return [min(max(1.0, take), float(threads)) for take in takes if take]
 
@@ -65,14 +59,12 @@ class Sweep:
     ----------
     run : RunRow
         The latest one.
-    plans : dict of plan_id to PlanRow
     machine : MachineRow
         The latest one, or `NOT_MEASURED`.
     capacities : list of CapacityRow
         The capacity measured again in each repetition.
     samples : DataFrame
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
-    profiles, gpu_profiles, failures, traces, rounds : list of rows
     turns : dict
         Seconds per step of each undisturbed turn of each (plan_id, model, threads).
     disturbed : set of (generation, session, round)

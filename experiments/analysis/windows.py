@@ -19,7 +19,6 @@ class Window:
 
     Parameters
     ----------
-    log : EventLog
     passes : range
         Numbers of passes of the run, from 0 on.
     """

@@ -52,13 +52,11 @@ class CycleMean:
 
     Attributes
     ----------
-    mean_s : float
     cycle : int32, shape (length,)
         Nodes of a cycle whose durations sum to mean_s times its tokens.
     potentials_s : float64, shape (num_nodes,)
         potentials[w] >= potentials[u] + duration[u] - mean_s * token for each edge u -> w, within the tolerance:
         summed along any cycle this says that none exceeds mean_s.
-    tolerance_s : float
     """
 
     mean_s: float

@@ -78,7 +78,6 @@ class Engine(Protocol):
 
         Parameters
         ----------
-        shards : sequence of Shard
         keep : callable (rows)
             Called with the rows of a node, from its "run" row on, or of a shard.
         show : callable (running, queued, lost)
@@ -98,9 +97,6 @@ def measure_on(
 
     Parameters
     ----------
-    engine : Engine
-    configuration : Configuration
-    out_dir : path
     undecided : callable (results) -> set of config ids or None
         As for a sweep on this machine.
 

@@ -42,7 +42,6 @@ class DaskEngine:
     ----------
     address : str
         Of the scheduler, such as `tcp://10.0.0.1:8786`.
-    configuration : Configuration
     command : str
         The user's.
     block_command : sequence of str

@@ -51,7 +51,6 @@ def measure_shard(job: Mapping[str, Any], limit_s: float, command: Sequence[str]
     ----------
     job : mapping
         As for `measure_job`.
-    limit_s : float
     command : sequence of str
         Arguments of Python that start the child.
 

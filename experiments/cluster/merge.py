@@ -197,7 +197,6 @@ def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str
 
     Parameters
     ----------
-    folders : sequence of path
     out_dir : path
         New, empty, or with results of the same configuration.
     nodes : {"", "one", "pooled"}

@@ -32,7 +32,6 @@ COMMANDS: tuple[str, ...] = (
     "trace",
     "metg",
     "plan",
-    "tune",
     "kernels",
     "gate",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from ..tables import Column, text_table
@@ -19,7 +18,7 @@ DESCRIPTION = (
 )
 # Arguments that are for a picture, and those that are for any plan, with their defaults.
 PICTURE = dict.fromkeys(("layers", "phases", "barriers"))
-OF_PLANS = {"model": "taskiter", "threads": 1, "memory_limit": None, "measure": False, "graph": None, **PICTURE}
+OF_PLANS = {"model": "taskiter", "threads": 1, "memory_limit": None, "graph": None, **PICTURE}
 BARRIERS = ("phase", "none")
 
 
@@ -28,9 +27,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default=OF_PLANS["model"], help="execution model; default: %(default)s")
     parser.add_argument("--threads", type=thread_count, default=OF_PLANS["threads"], help="default: %(default)s")
     parser.add_argument("--memory-limit", metavar="BYTES", help="such as 1500M or 2GiB")
-    parser.add_argument(
-        "--measure", action="store_true", help="also measure the resident memory of a process that runs the plan"
-    )
     parser.add_argument(
         "--graph", metavar="FILE", help="draw the tasks and their dependences into FILE.svg, .pdf or .png"
     )
@@ -73,7 +69,7 @@ def call(arguments: Namespace) -> int:
     picture = _draw(arguments, network, options) if arguments.graph else {}
     result = {
         "network": {"name": network} if own_plan(network) else network_sizes(get_network(network)),
-        **describe_plans(network, options, model, check_threads(threads), limit, arguments.measure),
+        **describe_plans(network, options, model, check_threads(threads), limit),
         **picture,
     }
     show(arguments, result, _plans)
@@ -152,7 +148,7 @@ def _plans(result: Mapping[str, Any]) -> str:
     sizes = result["network"]
     lines = [_networks([sizes]) if "num_layers" in sizes else sizes["name"]]  # a graph of the user's own is no network
     for row in result["plans"]:
-        total, resident = sum(row["planned"].values()), row.get("resident")
+        total = sum(row["planned"].values())
         found = sorted(row["planned"].items(), key=lambda item: -item[1])
         parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in found]
         chosen = ", ".join(filter(None, (f"batch {row['options']['batch']}", _chosen(row["options"]))))
@@ -160,15 +156,5 @@ def _plans(result: Mapping[str, Any]) -> str:
         lines += [*text_table(phases, row["phases"]), ""]
         lines += text_table(purposes, parts)
         if "failure" in row:
-            verdict = "not measured" if row["failure"].startswith(("timeout", "usage")) else "did not fit"
-            lines.append(f"{verdict}: {row['failure']}")
-        elif resident:
-            at = ("libraries", "plan", "buffers", "running", "later")
-            grown = [resident[b] - resident[a] for a, b in pairwise(at)]
-            lines.append(
-                f"measured {format_bytes(resident['later'])}, {resident['later'] / total:.1%} of the plan: libraries "
-                f"{format_bytes(resident['libraries'])}, plan {format_bytes(grown[0])}, buffers "
-                f"{format_bytes(grown[1])}, execution {format_bytes(grown[2])}, {row['more_steps']} more steps "
-                f"{format_bytes(grown[3])}; peak {format_bytes(resident['peak'])}"
-            )
+            lines.append(f"did not fit: {row['failure']}")
     return "\n".join([*lines, *(["", *result["views"], result["graph"]] if "graph" in result else [])])

@@ -22,7 +22,6 @@ class Chain:
 
     Attributes
     ----------
-    layer, phase, kernel, buffer : str
     links : int
         Blocks of the longest chain.
     seconds : float

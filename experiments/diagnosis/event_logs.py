@@ -38,7 +38,6 @@ def diagnose_log(log: EventLog, case: Case | None = None, beside: Sequence[Event
 
     Parameters
     ----------
-    log : EventLog
     case : Case, optional
         Of its plan: names kernels and chains, and simulates what a change brings.
     beside : sequence of EventLog

@@ -86,5 +86,5 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     ]
     if busy_s >= BUSY * step_s:
         text = f"launches run for {busy_s / step_s:.0%} of a step: they bind, not the host, waits or copies."
-        rows.append(("device", 0.0, text, "forktask kernels --device gpu, which times each kernel"))
+        rows.append(("device", 0.0, text, "forktask kernels, which times each kernel"))
     return sorted(rows, key=lambda row: -row[1])

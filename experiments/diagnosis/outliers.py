@@ -26,12 +26,10 @@ class Outliers:
     ----------
     title : str
         Model and threads of the log.
-    loop, layer : str
     count, runs : int
         Outliers, and runs of the loop's blocks in all.
     seconds : float
         What they took beyond their block's median, a step.
-    longest_s, median_s : float
     cause : str
         What they have in common, one of `CAUSES`.
     worker : int

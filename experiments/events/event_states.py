@@ -94,7 +94,6 @@ def ready_times(graph: TaskGraph, stop: np.ndarray, run_start: int) -> np.ndarra
     graph : TaskGraph
         Closed: edges with a token lead to the next pass.
     stop : int64, shape (passes, tasks)
-    run_start : int
     """
     source, target, token = graph.edges()
     order = np.argsort(target, kind="stable")
@@ -219,11 +218,9 @@ def worker_states(
     Parameters
     ----------
     plan : Plan
-    run : Instances
     blocks : structured array as of `Workers.events`
     spells : list of structured array
         Of each worker, as `Workers.spells` returns them.
-    model : ExecutionModel
     barrier : {"loop", "phase", "iteration", "none"}
     run_ns : (int, int)
         Start and end of the run.

@@ -45,7 +45,6 @@ class About(msgspec.Struct, kw_only=True):
     overhead: Real
     overheads: Annotated[list[Real], Meta(min_length=1)]
     lost: Count
-    injected: Text | UnsetType = UNSET
     lanes: (
         Annotated[list[tuple[Literal["thread", "host", "stream", "copies"], Text]], Meta(min_length=1)] | UnsetType
     ) = UNSET
@@ -84,11 +83,10 @@ class EventLog:
 
     @property
     def title(self) -> str:
-        """Model and threads, of a GPU's model streams, and what was injected."""
+        """Model and threads, of a GPU's model streams."""
         counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
         parts = [plural(count, kind) for kind, count in counts.items() if count]
-        text = ", ".join([self.about["model"], *parts])
-        return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
+        return ", ".join([self.about["model"], *parts])
 
     @cached_property
     def lanes(self) -> list[tuple[str, str]]:

@@ -33,8 +33,6 @@ class Augmentation:
     kinds : set of str
         Of `KINDS`: "flip" exchanges left and right of half of the images; "crop" moves images by up to an eighth of
         their size in each direction and fills with zeros, the mean of standardised images.
-    seed : int
-    num_images, height, width : int
     """
 
     def __init__(self, kinds: frozenset[str], seed: int, num_images: int, height: int, width: int):

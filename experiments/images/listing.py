@@ -31,7 +31,6 @@ class Listing:
     ----------
     root : Path
         Folder that the paths begin at.
-    files : tuple of str
     labels : int32, shape (N,)
     splits : tuple of str
         Of each image, train, valid or test; "" where neither folders nor table say.

@@ -21,7 +21,6 @@ class ImageSource:
         Function of an image's number that gives its pixels, uint8 or float32, of shape (channels, height, width).
     tables : float32, shape (channels, 256), or None
         Value of each level of each channel; None: pixels are float32 already.
-    augmentation : Augmentation, optional
     """
 
     get: Callable[[int], np.ndarray]

@@ -21,19 +21,6 @@ def _working_set(environment: dict) -> int:
     return wanted if free is None else min(wanted, free // 4)
 
 
-def measure_memory(threads, *, environment: dict, cpus=None, seconds: float = 0.1) -> dict[str, float]:
-    """Return the bandwidth of memory by thread count, as in the row of `measure_machine`.
-
-    Virtual machines move: where the host puts two CPUs decides whether they share a path to memory. A comparison that
-    takes minutes measures before and after.
-    """
-    cpus = available_cpus() if cpus is None else cpus
-    size = _working_set(environment)
-    return _by_threads(
-        threads, lambda n: machine_peaks.measure_memory(n, seconds, size, cpu_order(n, cpus, oversubscribe=True))
-    )
-
-
 def measure_capacity(threads, *, cpus=None, seconds: float = 0.1) -> dict[str, float]:
     """Return how many single threads' arithmetic so many threads do together, by thread count; see `measure_machine`.
 
@@ -78,7 +65,9 @@ def measure_machine(threads=None, *, cpus=None, environment: dict | None = None,
     first = cpu_order(1, cpus)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
     working_set = _working_set(environment)
-    bandwidth = measure_memory(threads, environment=environment, cpus=cpus, seconds=seconds)
+    bandwidth = _by_threads(
+        threads, lambda n: machine_peaks.measure_memory(n, seconds, working_set, cpu_order(n, cpus, oversubscribe=True))
+    )
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]

@@ -76,10 +76,8 @@ def measure_metg(
     ----------
     graphs : sequence of mapping
         Results of `graphs.task_bench_graphs` or `graphs.network_graph`.
-    models : sequence of str
     threads : sequence of int
         A model of one thread takes part once, on one.
-    settings : MetgSettings
     folder : Path
         For samples, table and figures; samples in it are not measured again.
     again : str

@@ -27,7 +27,7 @@ def new_folder(path: str) -> Path:
 
 def write_files(folder: Path, result: Mapping[str, Any]) -> None:
     """Write the result of `compare_with_torch` as JSON, as a table and as text."""
-    rows = [{**{name: result[name] for name in ABOUT}, **_flat(row)} for row in result["rows"]]
+    rows = [{**{name: result[name] for name in ABOUT}, **row} for row in result["rows"]]
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -36,9 +36,3 @@ def write_files(folder: Path, result: Mapping[str, Any]) -> None:
         NAMES, (json.dumps(result, indent=1) + "\n", table.getvalue(), as_text(result) + "\n"), strict=True
     ):
         write_atomically(folder / name, text)
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with a column for each floor: `floor_FLOP_s`."""
-    floors = {f"floor_{name}_s": seconds for name, seconds in row["floors_s"].items()}
-    return {name: value for name, value in row.items() if name != "floors_s"} | floors

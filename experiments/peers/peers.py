@@ -21,9 +21,7 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.estimates import Estimate, Estimates
-from ..bounds.bounds import machine_rates, roofline_floor
 from ..machine.environment import collect
-from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
 from ..plan_check.checking import check_together
 from ..results.turns import judge_rounds, quiet_turns
@@ -31,6 +29,8 @@ from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
+from ..tables import Column, text_table
+from ..tables.columns import count_column, text_column
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
 from .llmc_files import sizes_of
@@ -68,13 +68,10 @@ def compare_with_torch(
 
     Parameters
     ----------
-    network : str
-    options : PlanOptions
     models : sequence of str
         Specs of models of the device.
     modes : sequence of str or None
         Modes of PyTorch, some of `modes_of` the network; None: all of these.
-    threads : sequence of int
     repeats : int
         Processes for each contestant and number of threads.
     seconds : float
@@ -83,7 +80,6 @@ def compare_with_torch(
         Turns of each process, at least.
     budget_s : float, optional
         No repetition begins that would end later, and no process goes on for longer.
-    seed : int
     device : {"cpu", "gpu"}
     llmc : str
         Program of llm.c to measure too; empty: none.
@@ -113,12 +109,9 @@ def compare_with_torch(
     theirs = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
     contestants = [*theirs, *((LLMC, count) for count in threads if llmc), *ours]
     _check_threads(threads)
-    threads = sorted({count for _, count in contestants})
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
     checked = check_together([{"network": network, **options.as_dict()}], ours, check)
-    environment = collect()
-    machine = measure_machine(threads, environment=environment)
     conditions = {"network": network, **options.as_dict()}
     job = {
         "kind": "sample",
@@ -136,49 +129,18 @@ def compare_with_torch(
     for key, message in wrong_modes(samples).items():
         failures[_key_text(key)] = message
         del samples[key]
-    gpu = device == "gpu"
-    peak = _gpu_peak(samples) if gpu else machine["peak_flops_per_s_1thread"]
-    floors = {"FLOP": {n: plan.flops / peak / n for n in threads}}
-    if not gpu:
-        machine |= _bandwidths(machine, measure_memory(threads, environment=environment))
-        floors["roofline"], by_lowest = _roofline_floors(plan, machine, threads)
-        machine["roofline_floor_s"] = {str(n): [floors["roofline"][n], by_lowest[n]] for n in threads}
     return {
-        **summarise(samples, floors),
+        **summarise(samples),
         "convolutions": convolution_forms(plan, device),
         **conditions,
         "flops": plan.flops,
-        "machine": machine,
-        "environment": environment,
+        "environment": collect(),
         "check": checked,
         "failures": failures,
         "stopped": stopped,
         "repeats": repeats,
         "samples": {_key_text(key): values for key, values in samples.items()},
     }
-
-
-def _gpu_peak(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> float:
-    """Return the GPU's peak in FLOP/s, as a process of ours has found it; NaN where none has run."""
-    rows = (row for rows in samples.values() for row in rows.values())
-    return next((row["gpu"]["peak_flops_per_s"] for row in rows if row.get("gpu")), math.nan)
-
-
-def _bandwidths(machine: Mapping[str, Any], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return the machine's highest and lowest bandwidths, measured before and after the contestants."""
-    before = machine["bandwidth_bytes_per_s"]
-    return {
-        "bandwidth_bytes_per_s": {n: max(before[n], after[n]) for n in before},
-        "lowest_bandwidth_bytes_per_s": {n: min(before[n], after[n]) for n in before},
-    }
-
-
-def _roofline_floors(plan: Plan, machine: Mapping[str, Any], threads: Sequence[int]) -> list[dict[int, float]]:
-    """Return the floors of a step by number of threads, at the highest and at the lowest bandwidth of memory."""
-    loops = [(loop.flops, plan.least_bytes(loop)) for loop in plan.loops]
-    peak = machine["peak_flops_per_s_1thread"]
-    highest, lowest = machine["bandwidth_bytes_per_s"], machine["lowest_bandwidth_bytes_per_s"]
-    return [{n: roofline_floor(loops, *machine_rates(peak, rates, n)) for n in threads} for rates in (highest, lowest)]
 
 
 def _check_torch(network: Network, modes: Sequence[str], device: str) -> None:
@@ -354,17 +316,9 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
     return {key: f"wrong answers: beside {first}'s, this mode's {text}" for key, text in wrong.items() if text}
 
 
-def summarise(
-    samples: Mapping[tuple[str, int], Mapping[int, Mapping]], floors_s: Mapping[str, Mapping[int, float]]
-) -> dict[str, Any]:
-    """Return typical times, multiples of the floors and, for forktask's models, ratios to PyTorch's fastest mode.
-
-    Parameters
-    ----------
-    samples : mapping
-        Rows by contestant and threads, then repetition.
-    floors_s : mapping
-        Least seconds of a step, by name of the floor ("FLOP", "roofline") and threads.
+def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[str, Any]:
+    """Return typical times and, for forktask's models, ratios to PyTorch's fastest mode, of rows by contestant and
+    threads, then repetition.
 
     Raises
     ------
@@ -398,7 +352,6 @@ def summarise(
             "threads": count,
             **_with_interval("step_time_s", times.time((name, count))),
             "samples": len(samples[name, count]),
-            "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
         modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
         if not _is_peer(name) and modes:
@@ -428,20 +381,19 @@ def _said_ratio(row: Mapping[str, Any], name: str, peer: str) -> str:
     return f"{row[name]:.2f}{interval} ({peer})"
 
 
-def _said_convolutions(forms: Mapping[str, int]) -> list[str]:
-    """Line about the algorithms of our convolutions, where there are any."""
-    passes = ", ".join(f"{form} in {n} passes" for form, n in forms.items())
-    return [f"our convolutions: {passes}"] if forms else []
-
-
-def _table_line(row: Mapping[str, Any]) -> str:
-    line = (
-        f"{row['threads']:>7}  {row['name']:32} {row['samples']:>4} {row['step_time_s'] * 1e3:10.3f} "
-        f"{_half_width_ms(row):>8}" + "".join(f" {row['step_time_s'] / s:10.2f}" for s in row["floors_s"].values())
-    )
+def _said_ratios(row: Mapping[str, Any]) -> str:
     peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
-    said = [_said_ratio(row, name, peer) for name, peer in peers.items() if name in row]
-    return "   ".join([line, "; ".join(said)]) if said else line
+    return "; ".join(_said_ratio(row, name, peer) for name, peer in peers.items() if name in row)
+
+
+COLUMNS = (
+    count_column("threads"),
+    text_column("name", "contestant"),
+    count_column("samples", "runs"),
+    Column("ms a step", lambda row: f"{row['step_time_s'] * 1e3:.3f}", True),
+    Column("+-", lambda row: _half_width_ms(row), True),
+    Column("faster than PyTorch's best mode", _said_ratios),
+)
 
 
 def _half_width_ms(row: Mapping[str, Any]) -> str:
@@ -449,49 +401,24 @@ def _half_width_ms(row: Mapping[str, Any]) -> str:
     return f"{(row['step_time_s_high'] - row['step_time_s_low']) / 2 * 1e3:.3f}" if known else ""
 
 
-def _roofline_lines(machine: Mapping[str, Any]) -> list[str]:
-    """Say what the roofline floor is, and by which bandwidths, for each number of threads."""
-    lines = [
-        "roofline: sum over loops of the longer of that and of their bytes / measured memory bandwidth; data that stay "
-        "in caches from loop to loop may pass it"
-    ]
-    for n, (by_highest, by_lowest) in machine["roofline_floor_s"].items():
-        highest, lowest = (machine[f"{end}bandwidth_bytes_per_s"][n] / 1e9 for end in ("", "lowest_"))
-        lines.append(
-            f"memory of {plural(int(n), 'thread')}: {highest:.0f} and {lowest:.0f} GB/s, before or after; roofline "
-            f"floor {by_highest * 1e3:.1f} ms by the higher rate, {by_lowest * 1e3:.1f} ms by the lower"
-        )
-    return lines
-
-
 def as_text(result: Mapping[str, Any]) -> str:
     """Format the result of `compare_with_torch` for a terminal."""
-    environment, machine = result["environment"], result["machine"]
     others = describe(plan_options(result), leave_out=("batch", "phase"))
-    floors = [*result["rows"][0]["floors_s"]] if result["rows"] else []
+    passes = ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items())
     lines = [
         f"{result['network']}, batch {result['batch']}, {result['phase']}{', ' + others if others else ''}, on "
-        f"{environment['cpu']['model']}; "
-        f"peak of one core {machine['peak_flops_per_s_1thread'] / 1e9:.0f} GFLOP/s ({machine['instruction_set']})",
-        *_said_convolutions(result["convolutions"]),
+        f"{result['environment']['cpu']['model']}",
+        *([f"our convolutions: {passes}"] if passes else []),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",
-        f"{'threads':>7}  {'contestant':32} {'runs':>4} {'ms a step':>10} {'+-':>8}"
-        + "".join(f" {'x ' + floor:>10}" for floor in floors)
-        + "   faster than PyTorch's best mode",
+        *text_table(COLUMNS, result["rows"]),
+        "",
     ]
-    lines += [_table_line(row) for row in result["rows"]]
-    lines.append("")
-    direct = "direct convolutions' operations" if result["convolutions"] else "operations"
-    fewer = "; Winograd's form needs fewer and may pass it" if result["convolutions"] else ""
-    lines.append(f"FLOP: floor of {direct} / (measured peak of one core x threads){fewer}")
     if any(row["name"] == LLMC for row in result["rows"]):
         lines.append(
             f"{LLMC}: by its own clock, AdamW without decay or clipping; its first losses were compared with ours of "
             "the same steps"
         )
-    if "roofline" in floors:
-        lines += _roofline_lines(machine)
     lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
     if result["stopped"]:
         lines.append(f"{result['stopped']}: each contestant was to have {result['repeats']} runs")

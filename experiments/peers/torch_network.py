@@ -34,7 +34,6 @@ def torch_network(spec: Network, fused_attention: bool = True):
 
     Parameters
     ----------
-    spec : Network
     fused_attention : bool
         Attention through `scaled_dot_product_attention`; else as a product, a masked softmax and a product.
     """
@@ -168,7 +167,6 @@ def attention(*parts, heads: int, causal: bool, fused: bool):
     ----------
     *parts : tensor
         Queries, keys and values, each (samples, tokens, features), or one tensor with all three side by side.
-    heads : int
     causal, fused : bool
         See `torch_network`.
     """

@@ -80,7 +80,6 @@ COUNTERS = (
     Column("last-level misses a step", lambda r: number(r["llc_misses"], 0), True),
     Column("energy a step", lambda r: time(r["joules"], "J"), True),
 )
-GAIN = (PLAN, THREADS, MODEL, *ratio_columns("promised", "promised", 3), *ratio_columns("gained", "gained", 3))
 OWN_BEST = (
     THREADS,
     MODEL,

@@ -142,7 +142,6 @@ def export_folder(folder: str | os.PathLike, kinds: Sequence[str]) -> list[Path]
 
     Parameters
     ----------
-    folder : path
     kinds : sequence of str
         Keys of `EXPORTS`.
 

@@ -19,7 +19,6 @@ from ..analysis.accounting import accounting_table, faster_blocks, layer_table, 
 from ..analysis.costs import cost_table
 from ..analysis.counters import counter_sentences, counter_table
 from ..analysis.estimates import EQUIVALENCE_BAND
-from ..analysis.gains import gain_table
 from ..analysis.gpu import gpu_table
 from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
@@ -61,12 +60,10 @@ class Section:
 
     Attributes
     ----------
-    title : str
     level : int
         2: a plan, or a part of the whole sweep; 3: below it.
     sentences, answers : list of str
         Paragraphs, and a list of findings.
-    tables : list of Table
     figures : tuple of str
         Names of figures, shown where they could be drawn.
     plan_id : str
@@ -205,7 +202,7 @@ def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     yield of_plan("Phases of a step", table, figures=("run_time", "phases"), **said)
     of_gpu = records_of(gpu_table(sweep), plan_id)
     table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
-    yield of_plan("Models of a GPU", table, figures=("gpu_batch",), sentences=sentences)
+    yield of_plan("Models of a GPU", table, sentences=sentences)
     serial = {"plan_id": plan_id, "model": "serial", "threads": 1}
     layers = [{**serial, **row} for row in records_of(layer_table(sweep, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
@@ -284,17 +281,6 @@ def _comparisons(sweep: Sweep) -> Iterable[Section]:
             f"Along {axis_label(axis)}: time{per} with one value over that with another, all else equal",
             level=2,
             tables=[Table("axes", _varying(columns.AXIS, rows), rows)],
-        )
-    gains = records_of(gain_table(sweep))
-    if len(gains) > 1:
-        gains = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in gains]
-        yield Section(
-            "What the bounds promise that taskiter gains over fork-join, and what it gains",
-            level=2,
-            tables=[Table("gains", columns.GAIN, gains)],
-            figures=("gain",),
-            plan_id=main_plan(sweep),
-            in_terminal=False,
         )
     overheads = [row for row in records_of(accounting_table(sweep)) if math.isfinite(row["over_expected"])]
     overheads = [{**row, "plan_name": plan_title(sweep, row["plan_id"])} for row in overheads]

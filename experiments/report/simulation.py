@@ -82,14 +82,10 @@ def simulate_plan(
 
     Parameters
     ----------
-    folder : path
-    threads : sequence of int, optional
-    models : sequence of str, optional
     machine : path, optional
         A machine file.
     plan : str, optional
         First characters of a plan's id.
-    seed : int
 
     Raises
     ------
@@ -124,7 +120,6 @@ def simulate_folder(
 
     Parameters
     ----------
-    folder : path
     kind : {"pdf", "svg", "png"}
     out : str, optional
         Path of the figure.

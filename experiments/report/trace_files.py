@@ -29,7 +29,6 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
 
     Parameters
     ----------
-    folder : path
     title : str
         Of the plan.
     logs : sequence of EventLog

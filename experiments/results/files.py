@@ -230,7 +230,6 @@ def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
 
     Parameters
     ----------
-    path : path
     wait : bool
         Wait for another process; if not, it is an error.
 

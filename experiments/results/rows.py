@@ -43,7 +43,6 @@ _AskedFor = msgspec.defstruct(
         ("models", list[Name], []),
         ("threads", list[Number], []),
         ("interference", list[Count], []),
-        ("inject", list[Name], []),
         ("repeats", Number, 1),
         ("budget_s", Amount, 0.0),
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
@@ -423,7 +422,6 @@ class GpuProfileRow(Process, frozen=True, kw_only=True, tag="gpu_profile"):
     busy_s: Annotated[Amount, says("kernels of a step, one after the other")]
     loop_time_s: Annotated[Times, says("by loop: seconds of a step")]
     copies: Annotated[dict[Literal["to_host", "to_device"], list[Amount]], says("[number, bytes] of a step, each way")]
-    page_faults: Annotated[dict[str, Any] | None, says("of a step, on managed memory")]
     lengths: Annotated[list[dict[str, Any]] | None, says("performance models of a model that has them")]
     runtime_cost_s: Annotated[Amount | None, says("a step of empty kernels; null for a model that moves data")]
     step_time_s: Annotated[Amount, says("without profiling")]

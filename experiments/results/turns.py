@@ -187,7 +187,6 @@ def turns_in(
     ----------
     group : mapping
         That was measured in turns: {"rounds": fields of a `RoundsRow`, "answers": fields of samples}.
-    generation, session : int
     """
     judged = judge_rounds(SimpleNamespace(**group["rounds"]))
     found = {}

@@ -108,7 +108,6 @@ class Generation(NamedTuple):
 
     Attributes
     ----------
-    contestants : sequence of Contestant
     reference : str
         Name of the contestant that takes part in each group, where not all fit into memory at once.
     target_s : float
@@ -240,7 +239,6 @@ def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> lis
         Bytes of each contestant.
     room : float
         Bytes that a group may take.
-    reference : int or None
     """
     if sum(sizes) <= room:
         return [list(range(len(sizes)))]

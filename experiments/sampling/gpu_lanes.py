@@ -32,7 +32,6 @@ class Lanes:
     num_lost : int
         Spells and copies past the capacity.
     copies : structured array `COPY_DTYPE`
-    copy_lanes : sequence of int
     about : mapping
         What the log of a GPU's model says besides.
     """
@@ -106,7 +105,6 @@ def lanes_of(executor, plan: LaunchPlan, first_iteration: int) -> Lanes:
     ----------
     executor
         After the run.
-    plan : LaunchPlan
     first_iteration : int
         Of the run.
     """

@@ -19,7 +19,6 @@ from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
 from ..subjects.models import describe_gpu_convolutions, make_executor, models_on, parse_model
 from ..subjects.subject import build
-from . import gpu_faults
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
@@ -119,10 +118,10 @@ def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         kernels, calls: tables of a step (`_row`); busy_s: kernels of a step; loop_time_s: {loop: seconds of a step};
-        copies: {"to_host", "to_device": [number, bytes] of a step}; page_faults: of a step on managed memory
-        (`gpu_faults.FaultCounter.per`), else None; step_time_s: without profiling; profiled_step_s:
-        {"kernels", "calls"}: with; lengths: performance models of a model that has them (`PerformanceModels.table`),
-        else None; runtime_cost_s: a step of empty kernels, None for a model that moves data.
+        copies: {"to_host", "to_device": [number, bytes] of a step}; step_time_s: without profiling;
+        profiled_step_s: {"kernels", "calls"}: with; lengths: performance models of a model that has them
+        (`PerformanceModels.table`), else None; runtime_cost_s: a step of empty kernels, None for a model that moves
+        data.
     """
     spec = parse_model(job["model"])
     started = time.time()
@@ -139,12 +138,10 @@ def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
         plain = bound.device
         bound.device = CallTimes(plain)
         before = {place: tuple(count) for place, count in bound.copies.items()}
-        faults = gpu_faults.FaultCounter() if bound.managed else None
         try:
             wall = stepper.run(passes)
         finally:
             calls, bound.device = bound.device.times_s, plain
-        page_faults = faults.per(passes * stride) if faults else None
         lengths = executor.models.table() if hasattr(executor, "models") else None
         copies = {
             f"to_{place}": [(now - then) / passes for now, then in zip(count, before[place], strict=True)]
@@ -157,7 +154,6 @@ def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
         "loop_time_s": {name: sum(values) / kernel_passes for name, values in times.items()},
         "calls": [_row(name, values, passes, wall) for name, values in calls.items()],
         "copies": copies,
-        "page_faults": page_faults,
         "lengths": lengths,
         "runtime_cost_s": None if spec.model.moves_data else measure_runtime_cost(job, bound.plan),
         "step_time_s": step_time_s,
@@ -194,8 +190,6 @@ def format_profile(row: Mapping[str, Any]) -> str:
     for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
         number, size = row["copies"][place]
         lines.append(f"copies {text}: {number:.1f} a step, {size / 1e3:.1f} kB")
-    if row["page_faults"]:
-        lines.append(gpu_faults.as_text(row["page_faults"]))
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
     if row["lengths"]:

@@ -74,12 +74,7 @@ def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
 
 
 class Observed:
-    """What the machine does in the turns of a process, summed over them; a context manager for each.
-
-    Parameters
-    ----------
-    counters : PerfCounters
-    """
+    """What the machine does in the turns of a process, summed over them; a context manager for each."""
 
     def __init__(self, counters: PerfCounters):
         self._disturbance, self._energy, self._counters = Disturbance(), EnergyMeter(), counters
@@ -122,7 +117,6 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
 
     Parameters
     ----------
-    job : mapping
     bound : BoundPlan, optional
         Used in place of the job's plan.
     """

@@ -69,7 +69,6 @@ class WarmUp:
 
     Attributes
     ----------
-    passes : list of int
     times_s : list of float
         Of whole runs, of `passes` passes each.
     stationary : bool
@@ -132,7 +131,6 @@ def take_turns(
 
     Parameters
     ----------
-    stepper : Stepper
     pass_time_s : float
         Time of one pass through the plan, from the warm-up.
     turn_s : float

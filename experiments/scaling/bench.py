@@ -25,8 +25,6 @@ class Side:
 
     Attributes
     ----------
-    model : str
-    threads : int
     plan : mapping
         Result of `subject.describe`.
     installation : str

@@ -65,13 +65,9 @@ class ClockResult:
 
     Attributes
     ----------
-    claim : str
-    limit : float
     verdict : {"pass", "fail", "inconclusive"}
     ratio : Estimate
         NaN where no side ever finished.
-    takes : list of Take
-    elapsed_s : float
     reason : str
         Reason of an inconclusive end.
     """
@@ -130,7 +126,6 @@ def run_clock_test(
     claim : str
         The claim in words, for reports.
     sides : (A, B)
-    limit : float
     budget_s : float
         The trial samples are paid from it too.
     per_capacity : bool

@@ -73,10 +73,8 @@ def compare_commits(
     plan : mapping
         Result of `subject.describe_importable`, or the network and only those options that were asked for: another
         commit may not know the others.
-    models : sequence of str
     threads : int or None
         None: two, or one on a machine with one CPU.
-    settings : GateSettings
     report : callable
         Takes a line for each model.
 

@@ -89,7 +89,6 @@ def make_entry(bound: BoundPlan, job: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters
     ----------
-    bound : BoundPlan
     job : mapping
         Of the process; `predict` has "stored" (an entry or None), "update" and "thread_counts".
     """

@@ -38,11 +38,8 @@ class ScalingTest:
 
     Parameters
     ----------
-    models : sequence of str
-    threads : sequence of int
     rtol : float or None
         Relative tolerance for results of plans that are not deterministic.
-    baselines : Baselines
     folder : Path
         Folder of the test's file.
     test : str

@@ -57,7 +57,6 @@ class MachineModel:
 
     Attributes
     ----------
-    name : str
     cores : int
         Of the real machine; simulations may go beyond, and then continue its curves.
     peak_flops_per_s : float
@@ -66,7 +65,6 @@ class MachineModel:
         From memory, by number of threads; empty: unlimited.
     capacity : mapping of int to float
         Work of so many threads at once, in that of one alone; empty: each adds one.
-    last_level_cache_bytes : float
     line_s : float
         A cache line from one core to another.
     transfer_bytes_per_s : float
@@ -74,7 +72,6 @@ class MachineModel:
         core's cache; 0: no longer.
     wake_s, spin_s : float
         To wake a sleeping thread; how long idle threads of the task models look for work before they sleep.
-    overheads : Overheads
     """
 
     name: Text = "ideal"

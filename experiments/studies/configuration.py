@@ -112,11 +112,8 @@ class Study:
 
     Attributes
     ----------
-    title : str
     train, quick_values : mapping of str to tuple
         Values of the keys of the tables [train] and [quick].
-    stages : tuple of mapping
-    options : StudyOptions
     how_to_read : str
         Comment at the head of the file.
     left_out : str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from ..report.columns import USABLE
 from ..report.figures.heading import write_lines
 from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
+from ..report.render_json import render_json
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
 from ..subjects.memory import format_bytes
 from ..tables import Column, Table
 from ..tables.columns import count_column, number_column, percent_column, size_column, text_column, time_column
-from ..tables.numbers import known, percent, plural, time
+from ..tables.numbers import known, percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
 from .figures import title as title_of
@@ -72,7 +72,7 @@ def build(results: StudyResults) -> Report:
     sentences, wrong = agreement(results)
     study = results.study
     runs = run_table(results)
-    told = data_sentences(results) + sentences + energy_sentences(results)
+    told = data_sentences(results) + energy_sentences(results)
     phases = [row for row in runs if row["phases_timed"]]
     loading = [
         Table("loading", _loading_columns(results), loading_table(results)),
@@ -82,7 +82,13 @@ def build(results: StudyResults) -> Report:
     sections = [
         Section("How to read it", 2, sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
         Section("Pretrained weights", 2, sentences=pretrained),
-        _section("Runs", told, Table("runs", _run_columns(results), runs)),
+        Section(
+            "Runs",
+            2,
+            sentences=told if runs else [],
+            answers=sentences,
+            tables=[Table("runs", _run_columns(results), runs)],
+        ),
         _section("Phases of an epoch", [PHASES_SAID], Table("phases", _phase_columns(results), phases)),
         _section("Memory", [MEMORY_SAID], Table("memory", _memory_columns(results), memory_table(results))),
         Section("Loading image files", 2, sentences=[LOADING_SAID] if results.loading else [], tables=loading),
@@ -102,66 +108,11 @@ def build(results: StudyResults) -> Report:
     count = f"{len(results.done())} of {len(results.found)} runs"
     warnings = wrong + disturbance_warnings(runs)
     shown = [section for section in sections if section.sentences or section.tables or section.figures]
-    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown, _opening(results, runs))
+    return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
 
 
 def _section(title: str, sentences: list[str], table: Table) -> Section:
     return Section(title, 2, sentences=sentences if table.rows else [], tables=[table])
-
-
-def _opening(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
-    """Return the first paragraphs, for readers who know none of the words below: question, method, answer."""
-    if not runs:
-        return []
-    axes = " and ".join(name.replace("_", " ") for name in results.study.axes)
-    seeds, epochs = max(row["seeds"] for row in runs), max(row["epochs"] for row in runs)
-    from_start = f", from {seeds} random starts each" if seeds > 1 else ""
-    ways = f"{plural(len(runs), 'way')} to train" + (f", which differ in {axes}," if axes else "")
-    question = (
-        "How well does a neural network learn to name what its examples show, and how long does that take? Training "
-        "shows it a set of examples again and again, once in each epoch, and changes its weights a little after every "
-        f"few of them. Here {ways} {'was' if len(runs) == 1 else 'were'} run for up to "
-        f"{plural(epochs, 'epoch')}{from_start}; afterwards each network named examples that it had never seen."
-    )
-    best, fastest = max(runs, key=lambda row: row["test_accuracy"]), min(runs, key=lambda row: row["epoch_time_s"])
-    answer = f"It was right for {100 * best['test_accuracy']:.2f} % of them. An epoch took {time(best['epoch_time_s'])}"
-    if len(runs) > 1:
-        worst, slowest = min(row["test_accuracy"] for row in runs), max(row["epoch_time_s"] for row in runs)
-        answer = f"They were right for {100 * best['test_accuracy']:.2f} % of them, whatever the way"
-        if worst < best["test_accuracy"]:
-            answer = (
-                f"They were right for {100 * worst:.2f} to {100 * best['test_accuracy']:.2f} % of them (most with "
-                f"{best['label']})"
-            )
-        if slowest > fastest["epoch_time_s"]:
-            answer += f". An epoch took {time(fastest['epoch_time_s'])} ({fastest['label']}) to {time(slowest)}"
-    told = [f"{answer}.", *_reached_sentences(results, runs)]
-    if len(runs) > 1:
-        least, most = (choose(runs, key=lambda row: row["peak_bytes"]) for choose in (min, max))
-        told.append(
-            f"Their processes held at most {format_bytes(least['peak_bytes'])} ({least['label']}) to "
-            f"{format_bytes(most['peak_bytes'])} ({most['label']})."
-        )
-    if missing := len({run.label for run, _ in results.failed()}):
-        ways = plural(missing, "more way", "more ways")
-        told.append(f"{ways} did not run, or did not fit: see the end of this page.")
-    return [question, " ".join(told)]
-
-
-def _reached_sentences(results: StudyResults, runs: list[dict[str, Any]]) -> list[str]:
-    """Say how long training to the highest accuracy took that was asked for and reached, or that none was."""
-    asked = sorted(results.study.options.accuracy)
-    for accuracy in reversed(asked):
-        name = f"time_to_{accuracy:g}"
-        reached = sorted((row for row in runs if math.isfinite(row[name])), key=lambda row: row[name])
-        if not reached:
-            continue
-        took = " to ".join(
-            f"{time(row[name])} ({row['label']})" for row in ([reached[0], reached[-1]] if reached[1:] else reached)
-        )
-        never = f"; {len(runs) - len(reached)} of {len(runs)} ways never did" if len(reached) < len(runs) else ""
-        return [f"To be right for {100 * accuracy:g} % of the validation examples took {took} of training{never}."]
-    return [f"None was right for {100 * asked[0]:g} % of the validation examples."] if asked else []
 
 
 def write_study_report(results: StudyResults, out: Path) -> str:
@@ -191,7 +142,7 @@ def write_study_report(results: StudyResults, out: Path) -> str:
             svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
             drawn.append(DrawnFigure("study", name, svg, found[1]))
         write_atomically(out / "report.html", render_html(report, drawn))
-        write_atomically(out / "report.json", json.dumps(as_json(results), indent=1) + "\n")
+        write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
@@ -235,20 +186,7 @@ def draw_study(
 
 def as_json(results: StudyResults) -> dict[str, Any]:
     """Return the tables as plain data; a time to an accuracy that was not reached is null."""
-
-    def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{name: None if value != value else value for name, value in row.items()} for row in rows]
-
-    return {
-        "title": results.study.title,
-        "runs": plain(run_table(results)),
-        "failures": failures(results),
-        "memory": plain(memory_table(results)),
-        "loading": loading_table(results),
-        "loaders": loader_table(results),
-        "pretrained": pretrained_sentences(results),
-        "agreement": agreement(results)[0],
-    }
+    return render_json(build(results))
 
 
 def _names(results: StudyResults) -> list[Column]:

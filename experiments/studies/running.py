@@ -35,7 +35,6 @@ class StudyResults:
 
     Attributes
     ----------
-    study : Study
     found : list of (Training, TrainingRow or TrainingFailureRow)
     run : RunRow
         The latest of the folder.
@@ -96,7 +95,6 @@ def run_study(study: Study, out: Path, command: str, report: Callable[[str], Non
 
     Parameters
     ----------
-    study : Study
     out : Path
         New, or the folder of an earlier call: runs that are done there stay, failed ones are tried again.
     command : str

@@ -1,7 +1,6 @@
 """Bytes that a plan needs, by purpose, before it runs.
 
-Buffers are known to the byte from the plan; so are scratch memory and the recorded graph. `measured_memory` measures in
-a fresh process what Python and its libraries take.
+Buffers are known to the byte from the plan; so are scratch memory and the recorded graph.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ KINDS = {
 }
 GRAPH = "plan and graph"
 # Python, NumPy and this package, with what they load and allocate once a plan runs: 47 to 50 MiB for eight plans of
-# images and tokens, in training and inference. `forktask plan --measure` measures what of it is there before the plan.
+# images and tokens, in training and inference. `libraries_bytes` of samples is what of it is there before the plan.
 LIBRARIES_BYTES = 48 << 20
 NODE_BYTES = 128  # a recorded task, at most
 EDGE_BYTES = 4

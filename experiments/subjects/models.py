@@ -150,7 +150,6 @@ class ModelSpec:
 
     Attributes
     ----------
-    model : ExecutionModel
     options, binding : Record
         Of the model's types.
     again : int
@@ -290,8 +289,6 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
 
     Parameters
     ----------
-    spec : ModelSpec or str
-    num_threads : int
     cpus : list of int, optional
         Logical CPU of each thread; None: do not pin.
     event_capacity : int
@@ -333,7 +330,6 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
 
     Parameters
     ----------
-    spec : ModelSpec or str
     plan : Plan
     storage : Storage, optional
         Made by `storage_for`; default: a new one.

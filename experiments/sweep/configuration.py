@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ...cython_src.errors import UsageError, did_you_mean, refusals
+from ...cython_src.errors import UsageError, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images
@@ -47,7 +47,6 @@ from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
-from ..sampling.injections import INJECTIONS
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
     DEFAULT_MODELS,
@@ -60,7 +59,6 @@ from ..subjects.models import (
     process_environment,
 )
 from ..tables.numbers import plural
-from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_BATCHES = 2
@@ -153,10 +151,6 @@ class Measure(Record, frozen=True):
             below=1025,
         ),
     ] = 0
-    inject: Annotated[
-        tuple,
-        about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
-    ] = ()
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
@@ -180,7 +174,6 @@ class Measure(Record, frozen=True):
             choices=NODES,
         ),
     ] = "one"
-    tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property
     def profiles(self) -> int:
@@ -189,10 +182,6 @@ class Measure(Record, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for cause in self.inject:
-            if cause not in INJECTIONS:
-                near = did_you_mean(str(cause), INJECTIONS)
-                raise UsageError(f"inject must be some of {', '.join(INJECTIONS)}, got {cause!r}{near}")
         if self.memory_limit:
             parse_bytes(self.memory_limit)
 
@@ -222,9 +211,6 @@ class Point:
     ----------
     model : str
         Canonical spec.
-    threads : int
-    network : str
-    options : PlanOptions
     interference : int
         Number of hogs.
     """
@@ -263,8 +249,6 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes
     ----------
-    repetition : int
-    plan_id : str
     interference : int
         Number of hogs.
     samples, profiles : dict
@@ -310,11 +294,6 @@ class Configuration:
             raise UsageError(
                 f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
                 f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
-            )
-        if self.measure.inject and all(spec.model.device == "gpu" for spec in specs):
-            raise UsageError(
-                f"causes of outliers are injected into models of the CPU, got inject with {', '.join(map(str, specs))} "
-                f"alone; add a model of the CPU, or leave inject out"
             )
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
 
@@ -366,17 +345,12 @@ class Configuration:
         A model limited to one thread takes part once, whatever the thread counts.
         """
         points: dict[str, Point] = {}
-        tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
         for network, options in self.plans():
-            problem = problem_id(network, options)
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
                     for threads in counts_for(spec, self.grid.threads):
-                        own = tuned.get((problem, str(spec), threads))
-                        chosen = [options, *([options.with_changes(granularity=own)] if own else [])]
-                        for one in chosen:
-                            point = Point(str(spec), threads, network, one, hogs)
-                            points.setdefault(point.config_id, point)
+                        point = Point(str(spec), threads, network, options, hogs)
+                        points.setdefault(point.config_id, point)
         return list(points.values())
 
     def shards(self) -> list[Shard]:

@@ -32,8 +32,6 @@ class SweepRunner:
 
     Parameters
     ----------
-    configuration : Configuration
-    out_dir : path
     command_line : str
         The user's command: kept in the results and repeated when the run is interrupted.
     stream : text file

@@ -51,8 +51,6 @@ def missing_shards(
 
     Parameters
     ----------
-    shards : collection of Shard
-    results : Results
     asked : callable (config_id) -> bool
         The configurations that are asked for; those that failed for good never are.
 
@@ -116,11 +114,6 @@ class Means:
 class Site:
     """This machine, as a place where shards of a configuration are measured.
 
-    Parameters
-    ----------
-    configuration : Configuration
-    means : Means, optional
-
     Attributes
     ----------
     plans : dict of PlanRow
@@ -177,7 +170,6 @@ class Site:
 
         Parameters
         ----------
-        shard : Shard
         answers : Answers, optional
             Of the folder that takes the rows; default: samples are compared within the shard.
 

@@ -25,7 +25,6 @@ class Table:
         Key of the rows in JSON; tables of one name are joined there.
     columns : sequence of Column
         How the rows are written; empty: in JSON only.
-    rows : list of dict
     """
 
     name: str

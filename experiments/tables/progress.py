@@ -33,7 +33,6 @@ class ProgressBar:
     ----------
     total : float
         Amount of work, in any unit; 0: not known, and no bar is drawn.
-    label : str
     stream : text file, optional
         Default: standard error, so that tables and JSON on standard output stay clean.
     lines : bool

@@ -31,7 +31,6 @@ class DrawnRow:
     kind : {"loop", "folded", "barrier"}
     name : str
         Of the loop; what is folded; what the barrier waits for.
-    layer, phase : str
     nodes : range
         Its nodes: a task each, or one.
     """
@@ -49,9 +48,7 @@ class GraphView:
 
     Attributes
     ----------
-    title : str
     barrier : {"loop", "phase", "iteration", "none"}
-    rows : tuple of DrawnRow
     joins : range
         Nodes behind those of the rows.
     edges : dict of (source, target) to bool
@@ -89,7 +86,6 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
 
     Parameters
     ----------
-    plan : Plan
     barrier : {"loop", "phase", "iteration", "none"}
     layers : sequence of str
         Names of layers, each with all below it ("h.0" has "h.0.mlp.c_fc"); empty: all.

@@ -70,7 +70,6 @@ class Dataset:
     labels : int32, shape (N,)
     train, valid, test : int32, one dimension
         Indices into `images`; disjoint.
-    class_names : tuple of str
     smoke_test : bool
         Whether the data are too easy to compare networks on, which all results then say.
     grey : bool

@@ -9,7 +9,6 @@ import threading
 import time
 
 PERIOD_S = 0.25
-COLUMNS = ("seed", "time_s", "memory_bytes", "utilisation")
 
 
 class GpuSampler:

@@ -35,10 +35,8 @@ def write_safetensors(
 
     Parameters
     ----------
-    path : path
     arrays : mapping of str to ndarray
         float, integer or bool; stored little-endian in C order.
-    metadata : mapping of str to str, optional
 
     Raises
     ------

@@ -40,7 +40,6 @@ class Text:
         One line for tables and figures.
     tokens : int32, shape (samples * sequence + 1,), 64-byte aligned
         Sample s begins at token s * sequence; the target of each token is the next one.
-    sequence : int
     train, valid, test : int32, one dimension
         Numbers of samples; disjoint.
     smoke_test : bool
@@ -90,7 +89,6 @@ class LabelledText(Text):
         A class of each sample; or the token of each masked place, IGNORED at the others.
     original : int32, shape (samples * sequence,)
         The text where places are masked, else empty.
-    vocabulary, mask : int
     """
 
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))

@@ -32,7 +32,7 @@ from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
 from .config import DEFAULTS_OF_TOKENS, TrainingConfig
-from .curves import draw_accuracy, draw_gpu_samples, write_gpu_samples, write_history
+from .curves import draw_accuracy, write_history
 from .data import load_data
 from .dataset import Dataset
 from .phase_times import phases_text
@@ -51,7 +51,6 @@ def train(
 
     Parameters
     ----------
-    config : TrainingConfig
     resume : bool
         Go on after the last checkpoint of each seed; a seed without one starts at the beginning.
     report : callable
@@ -82,7 +81,6 @@ def train(
     checkpoints = {seed: _checkpoint(out, seed) for seed in range(config.seed, config.seed + config.seeds)}
     checked = _check_plans(config, data)
     results: list[TrainedRow] = []
-    gpu_samples: dict[int, list] = {}
     with ExitStack() as folder, ProgressBar(config.epochs * config.seeds, "training", lines=False) as bar:
         for number, (seed, checkpoint) in enumerate(checkpoints.items()):
             with Trainer(config, data, seed) as trainer:
@@ -108,13 +106,8 @@ def train(
                     end = trainer.finish(out / f"parameters-seed-{seed}.safetensors", libraries, loader)
                 rows.append(end)
                 results.append(end)
-                if trainer.sampler and trainer.sampler.samples:
-                    gpu_samples[seed] = trainer.sampler.samples
                 if trainer.sampler and trainer.sampler.problem and number == 0:
                     report(trainer.sampler.problem)
-    if gpu_samples:
-        write_gpu_samples(out / "gpu.csv", gpu_samples)
-        draw_gpu_samples(out / "gpu", gpu_samples)
     write_history(out / "epochs.csv", histories)
     usable = [usable for history in histories.values() for *_, usable in epoch_times(history)]
     if disturbed := usable.count(False):

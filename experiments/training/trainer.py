@@ -49,8 +49,6 @@ class Trainer:
 
     Parameters
     ----------
-    config : TrainingConfig
-    data : Dataset or Text
     seed : int
         Seed of the initial parameters and of the order of images.
 

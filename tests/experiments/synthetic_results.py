@@ -147,7 +147,6 @@ OTHERS = {
         "busy_s": 0.001,
         "loop_time_s": {},
         "copies": {},
-        "page_faults": None,
         "lengths": None,
         "runtime_cost_s": None,
         "step_time_s": 0.001,

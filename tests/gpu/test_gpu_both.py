@@ -77,22 +77,6 @@ def test_outliers_have_names():
     assert (row["first call"], row["contention"], row["transfer wait"]) == ((1, 50.0), (1, 7.0), (1, 7.0))
 
 
-def test_models_are_kept(tmp_path):
-    """Check that histories survive a file, that a first call counts anew, and what a bad file is told."""
-    path = tmp_path / "models.json"
-    known(f_host=2.0, f_device=1.0).save(path)
-    models = PerformanceModels.load(path)
-    assert models.expected_s("f", 1, HOST) == 2.0 and models.count("f", 1, DEVICE) == 4
-    assert models.add("f", 1, HOST, 9.0) == "first call"
-    for text in ("", "{}", '{"format_version": 9, "histories": []}', path.read_text().replace("2.0", "NaN")):
-        bad = tmp_path / "bad.json"
-        bad.write_text(text)
-        with pytest.raises(UsageError, match="file of performance models"):
-            PerformanceModels.load(bad)
-    with pytest.raises(UsageError, match="file of performance models"):
-        PerformanceModels.load(tmp_path / "none.json")
-
-
 def test_a_loop_goes_where_it_ends_first():
     """Check length, copies, queues and readiness of data, in virtual time; a copy of 100 bytes takes two seconds."""
     models = known(f_host=10.0, f_device=5.0)
@@ -149,24 +133,6 @@ def test_tasks_of_one_loop_run_in_both_places():
     assert_within_rounding(bound, cpu)
     with pytest.raises(UsageError, match="split must be .* at least 1; got 0"):
         GpuBothExecutor(split=0)
-
-
-@pytest.mark.cxx
-def test_models_are_read_and_written_by_the_executor(tmp_path):
-    """Check the option for a file of performance models: written at the end of a run, read at the start of the next."""
-    path = tmp_path / "models.json"
-    counts = []
-    for _ in range(2):
-        bound = GpuBoundPlan(small_plan(), None, FakeDevice())
-        fill(bound)
-        with GpuBothExecutor(models=str(path)) as executor:
-            counts.append(len(executor.models.histories))
-            executor.prepare(bound)
-            executor.run(2)
-        assert path.exists()
-    assert counts[0] == 0 and counts[1] > 10 and [p.name for p in tmp_path.iterdir()] == ["models.json"]
-    with pytest.raises(UsageError, match="must go into a file in a folder that is there"):
-        PerformanceModels().save(tmp_path / "none" / "models.json")
 
 
 @pytest.mark.cxx

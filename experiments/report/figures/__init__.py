@@ -55,7 +55,6 @@ def draw(
 
     Parameters
     ----------
-    sweep : Sweep
     figure : str
         One of `FIGURES`.
     plan_id : str, optional

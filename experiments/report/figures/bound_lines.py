@@ -55,12 +55,10 @@ def bound_lines(
     ----------
     limits : DataFrame
         Rows like those of `bound_table`, one for each value of `x`; may be empty.
-    models : iterable of str
     kind : str
         "speedup" or "s", as the columns end.
     x : str
         Column of the horizontal axis.
-    merged : bool
     """
     if not len(limits):
         return []

@@ -263,7 +263,7 @@ def test_trace_leaves_a_results_folder_that_every_command_reads(tmp_path, capsys
     assert all(log.about["iterations"] == 3 and log.about["plan"]["batch"] == 4 for log in logs)
     assert {str(out / row.path) for row in results.of(TraceRow)} == set(map(str, events_files(folder)))
     assert f'id="{plan_id}-gantt' in (out / "report.html").read_text() and (folder / "trace.json.gz").exists()
-    for words in (["diagnose"], ["simulate"], ["report", "--against", str(out)], ["status"]):
+    for words in (["diagnose"], ["simulate"], ["report"], ["status"]):
         assert main([*words, str(out)]) == 0, words
     assert len(read_results(out).rows) == sum(kinds.values()) and (out / "machine.toml").exists()
     assert "event log of taskiter" in capsys.readouterr().out

@@ -166,15 +166,6 @@ def collect(sweep):
             subject = (*((row["plan_id"], model, row["threads"]) for model in cells), 1.0)
             for end, key in zip(ENDS, ("ratio", "low", "high"), strict=True):
                 numbers.add("ratio" + end, subject, row[key], "effects")
-    for row in tables.get("gains", ()):
-        points = [(row["plan_id"], row[name], row["threads"]) for name in ("reference", "model")]
-        times = [numbers["step time", point] for point in points]
-        numbers.add("gain", tuple(points), row["gained"], "gains")
-        numbers.add("gain", tuple(points), times[0] / times[1], "quotient of step times")
-        subject = (row["plan_id"], row["threads"])
-        numbers.add("promised gain", subject, row["promised"], "gains")
-        bounds = [numbers[f"bound {name}", subject] for name in ("forkjoin", "taskiter")]
-        numbers.add("promised gain", subject, bounds[0] / bounds[1], "quotient of bounds")
     return tables, numbers
 
 
@@ -210,8 +201,6 @@ def allowed(sweep, tables, numbers, figure, axis):
         return [row["ratio"] for row in tables["effects"]]
     if label == "step time / without hogs":
         return [row["slowdown"] for row in tables["interference"]] + [1.0]
-    if label.startswith("gained"):
-        return numbers.values("gain")
     assert label == "loss beyond the capacity taken (%)", f"no quantity is known for {label!r} of figure {figure}"
     return [100 * row["loss"] for row in tables["interference"]] + [0.0]
 

@@ -91,18 +91,7 @@ def test_available_figures_can_all_be_drawn(two, swept):
     assert figures.available_figures(swept, swept.plan_ids()[0]) == [
         f
         for f in figures.FIGURES
-        if f
-        not in (
-            "factorial",
-            "gpu_batch",
-            "interference",
-            "ladder",
-            "layer_times",
-            "losses",
-            "nodes",
-            "options",
-            "simulated",
-        )
+        if f not in ("factorial", "interference", "ladder", "layer_times", "losses", "nodes", "options", "simulated")
     ]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):

@@ -25,7 +25,6 @@ from forktask.experiments.events.events import About, read_events
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
-from forktask.experiments.report.words import describe_machine
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import KINDS, parse_row
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
@@ -41,9 +40,6 @@ from forktask.experiments.sweep.configuration import (
     read_configuration,
 )
 from forktask.experiments.sweep.status import describe_status
-from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
-from forktask.experiments.training.config import TrainingConfig
-from forktask.tasking.performance_models import PerformanceModels
 
 REMOVED = object()
 BAD = st.one_of(
@@ -102,7 +98,6 @@ PREDICTED = {"work_us": 2.0, "span_us": 1.0, "cycle_mean_us": 1.0}
 PREDICTED["threads"] = {"2": {"forkjoin_us": 1.5, "speedup": {"forkjoin": 1.3, "taskgraph": 2.0, "taskiter": 2.0}}}
 GRAPH = {"tasks": 2, "edges": 1, "cross_edges": 1, "joins": 0, "loops": {"add.0": {"blocks": 2, "edges": 1}}}
 ENTRY = {"graph": GRAPH, "block_ns": {"add.0": [1000, 1000]}, "predicted": PREDICTED}
-HISTORY = {"kernel": "f", "size": 4, "place": "cpu", "count": 3, "mean_s": 0.1, "outliers": {"first call": [0.5]}}
 STUDY = {
     "title": "small",
     "train": {"network": ["lenet5", "cifar10_cnn"], "model": "serial", "epochs": 2, "seeds": 2, "betas": [0.9, 0.99]},
@@ -121,9 +116,6 @@ MACHINE = tomllib.loads(
         overheads=Overheads(region_s={1: 1e-6, 4: 2e-6}),
     ).to_toml()
 )
-PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
-TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
-TUNED = {"plan": PLAN, "candidates": ["auto"], "rows": [TUNED_ROW]}
 
 
 def use_baseline(path):
@@ -141,14 +133,7 @@ def use_machine(path):
 
 # Kind of file -> its name, how it is written, its content, and what reads and uses it.
 FILES = {
-    "tuned": ("tuned.json", write_json, {"format_version": 1, "problems": [TUNED]}, read_tuned),
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
-    "performance models": (
-        "models.json",
-        write_json,
-        {"format_version": 1, "histories": [HISTORY]},
-        lambda path: PerformanceModels.load(path).table(),
-    ),
     "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
 }
@@ -221,7 +206,6 @@ def use_of_commands(folder):
     render_text(build(sweep))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(sweep)
-    describe_machine(sweep.environment, sweep.machine, 2, sweep.capacity(2))
     if knows_machine(sweep) and not missing(sweep, plan_id):
         error_text(prediction_table(sweep, plan_id, (1, 2)))
         diagnose(Case(sweep, plan_id))
@@ -241,14 +225,14 @@ def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "report --against", "status"])
+@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "status"])
 def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
     """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
     number = one_of_each(rows)["sample"]
     write_rows(tmp_path, [*rows[:number], {**rows[number], "disturbance": "much"}, *rows[number + 1 :]])
     before = (tmp_path / "samples.jsonl").read_bytes()
     name, *options = command.split()
-    assert main([name, str(tmp_path), *options, *([str(tmp_path)] if "--against" in options else [])]) == 2
+    assert main([name, str(tmp_path), *options]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
     assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said
@@ -274,7 +258,7 @@ def test_changed_sweeps_are_refused_or_expanded(key, new):
 
 
 OF_TRAININGS = {"epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
-GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
+GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.task_bench:task_bench", "arguments": {"grain": [16]}}
 
 
 @settings(DRAWN, max_examples=60)
@@ -293,7 +277,7 @@ def test_changed_arguments_are_refused(data):
 ABOUT = {
     **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
     **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
-    **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
+    **dict.fromkeys(("model", "plan_name", "barrier"), "none"),
     "plan": {"batch": 4},
     "overhead": 0.01,
     "overheads": [0.01],
@@ -360,9 +344,3 @@ def test_grids_of_a_milliard_points_are_refused(tmp_path, capsys):
     assert main(["run", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
     sweep.write_text(f"[grid]\nbatch = {numbers}\n")
     assert main(["run", str(sweep), "--dry-run"]) == 2 and "bytes" in capsys.readouterr().err
-
-
-def test_tuned_files_are_kept_whole(tmp_path):
-    """Check that what `keep_tuned` writes is the file that the tests above change."""
-    keep_tuned(tmp_path / "tuned.json", TUNED)
-    assert json.loads((tmp_path / "tuned.json").read_text()) == json.loads(json.dumps(FILES["tuned"][2]))

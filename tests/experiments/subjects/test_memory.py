@@ -92,15 +92,12 @@ def test_sizes_are_read_and_written():
     assert format_bytes(3 * 2**29) == "1.5 GiB"
 
 
-def test_command_measures_and_keeps_rows_that_do_not_fit(capsys):
+def test_command_keeps_rows_that_do_not_fit(capsys):
     """Check a sweep over the batch in which one row fits and one does not."""
-    command = "plan --network cifar10_cnn --batch 16,4096 --memory-limit 200MiB --model forkjoin --measure --json"
+    command = "plan --network cifar10_cnn --batch 16,4096 --memory-limit 200MiB --model forkjoin --json"
     assert main(command.split()) == 0
     fits, too_large = json.loads(capsys.readouterr().out)["plans"]
-    assert "would fit" in too_large["failure"] and "resident" not in too_large
-    resident, planned = fits["resident"], sum(fits["planned"].values())
-    assert 0.85 * planned < resident["peak"] < 1.15 * planned
-    assert resident["later"] - resident["running"] < MIB // 2
+    assert "would fit" in too_large["failure"] and "failure" not in fits
 
 
 def test_the_peak_of_preparing_is_what_was_planned():

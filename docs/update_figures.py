@@ -1,0 +1,330 @@
+"""Publish results, and draw what README and docs/studies show of them:
+
+    python -P docs/update_figures.py [NAME FOLDER]
+
+`NAME FOLDER` takes the samples of a results folder of `forktask run NAME` into results/MACHINE/NAME, with the host's
+name left out; see results/README.md, whose list is written here. Then, as without arguments, the figures in `FIGURES`
+of all published results are drawn as `forktask report --figure` draws them, and the README's table, sentences and
+figure from `demonstration`. A test fails where one is not what the samples give; who changes the form of rows converts
+them.
+"""
+
+import json
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.names import is_again, measured_again
+from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
+from forktask.experiments.analysis.study import Study
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures import style
+from forktask.experiments.report.figures.axes import x_axis
+from forktask.experiments.results.folder import SAMPLES, read_results
+from forktask.experiments.simulate.predict import prediction_table, thread_counts
+from forktask.experiments.studies.report import drawn_figure
+from forktask.experiments.studies.running import results_of
+from forktask.experiments.tables import Column, markdown_table
+from forktask.experiments.tables.numbers import interval, time
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
+README, README_RESULTS = ROOT / "README.md", "demonstration"
+# The models of the README's figure.
+MODELS = {
+    "forkjoin:region=persistent": "fork-join: a barrier after each loop",
+    "taskiter": "tasks: replayed, no barriers",
+}
+# The figures of each study: those of a network are drawn for each network, others for the plan with most samples. The
+# README's is drawn here, of two plans.
+FIGURES = {
+    README_RESULTS: ("simulated",),
+    "gpt2_ladder": ("ladder", "run_time"),
+    "gpt2_batch_subsize": ("overlay", "granularity"),
+    "gpt2_shapes": ("bound", "roofline"),
+    "checkerboard": ("options",),
+    "conv_forms": ("overlay", "options"),
+    "layers": ("layer_times",),
+    "metg_dnn": ("granularity",),
+    "replay_ladder": ("factorial",),
+    "interference": ("interference",),
+    "batch_networks": ("memory",),
+    "time_to_accuracy": ("accuracy_over_time",),
+    "lenet5": ("accuracy_over_time",),
+    "fashion_mnist": ("accuracy_over_time",),
+    "fine_tuning": ("accuracy_over_time",),
+    "loading": ("loading",),
+    "big_images": ("loading",),
+}
+LARGEST = 1_500_000  # bytes of published samples
+# What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
+# profiles; and all loops of a plan, but one.
+PARTS = ("blocks of models", "profiles of models", "profiles of serial", "loops")
+
+
+def published(results: Path = RESULTS) -> dict[str, Path]:
+    """Return the newest folder of each name in `FIGURES` that is there, in their order."""
+    found = {name: [path.parent for path in results.glob(f"*/{name}/{SAMPLES}")] for name in FIGURES}
+    return {name: max(paths, key=lambda path: read_results(path).run.created) for name, paths in found.items() if paths}
+
+
+def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
+    """Take the samples of a folder, smaller where need be, and return where they are; another machine's make way."""
+    environment = read_results(folder).run.environment
+    words = re.sub(r"\(.*?\)", "", environment["cpu"]["model"]).split()
+    target = results / f"{words[1].lower()}_{environment['topology']['cores']}_cores" / name
+    if name in (before := published(results)) and before[name] != target:
+        shutil.rmtree(before[name])
+    target.mkdir(parents=True, exist_ok=True)
+    samples = (folder / SAMPLES).read_text()
+    if host := environment.get("node", {}).get("host"):
+        samples = samples.replace(f'"{host}"', '"host"')
+    (target / SAMPLES).write_text(made_smaller(name, folder, samples))
+    if (folder / "machine.toml").exists():
+        shutil.copy(folder / "machine.toml", target)
+    return target
+
+
+def made_smaller(name: str, folder: Path, samples: str) -> str:
+    """Return samples of at most `LARGEST` bytes: as they are, else without what the figures do not need, else with
+    numbers of five digits, else with one profile of each model.
+
+    Raises
+    ------
+    ValueError
+        They stay larger.
+    """
+    if len(samples) <= LARGEST:
+        return samples
+    whole = drawn_bytes(name, folder, samples)
+    tried = [without(samples, PARTS[:count]) for count in range(1, len(PARTS) + 1)]
+    same = [samples, *(text for text in tried if drawn_bytes(name, folder, text) == whole)]
+    once = without(samples, (PARTS[0], "repeated profiles"))
+    for text in (*same, *(short_numbers(text) for text in (*same, once))):
+        if len(text) <= LARGEST:
+            return text
+    raise ValueError(f"samples of {name} must fit into {LARGEST} bytes, got {len(samples)}; measure fewer plans")
+
+
+def without(samples: str, parts: Sequence[str]) -> str:
+    """Return samples without some of `PARTS`."""
+    kept = []
+    for line in samples.splitlines():
+        row = json.loads(line)
+        own = "serial" if row.get("model") == "serial" else "models"
+        again = own == "models" and row.get("repetition") and "repeated profiles" in parts
+        if row["kind"] == "profile" and (again or f"profiles of {own}" in parts):
+            continue
+        if row["kind"] == "profile" and f"blocks of {own}" in parts:
+            rough = {name: [float(f"{time:.1g}") for time in times] for name, times in row["block_time_s"].items()}
+            line = json.dumps({**row, "block_time_s": rough}, separators=(",", ":"))
+        if row["kind"] == "plan" and "loops" in parts:
+            line = json.dumps({**row, "loops": row["loops"][:1]}, separators=(",", ":"))
+        kept.append(line + "\n")
+    return "".join(kept)
+
+
+def short_numbers(samples: str) -> str:
+    """Return samples whose numbers have at most five digits."""
+    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
+
+
+def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
+    """Return the figures that samples give, by file name."""
+    with TemporaryDirectory() as place:
+        (Path(place) / SAMPLES).write_text(samples)
+        if (folder / "machine.toml").exists():
+            shutil.copy(folder / "machine.toml", place)
+        try:
+            return {path.name: path.read_bytes() for path in draw(name, Path(place), Path(place))}
+        except UsageError:
+            return {}  # a figure lacks something
+
+
+def draw(name: str, folder: Path, images: Path) -> list[Path]:
+    """Draw the figures of a study from its samples as IMAGES/NAME-FIGURE.svg, and return their paths."""
+    return [style.save(figure, images / f"{name}-{stem}.svg") for stem, figure in drawn(name, folder)]
+
+
+def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of a study, with their names."""
+    if read_results(folder).run.holds == "study":
+        results = results_of(folder)
+        for figure in FIGURES[name]:
+            yield figure, drawn_figure(results, figure, "double")[0]
+        return
+    study = load(folder)
+    if name == README_RESULTS:
+        yield "simulated", readme_figure(study)
+        return
+    leading = leading_plans(study)
+    for figure in FIGURES[name]:
+        of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
+        for plan_id in leading if of_network else [main_plan(study)]:
+            network = f"-{study.records[plan_id]['network']}" if of_network else ""
+            yield figure + network, figures.draw(study, figure, plan_id)
+
+
+def listed(results: Path = RESULTS) -> str:
+    """Return the table of all published results, for results/README.md."""
+    lines = ["| folder | machine, date | commit | measured with |", "|---|---|---|---|"]
+    for path in sorted(results.glob(f"*/*/{SAMPLES}")):
+        run, place = read_results(path.parent).run, path.parent.relative_to(results)
+        build, cpu = run.environment["build"]["commit"].partition("-"), run.environment["cpu"]["model"]
+        command = re.sub(r" --out[ =]\S+", "", run.command)
+        commit = build[0][:12] + ", with changes" * bool(build[1])
+        lines.append(f"| [`{place}`]({place}/{SAMPLES}) | {cpu}, {run.created[:10]} | {commit} | `{command}` |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def with_list(text: str, results: Path = RESULTS) -> str:
+    """Return the text of results/README.md with the table of all folders written anew."""
+    return between_marks(text, "folders", listed(results))
+
+
+def between_marks(text: str, mark: str, content: str) -> str:
+    """Return a text with new content between the marks of a name.
+
+    Raises
+    ------
+    ValueError
+        The marks are not there once.
+    """
+    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
+    text, num_marks = re.subn(f"{begin}.*{end}", lambda _: f"{begin}{content}{end}", text, flags=re.S)
+    if num_marks != 1:
+        raise ValueError(f"a page must have the marks of {mark!r} once, has them {num_marks} times")
+    return text
+
+
+def blocks_of(study: Study) -> dict[str, tuple[str, str]]:
+    """Return the fine and the coarse plan of the README: id, and its blocks in words."""
+    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
+    found = {}
+    for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
+        images = study.records[plan_id]["granularity"].removeprefix("images=")
+        text = f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+        found[name] = (plan_id, text)
+    return found
+
+
+def measured(study: Study) -> str:
+    """Return the README's table of all models on most threads, with machine, commit, date and conditions."""
+    table, threads = on_most_threads(speed_table(study))
+    points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
+    columns = [
+        Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
+    ]
+    blocks = blocks_of(study)
+    for name, (plan_id, _) in blocks.items():
+        columns += [
+            Column(
+                f"{name}: a step", lambda row, plan_id=plan_id: time(points[plan_id, row["model"]]["median_s"]), True
+            ),
+            Column("time / fork-join", lambda row, plan_id=plan_id: ratio_text(points[plan_id, row["model"]])),
+        ]
+    first = blocks["fine"][0]
+    rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
+    environment, folder = study.environment, study.folder
+    conditions = folder / "conditions.txt"
+    machine = environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
+    about = (
+        f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine}, {threads} threads, "
+        f"{study.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"{conditions.read_text().strip() if conditions.exists() else ''} Measured with `forktask run "
+        f"{README_RESULTS}`; "
+        f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
+    )
+    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])
+
+
+def ratio_text(row: dict) -> str:
+    """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
+    if not row["verdict"]:
+        return ""
+    limits = interval(row["ratio_low"], row["ratio_high"], 3)
+    return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, row["verdict"]]))
+
+
+def simulated(study: Study) -> str:
+    """Return what the README's simulated curve shows, and how far it can be checked."""
+    plan_id, _ = blocks_of(study)["fine"]
+    threads = thread_counts(study, plan_id)
+    curves, seen = (prediction_table(study, plan_id, threads, None, models) for models in ([*MODELS], None))
+    joined, replayed = curves[curves["threads"] == threads[-1]].set_index("model")["speedup"][[*MODELS]]
+    text = (
+        f"From the serial durations of the fine blocks the simulation gives {threads[-1]} threads a speedup of "
+        f"{joined:.0f} with barriers and {replayed:.0f} without. It assumes that the cost of a barrier grows linearly "
+        "beyond the measured threads, and that bandwidth and cores do so too. The batch of 16 images leaves most of "
+        f"{threads[-1]} threads without a block in loops over images. At the points that were measured here it errs by "
+        f"{seen.loc[seen['threads'] > 1, 'error'].abs().median():.1%} (median); **its error on more than two threads "
+        "was never measured.**"
+    )
+    image = f"docs/images/{README_RESULTS}-simulated.svg"
+    alternative = "Speedup over threads, fork-join and tasks, fine and coarse blocks"
+    return f"{textwrap.fill(text, 120)}\n\n![{alternative}]({image})\n"
+
+
+def readme_figure(study: Study) -> Figure:
+    """Draw the README's figure: measured and simulated speedups with fine and with coarse blocks."""
+    speeds, blocks = speed_table(study), blocks_of(study)
+    threads = thread_counts(study, blocks["fine"][0])
+    curves = [prediction_table(study, plan_id, threads, None, [*MODELS]) for plan_id, _ in blocks.values()]
+    with matplotlib.rc_context(style.style_parameters()):
+        figure, axes = style.new_figure("double", 2, panel_height=2.3)
+        for axis, curve, (name, (plan_id, text)) in zip(axes, curves, blocks.items(), strict=True):
+            draw_blocks(axis, speeds[speeds["plan_id"] == plan_id], curve)
+            style.panel_title(axis, f"{name} blocks: {text}")
+            axis.set_ylim(0, max(table["speedup"].max() for table in curves) * 1.15)
+        axes[0].set_ylabel("speedup over one thread")
+        style.add_legend(figure, "double", axes[0].get_legend_handles_labels()[0])
+    return figure
+
+
+def draw_blocks(axis, points: pd.DataFrame, curves: pd.DataFrame) -> None:
+    """Draw the two models of MODELS: simulated lines, and measured markers with intervals."""
+    styles = style.model_styles(list(MODELS))
+    widest, last = points["threads"].max(), curves["threads"].max()
+    axis.axvspan(widest * 1.1, last * 1.3, facecolor="0.95", zorder=0)
+    axis.text(widest * 1.3, 0.4, "simulated only", color=style.GREY)
+    for model, label in MODELS.items():
+        look, own, seen = styles[model], curves[curves["model"] == model], points[points["model"] == model]
+        axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
+        end = (last, own["speedup"].iloc[-1])
+        above = 4 if model == "taskiter" else -10
+        axis.annotate(f"{end[1]:.3g}", end, (0, above), textcoords="offset points", ha="center", color=look.color)
+        ends = [seen["speedup"] - seen["speedup_low"], seen["speedup_high"] - seen["speedup"]]
+        errors = [end.fillna(0).clip(lower=0) for end in ends]
+        shown = {**style.marker_look(look), "color": look.color, "linestyle": "none", "elinewidth": 0.8}
+        axis.errorbar(seen["threads"], seen["speedup"], yerr=errors, label=label, **shown)
+    x_axis(axis, sorted(curves["threads"].unique()), "threads")
+
+
+def readme_of(study: Study, text: str) -> str:
+    """Return the text of the README with both results written anew."""
+    return between_marks(between_marks(text, "measured", measured(study)), "simulated", simulated(study))
+
+
+def main() -> None:
+    """Publish what was asked for, and draw all."""
+    if sys.argv[1:]:
+        publish(sys.argv[1], Path(sys.argv[2]))
+    LIST.write_text(with_list(LIST.read_text()))
+    folders = published()
+    for name, folder in folders.items():
+        print(*draw(name, folder, IMAGES), sep="\n")
+    README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
+
+
+if __name__ == "__main__":
+    main()
