@@ -26,7 +26,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import is_again, measured_again
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
-from forktask.experiments.analysis.study import Study
+from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
@@ -163,16 +163,16 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
         for figure in FIGURES[name]:
             yield figure, drawn_figure(results, figure, "double")[0]
         return
-    study = load(folder)
+    sweep = load(folder)
     if name == README_RESULTS:
-        yield "simulated", readme_figure(study)
+        yield "simulated", readme_figure(sweep)
         return
-    leading = leading_plans(study)
+    leading = leading_plans(sweep)
     for figure in FIGURES[name]:
         of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
-        for plan_id in leading if of_network else [main_plan(study)]:
-            network = f"-{study.records[plan_id]['network']}" if of_network else ""
-            yield figure + network, figures.draw(study, figure, plan_id)
+        for plan_id in leading if of_network else [main_plan(sweep)]:
+            network = f"-{sweep.records[plan_id]['network']}" if of_network else ""
+            yield figure + network, figures.draw(sweep, figure, plan_id)
 
 
 def listed(results: Path = RESULTS) -> str:
@@ -207,25 +207,25 @@ def between_marks(text: str, mark: str, content: str) -> str:
     return text
 
 
-def blocks_of(study: Study) -> dict[str, tuple[str, str]]:
+def blocks_of(sweep: Sweep) -> dict[str, tuple[str, str]]:
     """Return the fine and the coarse plan of the README: id, and its blocks in words."""
-    plans = sorted(study.plan_ids(), key=lambda plan_id: -study.plans[plan_id].num_tasks)
+    plans = sorted(sweep.plan_ids(), key=lambda plan_id: -sweep.plans[plan_id].num_tasks)
     found = {}
     for plan_id, name in zip(plans, ("fine", "coarse"), strict=True):
-        images = study.records[plan_id]["granularity"].removeprefix("images=")
-        text = f"{images} image{'s' * (images != '1')} each, {study.plans[plan_id].num_tasks} a step"
+        images = sweep.records[plan_id]["granularity"].removeprefix("images=")
+        text = f"{images} image{'s' * (images != '1')} each, {sweep.plans[plan_id].num_tasks} a step"
         found[name] = (plan_id, text)
     return found
 
 
-def measured(study: Study) -> str:
+def measured(sweep: Sweep) -> str:
     """Return the README's table of all models on most threads, with machine, commit, date and conditions."""
-    table, threads = on_most_threads(speed_table(study))
+    table, threads = on_most_threads(speed_table(sweep))
     points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
     columns = [
         Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
     ]
-    blocks = blocks_of(study)
+    blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
         columns += [
             Column(
@@ -235,12 +235,12 @@ def measured(study: Study) -> str:
         ]
     first = blocks["fine"][0]
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
-    environment, folder = study.environment, study.folder
+    environment, folder = sweep.environment, sweep.folder
     conditions = folder / "conditions.txt"
     machine = environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
     about = (
         f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine}, {threads} threads, "
-        f"{study.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"{sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
         f"{conditions.read_text().strip() if conditions.exists() else ''} Measured with `forktask run "
         f"{README_RESULTS}`; "
         f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
@@ -256,11 +256,11 @@ def ratio_text(row: dict) -> str:
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, row["verdict"]]))
 
 
-def simulated(study: Study) -> str:
+def simulated(sweep: Sweep) -> str:
     """Return what the README's simulated curve shows, and how far it can be checked."""
-    plan_id, _ = blocks_of(study)["fine"]
-    threads = thread_counts(study, plan_id)
-    curves, seen = (prediction_table(study, plan_id, threads, None, models) for models in ([*MODELS], None))
+    plan_id, _ = blocks_of(sweep)["fine"]
+    threads = thread_counts(sweep, plan_id)
+    curves, seen = (prediction_table(sweep, plan_id, threads, None, models) for models in ([*MODELS], None))
     joined, replayed = curves[curves["threads"] == threads[-1]].set_index("model")["speedup"][[*MODELS]]
     text = (
         f"From the serial durations of the fine blocks the simulation gives {threads[-1]} threads a speedup of "
@@ -275,11 +275,11 @@ def simulated(study: Study) -> str:
     return f"{textwrap.fill(text, 120)}\n\n![{alternative}]({image})\n"
 
 
-def readme_figure(study: Study) -> Figure:
+def readme_figure(sweep: Sweep) -> Figure:
     """Draw the README's figure: measured and simulated speedups with fine and with coarse blocks."""
-    speeds, blocks = speed_table(study), blocks_of(study)
-    threads = thread_counts(study, blocks["fine"][0])
-    curves = [prediction_table(study, plan_id, threads, None, [*MODELS]) for plan_id, _ in blocks.values()]
+    speeds, blocks = speed_table(sweep), blocks_of(sweep)
+    threads = thread_counts(sweep, blocks["fine"][0])
+    curves = [prediction_table(sweep, plan_id, threads, None, [*MODELS]) for plan_id, _ in blocks.values()]
     with matplotlib.rc_context(style.style_parameters()):
         figure, axes = style.new_figure("double", 2, panel_height=2.3)
         for axis, curve, (name, (plan_id, text)) in zip(axes, curves, blocks.items(), strict=True):
@@ -310,9 +310,9 @@ def draw_blocks(axis, points: pd.DataFrame, curves: pd.DataFrame) -> None:
     x_axis(axis, sorted(curves["threads"].unique()), "threads")
 
 
-def readme_of(study: Study, text: str) -> str:
+def readme_of(sweep: Sweep, text: str) -> str:
     """Return the text of the README with both results written anew."""
-    return between_marks(between_marks(text, "measured", measured(study)), "simulated", simulated(study))
+    return between_marks(between_marks(text, "measured", measured(sweep)), "simulated", simulated(sweep))
 
 
 def main() -> None:

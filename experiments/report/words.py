@@ -118,7 +118,7 @@ def machine_text(sweep: Sweep) -> str:
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 
-def gpu_text(sweep: Study) -> str:
+def gpu_text(sweep: Sweep) -> str:
     """Name the GPU, and say what its columns mean."""
     return (
         f"GPU: {', '.join(gpu_names(sweep))}. Empty kernels: a step of the same launches. Kernels: of a step, one "
