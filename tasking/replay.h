@@ -143,13 +143,13 @@ static void replay_reset_counters(Replay *r)
         ft_store(&r->nodes[v].pending, r->num_intra[v], relaxed);
         r->nodes[v].iteration = 0;
     }
-    /* Joins of nothing but former tasks have nothing to wait for in the first iteration. */
+    /* Joins of nothing but former tasks have nothing to wait for in the first iteration, and are not counted in it: all
+     * that follows them is of their own iteration, the last one too. */
     for (int32_t v = r->num_tasks; v < r->num_nodes; v++) {
         ReplayNode *join = &r->nodes[v];
         if (r->num_intra[v] > 0)
             continue;
         ft_store(&join->pending, join->rearm, relaxed);
-        join->iteration = 1;
         for (int32_t i = join->successor_begin; i < join->successor_split; i++)
             ft_sub(&r->nodes[r->successors[i]].pending, 1, relaxed);
     }

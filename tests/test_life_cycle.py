@@ -1,8 +1,10 @@
 """Misuse of executors: every model answers each one alike, at once, and goes on as if it had not happened."""
 
+import itertools
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.user_graph import TaskRecorder
 from forktask.experiments.subjects.models import MODELS, built_models, make_executor, parse_model
+from forktask.forkjoin.executor import JoblibExecutor, _Seats
 
 pytestmark = pytest.mark.timeout(60)
 SPECS = [
@@ -22,6 +25,11 @@ SPECS = [
     "taskgraph:placement=stealing",
     "taskiter:placement=stealing",
     "taskiter:unroll=3",
+]
+FORKJOIN_SCHEDULES = [
+    f"forkjoin:region={region}:schedule={schedule}"
+    for region in ("loop", "persistent")
+    for schedule in ("static:chunk_size=2", "dynamic", "guided")
 ]
 WAIT_S = 20  # for what comes at once; a hang becomes a failure
 
@@ -331,6 +339,7 @@ def test_a_failing_kernel_names_its_exception_first(case):
         case.from_kernel(fail)
 
 
+@pytest.mark.parametrize("case", [*SPECS, *FORKJOIN_SCHEDULES], indirect=True)
 def test_no_block_begins_after_ctrl_c(case):
     """Check that of a loop of several blocks a thread those are left out that have not begun."""
     begun, before = [], []
@@ -362,3 +371,61 @@ def test_no_block_begins_after_ctrl_c(case):
         signal.signal(signal.SIGALRM, former)
     assert len(begun) <= before[0] + case.executor.num_threads
     case.check()
+
+
+def test_a_thread_of_joblib_that_comes_late_leaves_its_block_out(monkeypatch):
+    """Check a block that was handed to a thread, but had no seat yet, when Ctrl-C ended the run."""
+    take, ended, late = _Seats.take, threading.Event(), []
+
+    def take_late(seats):
+        late.append(threading.current_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert ended.wait(WAIT_S)
+        return take(seats)
+
+    monkeypatch.setattr(_Seats, "take", take_late)
+    begun, recorder = [], TaskRecorder()
+    recorder.task(begun.append, updates=[recorder.array("counter", np.zeros(1))])
+    with JoblibExecutor(2) as executor:
+        executor.prepare(bind(recorder.plan()))
+        with pytest.raises(KeyboardInterrupt):
+            executor.run(1)
+    ended.set()
+    late[0].join(WAIT_S)
+    assert len(late) == 1 and not begun
+
+
+def test_a_failure_beside_what_a_signal_handler_raises_is_forgotten():
+    """Check that the next run does not raise what failed on another thread in the run that the handler ended."""
+    case, main, passes = Case("forkjoin:region=persistent"), threading.get_ident(), itertools.count()
+    begun, handled = threading.Event(), threading.Event()
+
+    def handle(number, frame):
+        assert begun.wait(WAIT_S)
+        handled.set()
+        raise OSError(28, "No space left on device")
+
+    def kernel():  # the main thread looks for signals between its blocks, by then in every pass
+        if threading.get_ident() == main:
+            return
+        match next(passes) - 20:
+            case 1:
+                begun.set()
+                assert handled.wait(WAIT_S)
+                raise ArithmeticError("no root")
+            case number:
+                time.sleep(0.03)
+                if number == 0:
+                    signal.pthread_kill(main, signal.SIGALRM)
+
+    former = signal.signal(signal.SIGALRM, handle)
+    case.kernel = kernel
+    try:
+        executor = case.prepared()
+        with pytest.raises(OSError, match="No space left"):
+            executor.run(100)
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        case.kernel = lambda: None
+    executor.run(1)
+    executor.close()

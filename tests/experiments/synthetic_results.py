@@ -106,7 +106,17 @@ OTHERS = {
         "environment_id": "e0",
     },
     "capacity": {"node": NODE},
-    "rounds": {"node": NODE},
+    "rounds": {
+        "node": NODE,
+        **dict.fromkeys(("interference", "repetition", "group"), 0),
+        "contestants": ["a"],
+        "order": [[0]],
+        "spin_s": [[1e-3]],
+        "handover_s": [7e-8],
+        "wall_s": [0.1],
+        "steal_ticks": [0],
+        "pressure_us": [0],
+    },
     "machine": {
         "node": NODE,
         "instruction_set": "avx512",
@@ -294,11 +304,7 @@ def synthetic_rows(
     rows = [
         {
             "kind": "run",
-            "run_id": "synthetic",
-            "created": "2026-01-01T00:00:00Z",
-            "command": "forktask compare",
             "environment": environment,
-            "environment_id": "e0",
             "config": {"models": list(models), "threads": list(threads), "repeats": repeats, "data": data},
         },
         {
@@ -317,6 +323,12 @@ def synthetic_rows(
     points = [(plan, m, p) for plan in plans for m in models for p in threads if m != "serial" or p == 1]
     if "serial" in models and 1 not in threads:
         points += [(plan, "serial", 1) for plan in plans]
+
+    def named(plan: dict, model: str, p: int, repetition: int) -> dict:
+        config_id = _id(plan["plan_id"], model, p)
+        found = {"config_id": config_id, "model": model, "threads": p, "plan_id": plan["plan_id"]}
+        return found | {"repetition": repetition}
+
     for plan, model, p in points:
         if model in ("serial", "forkjoin", "taskgraph", "taskiter"):
             times = block_times(plan, 1 + 0.01 * (p - 1) / p)
@@ -329,14 +341,8 @@ def synthetic_rows(
                 slower = 1 + 0.02 * repetition  # of the whole process
                 row = {
                     "kind": "profile",
-                    "config_id": _id(plan["plan_id"], model, p),
-                    "model": model,
-                    "threads": p,
-                    "plan_id": plan["plan_id"],
-                    "repetition": repetition,
+                    **named(plan, model, p, repetition),
                     "block_time_s": {name: [slower * b for b in blocks] for name, blocks in times.items()},
-                    "iterations": 20,
-                    "environment_id": "e0",
                     "runtime_cost_s": 0.0 if model == "serial" else 1e-6 * len(plan["loops"]) * p,
                     "loop_time_s": {name: slower * sum(blocks) for name, blocks in times.items()},
                     **_times(slower, phase_times(plan, model, p)),
@@ -362,11 +368,7 @@ def synthetic_rows(
             rows.append(
                 {
                     "kind": "sample",
-                    "config_id": _id(plan["plan_id"], model, p),
-                    "model": model,
-                    "threads": p,
-                    "plan_id": plan["plan_id"],
-                    "repetition": repetition,
+                    **named(plan, model, p, repetition),
                     "position": position,
                     "step_time_s": step,
                     "fill_time_s": 0.3 * step,
@@ -377,7 +379,6 @@ def synthetic_rows(
                     "first_replay_s": 1.5 * step,
                     "weights_hash": f"w{plan['plan_id']}",
                     "losses_hash": f"l{plan['plan_id']}",
-                    "environment_id": "e0",
                     "disturbance": {
                         "pressure_some_us": int(rng.integers(0, 2000)),
                         "steal_ticks": 0,
@@ -385,7 +386,6 @@ def synthetic_rows(
                         "throttled_us": 0,
                     },
                     "cpus": list(range(p)),
-                    "instruction_set": "avx512",
                     "pid": 1000 + position,
                 }
             )
@@ -397,7 +397,6 @@ def synthetic_rows(
                 "model": "joblib",
                 "threads": max(threads),
                 "plan_id": plans[0]["plan_id"],
-                "repetition": 0,
                 "reason": "timeout",
                 "message": "no answer within 60 s",
             }

@@ -7,34 +7,16 @@ import time
 import numpy as np
 import pytest
 from gpu.fake_gpu.device import FakeDevice
+from gpu.test_gpu_models import fill, small_plan
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.coherence import DEVICE, HOST
-from forktask.cython_src.lowering.lower import initialise, lower
-from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.host_workers import HostTask, HostWorkers
 from forktask.tasking.performance_models import PerformanceModels
-
-SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
-
-
-def small_plan():
-    return lower(
-        SMALL, batch=4, num_images=8, num_iterations_logged=8, granularity="images=2", layout="nchw", conv="direct"
-    )
-
-
-def fill(bound):
-    initialise(bound, 1)
-    arrays = bound.arrays
-    arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal(arrays["dataset.images"].shape)
-    arrays["dataset.labels"][...] = np.arange(8) % 3
-    arrays["batch_order"][...] = np.arange(4)
-    arrays["learning_rates"][...] = 0.05
 
 
 def on_cpu(steps):

@@ -7,7 +7,7 @@ import kinds
 import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import EPSILON, random_map
-from cython_src.kernels.test_nchw_accesses import fill
+from cython_src.networks_for_tests import fill
 from gpu.fake_gpu import emulator
 
 from forktask.cython_src.binding.bind import bind

@@ -13,6 +13,7 @@ import pytest
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
 from cython_src.tokens_for_tests import fill as fill_tokens
 from gpu import test_gpu_trace
+from gpu.test_gpu_models import persistent
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
@@ -95,10 +96,6 @@ def fill(bound):
     arrays["dataset.labels"][...] = rng.integers(0, 10, 64)
     arrays["batch_order"][...] = rng.permutation(64).reshape(4, 16)
     arrays["learning_rates"][...] = [0.02, 0.01, 0.005]
-
-
-def persistent(bound):
-    return {b.name: bound.arrays[b.name].copy() for b in bound.plan.buffers.values() if b.persistent}
 
 
 def make_network_plan(name, **options):

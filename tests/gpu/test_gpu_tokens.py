@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from cython_src.kernels.kernel_testing import run_kernel
 from cython_src.tokens_for_tests import fill
 from gpu.fake_gpu import emulator
 from gpu.fake_gpu.device import FakeDevice
@@ -25,14 +24,6 @@ from forktask.cython_src.gpu import token_launches
 from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.kernels import kernel_table
 from forktask.experiments.subjects.models import make_executor, storage_for
-
-ELEMENTWISE = (
-    ("gelu_forward", ("input",)),
-    ("gelu_backward", ("gradient", "before")),
-    ("rows_add", ("first", "second")),
-    ("rows_relu_forward", ("input",)),
-    ("rows_relu_backward", ("gradient", "activations")),
-)
 
 
 @pytest.fixture
@@ -76,7 +67,7 @@ def test_linear_layers_of_any_shape(test, tile, form, monkeypatch):
         lambda: test_linear.test_bits_do_not_depend_on_the_cut("cuda"),
         *(
             lambda case=case, n=n: test_elements.test_layers_equal_numpy_forms(*case, n)
-            for case in ELEMENTWISE
+            for case in test_elements.KERNELS
             for n in (1, 83)
         ),
         *(lambda n=n, p=p: test_embedding.test_forward_is_exact(n, p) for n in (1, 20) for p in (True, False)),
@@ -116,22 +107,11 @@ def test_what_is_out_of_range_stops_the_run():
     ):
         bound = bind(plan)
         fill(bound)
-        bound.arrays[name].flat[-1] = value
         bound.arrays[name].flat[:] = value
         with pytest.raises(BlockFailure, match=failure):
             run_serial(bound, 1)
-    operands = test_vocabulary.make_operands(np.random.default_rng(0), 2, 40, 48, 1)
-    attributes = {"vocabulary": 40, "pitch": 48, "rows": 2}
-    for kernel, names in (
-        ("vocabulary_loss", ("logits", "targets", "losses", "correct")),
-        ("vocabulary_evaluate", ("logits", "targets", "losses", "correct")),
-        ("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct")),
-        ("vocabulary_gradient", ("logits", "targets", "logsumexp")),
-    ):
-        for target in (-1, 40):
-            operands["targets"][1] = target
-            with pytest.raises(BlockFailure, match="status 3"):
-                run_kernel(kernel, {n: operands[n] for n in names}, [], attributes, [(0, 2)], "cpu", "cuda")
+    for token in (-1, 40):
+        test_vocabulary.test_targets_outside_the_vocabulary_stop_the_run(("cpu", "cuda"), token)
 
 
 def test_linear_layers_are_whole_products():

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from cython_src.tokens_for_tests import TWICE_TIED
 from kinds import LONG
 from random_networks import check as checks
 from random_networks.cases import Case, case_from, draw
@@ -34,6 +35,7 @@ from forktask.cython_src.networks.layers import (
     Softmax,
 )
 from forktask.cython_src.networks.parts import convolutional_classifier
+from forktask.cython_src.plan.chained_sums import FORMS
 from forktask.cython_src.plan.model import READ
 
 KNOWN, OF_A_TEST = 240, 10
@@ -162,6 +164,13 @@ def test_chains_compute_right_with_every_algorithm(chain):
     """Check every algorithm of a convolution in the lanes, with what follows joined and apart."""
     models = [("forkjoin", 2), ("taskiter", 2), ("taskiter:placement=stealing", 3)]
     assert check(case_of(chain), models)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_heads_of_one_table_add_to_one_gradient(form):
+    """Check that the sums of the second head, in any form, begin with what the first one has left there."""
+    options = {"batch": 3, "sequence": 6, "granularity": "images=1", "weight_gradients": form}
+    assert check(Case(TWICE_TIED, options, seed=4), [("taskiter", 2)])
 
 
 def test_every_kernel_is_checked():

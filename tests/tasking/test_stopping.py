@@ -34,11 +34,10 @@ def columns_plan(width, steps, work, kernel_iteration=(-1, -1)):
     return builder.build()
 
 
-@pytest.mark.parametrize("placement", ["stealing"])
-def test_the_watchdog_reports_a_stuck_graph(placement):
+def test_the_watchdog_reports_a_stuck_graph():
     """Check that a counter that never comes to zero ends in an error with the state, and that the executor survives."""
     plan = columns_plan(4, 3, 0)
-    with TaskIterExecutor(2, placement=placement, watchdog_s=0.2) as executor:
+    with TaskIterExecutor(2, placement="stealing", watchdog_s=0.2) as executor:
         bound = bind(plan)
         graph = executor.record(bound)
         wrong = graph.num_intra.copy()

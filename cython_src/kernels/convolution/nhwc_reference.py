@@ -21,10 +21,7 @@ def _read_channels(array, attributes, prefix, bounds):
 def _taps(x, attributes, height, width):
     """Yield (ky, kx, the inputs (images, height, width, channels) that the tap meets)."""
     k, s, p, d = (attributes[name] for name in ("kernel", "stride", "padding", "dilation"))
-    beyond = [
-        max(0, (n - 1) * s + (k - 1) * d + 1 - p - size) for n, size in zip((height, width), x.shape[1:3], strict=True)
-    ]
-    x = np.pad(x, ((0, 0), (p, beyond[0]), (p, beyond[1]), (0, 0)))
+    x = np.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
     for ky in range(k):
         for kx in range(k):
             yield ky, kx, x[:, ky * d : ky * d + (height - 1) * s + 1 : s, kx * d : kx * d + (width - 1) * s + 1 : s]

@@ -12,6 +12,7 @@ from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.layers import Convolution, Network, Softmax
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network
+from forktask.cython_src.plan.chained_sums import FORMS
 
 SMALL = convolutional_classifier("small", (2, 16, 24), (3, 6), 4)
 
@@ -127,6 +128,18 @@ def test_nothing_is_computed_for_frozen_layers(layout):
     names = {loop.name for loop in lower(SMALL, batch=LAYOUTS[layout], layout=layout, frozen="conv1").loops}
     assert "conv2.weight_gradient" in names
     assert not {"conv2.data_gradient", "conv1.weight_gradient", "conv1.update"} & names
+
+
+@pytest.mark.parametrize("form", ["partial", *FORMS])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_that_users_see_share_no_memory(layout, form):
+    """Check that each is still there after a step in which buffers are overlaid, whatever the step ends with."""
+    plan = lower(SMALL, batch=LAYOUTS[layout], layout=layout, memory="shared", weight_gradients=form)
+    bound = bind(plan)
+    assert plan.arena_of
+    for name in plan.attributes["parameters"]:
+        gradient = bound.view(f"{name}.grad")
+        assert not any(np.may_share_memory(gradient, bound.arrays[tenant]) for tenant in plan.arena_of), name
 
 
 def test_recomputation_takes_loops_and_spares_memory():

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from forktask.cython_src.binding.checks import AccessError, check_accesses, find_unused_reads, span_in_tasks
@@ -10,6 +9,7 @@ from forktask.cython_src.kernels.convolution.algorithms import COMPARED
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.dependences import SHARING, record_graph
 from forktask.cython_src.plan.model import READ
+from forktask.experiments.subjects.subject import fill_dataset
 
 CASES = {
     "nchw16": {"batch": 32, "granularity": "images=16"},
@@ -32,17 +32,7 @@ CASES = {
 
 def fill(bound):
     initialise(bound, 0)
-    rng = np.random.default_rng(0)
-    arrays = bound.arrays
-    arrays["dataset.images"][...] = rng.normal(size=arrays["dataset.images"].shape)
-    labels = arrays.get("dataset.labels")
-    if labels is not None:
-        labels[...] = rng.integers(10, size=labels.shape)
-    if "batch_order" in arrays:
-        order = arrays["batch_order"]
-        order[...] = rng.integers(len(arrays["dataset.images"]), size=order.shape)
-    if "learning_rates" in arrays:
-        arrays["learning_rates"][...] = 0.01
+    fill_dataset(bound, 0)
 
 
 @pytest.mark.parametrize(

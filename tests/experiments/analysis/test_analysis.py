@@ -177,18 +177,8 @@ def test_disagreeing_results_are_refused(key):
 def test_mismatch_row_is_refused():
     """Check that a mismatch found while measuring stops every figure."""
     rows = synthetic_rows()
-    rows.append(
-        {
-            "kind": "failure",
-            "config_id": "x",
-            "model": "tasks",
-            "threads": 2,
-            "plan_id": rows[2]["plan_id"],
-            "repetition": 0,
-            "reason": "mismatch",
-            "message": "weights differ",
-        }
-    )
+    about = {"kind": "failure", "config_id": "x", "plan_id": rows[2]["plan_id"]}
+    rows.append({**about, "model": "tasks", "threads": 2, "reason": "mismatch", "message": "weights differ"})
     with pytest.raises(UsageError, match="tasks on 2 threads did not"):
         sweep_of(rows)
 
@@ -243,11 +233,9 @@ def test_step_times_lost_in_noise_are_left_out_and_said():
 def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
     """Check that times of the rarer state of the machine are gone for all models and counted, whichever it is."""
     rows = synthetic_rows(models=("serial", "forkjoin", "tasks"))
-    about = {"kind": "rounds", "interference": 0, "group": 0, "contestants": ["a"], "order": [[0]], "spin_s": [[1e-3]]}
-    about |= {"plan_id": first(rows, "plan")["plan_id"], "wall_s": [0.1], "steal_ticks": [0], "pressure_us": [0]}
-    rounds = [
-        {**about, "repetition": k, "handover_s": [moved_s if k == 2 else usual_s * (1 + k / 20)]} for k in range(9)
-    ]
+    about = {"kind": "rounds", "plan_id": first(rows, "plan")["plan_id"]}
+    times_s = [moved_s if k == 2 else usual_s * (1 + k / 20) for k in range(9)]
+    rounds = [{**about, "repetition": k, "handover_s": [time_s]} for k, time_s in enumerate(times_s)]
     sweep = sweep_of([*rows, *rounds])
     assert not any("not complete" in text for text in sweep.warnings)
     assert {turn[0] for turns in sweep.turns.values() for turn in turns} == {0, 1, 3, 4, 5, 6, 7, 8}
@@ -264,21 +252,9 @@ def test_disturbed_rounds_are_left_out_and_counted():
     assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0) == pytest.approx(0.2)
     assert math.isnan(disturbed_share({}, 1.0))
     rows = synthetic_rows()
-    quiet = {
-        "spin_s": [[1e-3, 1e-3]] * 4,
-        "wall_s": [0.1] * 4,
-        "handover_s": [0.0] * 4,
-        "steal_ticks": [0] * 4,
-        "pressure_us": [0] * 4,
-    }
-    about = {
-        "kind": "rounds",
-        "plan_id": first(rows, "plan")["plan_id"],
-        "interference": 0,
-        "repetition": 0,
-        "group": 0,
-    }
-    about |= {"plan_id": first(rows, "plan")["plan_id"], "contestants": ["a", "b"], "order": [[0, 1]] * 4, **quiet}
+    about = {"kind": "rounds", "plan_id": first(rows, "plan")["plan_id"]}
+    about |= {"contestants": ["a", "b"], "order": [[0, 1]] * 4, "spin_s": [[1e-3, 1e-3]] * 4, "wall_s": [0.1] * 4}
+    about |= {"handover_s": [0.0] * 4, "steal_ticks": [0] * 4, "pressure_us": [0] * 4}
     assert not any("disturbed" in text for text in sweep_of([*rows, about]).warnings)
     sample = first(rows, "sample", repetition=0)
     sample |= {"rounds": [0, 1, 2, 3], "short_times_s": [0.0] * 4, "long_times_s": [0.02, 0.02, 0.02, 9.0]}

@@ -1,5 +1,6 @@
 """Bounds against brute force on small random graphs, and against formulas on graphs of a known shape."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,31 +8,16 @@ import pytest
 from experiments.simulate.graphs import list_schedule_s
 
 from forktask.cython_src.plan.builder import PlanBuilder, ranges
-from forktask.cython_src.plan.dependences import TaskGraph, record_graph
+from forktask.cython_src.plan.dependences import record_graph
 from forktask.cython_src.plan.model import Block, read, update, write
 from forktask.experiments.bounds import bounds
+from forktask.experiments.events.events import graph_of_edges
 
 
-def make_graph(num_nodes, edges, closed=True):
-    """A TaskGraph from (source, target, token) triples."""
+def make_graph(num_nodes, edges):
+    """A closed graph from (source, target, token) triples."""
     edges = sorted(set(edges), key=lambda e: (e[0], e[2], e[1]))
-    source = np.array([e[0] for e in edges], dtype=np.int32).reshape(-1)
-    target = np.array([e[1] for e in edges], dtype=np.int32)
-    token = np.array([e[2] for e in edges], dtype=np.int32)
-    counts = np.bincount(source, minlength=num_nodes)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    split = (offsets[:-1] + np.bincount(source[token == 0], minlength=num_nodes)).astype(np.int32)
-    return TaskGraph(
-        num_tasks=num_nodes,
-        num_joins=0,
-        successor_offsets=offsets,
-        successor_split=split,
-        successors=target,
-        edge_kind=np.zeros(len(edges), np.uint8),
-        num_intra=np.bincount(target[token == 0], minlength=num_nodes).astype(np.int32),
-        num_cross=np.bincount(target[token == 1], minlength=num_nodes).astype(np.int32),
-        closed=closed,
-    )
+    return graph_of_edges(num_nodes, np.array(edges, np.int32).reshape(-1, 3).T)
 
 
 def random_graph(rng, n):
@@ -110,7 +96,7 @@ def test_durations_must_fit_the_graph():
         with pytest.raises(ValueError, match="durations"):
             bounds.cycle_mean(graph, durations)
     with pytest.raises(ValueError, match="closed"):
-        bounds.cycle_mean(make_graph(2, [(0, 1, 0)], closed=False), [1.0, 1.0])
+        bounds.cycle_mean(dataclasses.replace(graph, closed=False), [1.0, 1.0])
 
 
 def best_makespan(blocks, threads):

@@ -197,9 +197,7 @@ def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):
         found = []
         for repetition in repetitions:
             shard = {"plan_id": plan_id, "interference": 0, "repetition": repetition}
-            turns = {"order": [[0]], "spin_s": [[0.1]], "handover_s": [None], "wall_s": [wall_s]}
-            turns |= {"steal_ticks": [0], "pressure_us": [0]}
-            found.append({"kind": "rounds", **shard, "group": 0, "contestants": list(ids), **turns})
+            found.append({"kind": "rounds", **shard, "contestants": list(ids), "wall_s": [wall_s]})
             common = {"kind": "sample", "model": "serial", "threads": 1, **shard}
             found += [{**common, "config_id": config_id} for config_id in ids]
         return found

@@ -19,19 +19,11 @@ UNIT_S = 2e-9
 def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1e-4, **more):
     """A process of a runtime that costs `overhead_s` of one thread's time for each task."""
 
-    def iteration_times(work):
-        return [16 * (work * UNIT_S + overhead_s) / threads] * 3
+    def point(work):
+        times = [16 * (work * UNIT_S + overhead_s) / threads] * 3
+        found = {"work": work, "mean_work": float(work), "num_tasks": 16}
+        return {**found, "iteration_times_s": times, "prepare_s": prepare_s}
 
-    points = [
-        {
-            "work": w,
-            "mean_work": float(w),
-            "num_tasks": 16,
-            "iteration_times_s": iteration_times(w),
-            "prepare_s": prepare_s,
-        }
-        for w in itertools.takewhile(lambda w: w < 1000, work_ladder(1))
-    ]
     asked = {
         "model": model,
         "threads": threads,
@@ -50,14 +42,8 @@ def row(model="taskiter", threads=2, repetition=0, overhead_s=20e-9, prepare_s=1
         "unit_s": UNIT_S * (1 + repetition),
         "record_s": 1.6e-5,
         "close_s": None,
-        "points": points,
-        "empty": {
-            "work": 0,
-            "mean_work": 0.0,
-            "num_tasks": 16,
-            "iteration_times_s": iteration_times(0),
-            "prepare_s": prepare_s,
-        },
+        "points": [point(work) for work in itertools.takewhile(lambda w: w < 1000, work_ladder(1))],
+        "empty": point(0),
     }
     if "reason" in more:
         return {"kind": "metg_failure", **asked, **more}
@@ -135,23 +121,8 @@ def test_the_ladder_grows_by_about_the_square_root_of_two():
 def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     """Check the command from processes to figure, caption, table and samples."""
     out = tmp_path / "metg"
-    command = [
-        "metg",
-        "--quick",
-        "--models",
-        "serial,forkjoin:schedule=dynamic",
-        "--threads",
-        "1",
-        "--width",
-        "4",
-        "--steps",
-        "4",
-        "--pattern",
-        "fft,trivial",
-        "--json",
-        "--out",
-        str(out),
-    ]
+    command = "metg --quick --models serial,forkjoin:schedule=dynamic --threads 1 --width 4 --steps 4"
+    command = [*command.split(), "--pattern", "fft,trivial", "--json", "--out", str(out)]
     assert main(command) == 0
     table = json.loads(capsys.readouterr().out)
     assert [(e["graph"]["pattern"], e["model"]) for e in table["results"]] == [
@@ -159,16 +130,8 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
     ]
     serial = table["results"][0]
     assert serial["empty_task_s"]["median"] > 0 and len(serial["curve"]) > 3
-    assert {p.name for p in out.iterdir()} == {
-        "samples.jsonl",
-        "metg.csv",
-        "metg_fft.pdf",
-        "metg_fft-single.pdf",
-        "metg_fft.txt",
-        "metg_trivial.pdf",
-        "metg_trivial-single.pdf",
-        "metg_trivial.txt",
-    }
+    figures = {f"metg_{p}{ending}" for p in ("fft", "trivial") for ending in (".pdf", "-single.pdf", ".txt")}
+    assert {p.name for p in out.iterdir()} == {"samples.jsonl", "metg.csv", *figures}
     kinds = [json.loads(line)["kind"] for line in (out / "samples.jsonl").read_text().splitlines()]
     assert kinds == ["run"] + ["metg"] * 4
     assert len(list(csv.DictReader((out / "metg.csv").open()))) == 4
@@ -192,24 +155,8 @@ def test_a_tiny_run_prints_and_draws(tmp_path, capsys):
 def test_the_graph_of_a_network_is_run_with_its_durations(capsys, tmp_path, monkeypatch):
     """Check `--network`: the graph has as many tasks as the network's plan, whatever the work; a folder by date."""
     monkeypatch.chdir(tmp_path)
-    assert (
-        main(
-            [
-                "metg",
-                "--quick",
-                "--models",
-                "serial",
-                "--threads",
-                "1",
-                "--network",
-                "cifar10_cnn",
-                "--batch",
-                "16",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    command = "metg --quick --models serial --threads 1 --network cifar10_cnn --batch 16 --json"
+    assert main(command.split()) == 0
     entry = json.loads(capsys.readouterr().out)["results"][0]
     assert entry["graph"]["network"] == "cifar10_cnn"
     assert entry["empty_task_s"]["median"] > 0 and entry["curve"]

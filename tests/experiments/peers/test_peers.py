@@ -215,29 +215,8 @@ def test_networks_of_tokens_agree_with_pytorch(network, phase, decay, capsys):
 @pytest.mark.parametrize("phase", ["train", "forward"])
 def test_a_small_run_agrees_with_pytorch(phase, capsys):
     """Check the command from end to end: answers agree, every contestant is there."""
-    assert (
-        main(
-            [
-                "peers",
-                "--batch",
-                "4",
-                "--phase",
-                phase,
-                "--threads",
-                "1",
-                "--models",
-                "serial",
-                "--modes",
-                "eager,channels_last",
-                "--repeats",
-                "1",
-                "--seconds",
-                "0.05",
-                "--json",
-            ]
-        )
-        == 0
-    )
+    arguments = f"peers --batch 4 --phase {phase} --threads 1 --models serial --modes eager,channels_last --repeats 1"
+    assert main([*arguments.split(), "--seconds", "0.05", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in result["rows"]} == {"torch eager", "torch channels_last", "serial"}
     assert result["largest_difference"] < 1e-4 and not result["failures"]

@@ -66,7 +66,8 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
 
 @pytest.mark.parametrize("case", ["two", "swept", "overlaid"])
 def test_every_figure_fits_a_column(request, case):
-    """Check width, height, share of the legend, and that axes and legend lie within the figure and apart."""
+    """Check width, height, share of the legend, that axes and legend lie within the figure and apart, and that captions
+    have sixty words."""
     sweep = request.getfixturevalue(case)
     for name in figures.available_figures(sweep, main_plan(sweep)):
         figure = figures.draw(sweep, name, column="single")
@@ -81,6 +82,8 @@ def test_every_figure_fits_a_column(request, case):
             boxes.append(box)
         for box in boxes:
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
+        caption, method = figures.caption_file(sweep, name).split("\n\n")
+        assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
 
 
 def test_available_figures_can_all_be_drawn(two, swept):
@@ -88,11 +91,8 @@ def test_available_figures_can_all_be_drawn(two, swept):
     assert figures.available_figures(two, two.plan_ids()[0]) == [
         *("forest", "speedup", "run_time", "phases", "layers", "roofline", "overhead")
     ]
-    assert figures.available_figures(swept, swept.plan_ids()[0]) == [
-        f
-        for f in figures.FIGURES
-        if f not in ("factorial", "interference", "ladder", "layer_times", "losses", "nodes", "options", "simulated")
-    ]
+    others = {"factorial", "interference", "ladder", "layer_times", "losses", "nodes", "options", "simulated"}
+    assert figures.available_figures(swept, swept.plan_ids()[0]) == [f for f in figures.FIGURES if f not in others]
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             figures.draw(two, name)
@@ -149,25 +149,12 @@ def test_drawing_needs_no_pyplot_and_leaves_the_settings_alone():
     subprocess.run([sys.executable, "-P", "-c", code, str(Path(__file__).parents[2])], check=True, timeout=120)
 
 
-def test_a_column_holds_every_figure_and_a_caption_has_sixty_words(two, swept, overlaid):
-    """Check size and caption of every figure that these results allow, in a single column, with and without title."""
-    seen = set()
-    for sweep in (two, swept, overlaid):
-        for name in {*figures.available_figures(sweep, main_plan(sweep))} - seen:
-            seen.add(name)
-            figure = figures.draw(sweep, name, column="single", title=name == "layers")
-            assert figure.get_figwidth() == 3.3 and figure.get_figheight() <= TALLEST_IN, name
-            assert (figure._suptitle is not None) == (name == "layers"), name
-            caption, method = figures.caption_file(sweep, name).split("\n\n")
-            assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
-    assert len(seen) >= 10
-
-
 def test_models_are_chosen_ordered_and_named(two):
     """Check the legend, that ratios keep their reference, and that a model that was not measured is refused."""
     whole = speed_table(two).set_index(["model", "threads"])
     chosen = {"taskiter": "replayed, overlapping", "forkjoin": "one barrier a loop"}
-    figure = figures.draw(two, models=chosen)
+    figure = figures.draw(two, models=chosen, title=False)
+    assert figure._suptitle is None
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[:2] == [*chosen.values()] and not any("tasks" in label for label in labels)
     ratio = [line for line in figure.axes[2].lines if line.get_label() == chosen["taskiter"]]

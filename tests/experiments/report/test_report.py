@@ -9,11 +9,13 @@ import pytest
 from experiments.synthetic_results import report_rows, report_text, sweep_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.accounting import accounting_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.report import figures, files, sections
 from forktask.experiments.report.answers import answers
+from forktask.experiments.report.columns import ACCOUNT
 from forktask.experiments.report.render_text import render_answers
 from forktask.experiments.tables.numbers import format_time
 
@@ -121,6 +123,13 @@ def test_every_number_of_the_table_comes_from_the_rows(folder, page):
         assert float(row["time"].split()[0]) == pytest.approx(float(format_time(time).split()[0]), rel=2e-3)
         assert float(row["speedup"]) == pytest.approx(speedup, abs=0.011)
         assert float(row["efficiency"][:-1]) == pytest.approx(100 * speedup / int(row["threads"]), abs=0.5)
+
+
+def test_the_floor_of_a_run_is_written(folder):
+    """Check the column of floors against the analysis."""
+    accounts = accounting_table(load(folder)).to_dict("records")
+    texts = [{column.heading: column.text(row) for column in ACCOUNT} for row in accounts]
+    assert [text["its value"] for text in texts] == [format_time(row["floor_s"]) for row in accounts]
 
 
 def test_summary_csv_holds_the_table(folder):

@@ -166,9 +166,7 @@ def rows(tmp_path_factory):
     capacity = {"kind": "capacity", "repetition": 0, "capacity": {"2": 1.9}}
     failure = {"kind": "failure", "model": "joblib", "threads": 2, "plan_id": plan["plan_id"], "config_id": "f"}
     failure |= {"reason": "timeout", "message": "too long"}
-    rounds = {"kind": "rounds", "plan_id": plan["plan_id"], "interference": 0, "repetition": 0, "group": 0}
-    rounds |= {"contestants": ["f"], "order": [[0]], "spin_s": [[1e-3]], "handover_s": [7e-8], "wall_s": [0.1]}
-    rounds |= {"steal_ticks": [0], "pressure_us": [0]}
+    rounds = {"kind": "rounds", "plan_id": plan["plan_id"]}
     return [completed(row) for row in (*found, rounds, capacity, failure, trace_row(plan["plan_id"]))]
 
 

@@ -53,19 +53,8 @@ def repository(tmp_path, monkeypatch):
     return folder
 
 
-COMMAND = [
-    "gate",
-    "--against",
-    "first",
-    "--function",
-    "own:graph",
-    "--models",
-    "taskiter",
-    "--threads",
-    "1",
-    "--build",
-    "cp -r {source}/own {target}/own",
-]
+COMMAND = ["gate", "--against", "first", "--function", "own:graph", "--models", "taskiter", "--threads", "1"]
+COMMAND += ["--build", "cp -r {source}/own {target}/own"]
 
 
 @pytest.fixture

@@ -11,7 +11,14 @@ from forktask.experiments.analysis.limits import bound_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands.main import main
 from forktask.experiments.simulate.machine_model import continued, extrapolated, machine_of, read_machine
-from forktask.experiments.simulate.predict import error_text, prediction_table, simulated_bounds, thread_counts
+from forktask.experiments.simulate.predict import (
+    error_text,
+    machine_of_sweep,
+    prediction_table,
+    simulated_bounds,
+    subject_of,
+    thread_counts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +31,7 @@ def test_predictions_stand_beside_what_was_measured(folder):
     sweep = load(folder)
     table = prediction_table(sweep, "p0", [1, 2, 8, 16])
     serial = sweep.typical_time(("p0", "serial", 1)).value
+    assert subject_of(sweep, "p0", machine_of_sweep(sweep)).seconds.sum() == pytest.approx(serial)
     one = table[(table["model"] == "taskiter") & (table["threads"] == 1)].iloc[0]
     assert one["step_s"] == pytest.approx(serial, rel=0.01)
     two = table[table["threads"] == 2]

@@ -158,17 +158,8 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
 
 def test_results_are_diagnosed_from_any_folder(program, capsys, monkeypatch):
     """Check that a graph's file is found beside the results, and that a file which is gone is one sentence."""
-    words = [
-        "compare",
-        "--quick",
-        "--network",
-        "nets.py:graph(grain=16)",
-        "--models",
-        "serial,forkjoin",
-        "--threads",
-        "1",
-    ]
-    assert main([*words, "--out", "results/own"]) == 0, capsys.readouterr().err
+    words = "compare --quick --network nets.py:graph(grain=16) --models serial,forkjoin --threads 1 --out results/own"
+    assert main(words.split()) == 0, capsys.readouterr().err
     monkeypatch.chdir("/")
     for there in (True, False):
         make_own.cache_clear()

@@ -155,6 +155,21 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
     assert all(len(row.cpus) == row.threads for row in samples)
 
 
+@pytest.mark.parametrize(
+    ("models", "strongest"),
+    [
+        (("forkjoin", "forkjoin:region=persistent", "taskiter"), "forkjoin:region=persistent"),
+        (("serial", "forkjoin", "taskiter"), "forkjoin"),
+        (("serial", "taskiter"), "taskiter"),
+    ],
+)
+def test_all_are_compared_with_the_strongest_fork_join_on_most_threads(models, strongest):
+    """Check which configuration the others of a generation take turns with."""
+    points = Configuration(grid=Grid(models=models, threads=(1, 3, 2))).points()
+    (found,) = [point for point in points if point.config_id == shards_module._reference(points)]
+    assert (found.model, found.threads) == (strongest, 3)
+
+
 def test_a_finished_sweep_is_not_measured_again(runner):
     """Check that the same command adds nothing, and that more repeats add only what is missing."""
     runner().run()

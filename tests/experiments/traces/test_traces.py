@@ -16,7 +16,7 @@ from experiments.events.test_events import trace_of
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.analysis.losses import FACTORS, LOSSES, all_losses, as_text, losses_of, region_free_factors
-from forktask.experiments.analysis.windows import Window
+from forktask.experiments.analysis.windows import Window, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog
 from forktask.experiments.report.trace_files import write_trace_files
@@ -72,6 +72,16 @@ HANDMADE = [
     (1, "lock", 0, 1, 80, 90),
     (1, "waiting_none", 3, 1, 90, 100),
 ]
+
+
+@pytest.mark.parametrize(("iterations", "shown"), [(1, range(2, 3)), (3, range(3)), (9, range(5))])
+def test_the_window_shown_is_of_median_length(iterations, shown):
+    """Check it among passes of 50, 10, 30, 40 and 20 ns, of which three together take 90, 80 and 90."""
+    ends = np.cumsum([0, 50, 10, 30, 40, 20]).tolist()
+    log = handmade(rows=[(0, "running", 0, task, ends[k], ends[k + 1]) for k in range(5) for task in (0, 1)])
+    log.about["iterations"] = 5
+    log.events["iteration"] = np.repeat(range(5), 2)
+    assert typical(log, iterations).passes == shown
 
 
 def test_each_event_falls_into_one_class():

@@ -20,6 +20,11 @@ def make_operands(rng, batch, sequence, heads, size, scale=1.0):
     }
 
 
+def attributes_of(batch, sequence, heads, size, causal):
+    shape = {"sequence": sequence, "heads": heads, "features": heads * size, "rows": batch * sequence}
+    return {**shape, "causal": int(causal)}
+
+
 def run_passes(operands, attributes, bounds, *target):
     """Output, logarithms and gradients of the three kernels, each on what those before it left."""
     slices = sorted({block[4:] for block in bounds})
@@ -57,13 +62,7 @@ def test_kernels_equal_numpy_forms(batch, sequence, heads, size, causal, seed):
     """Check output and all gradients, causal or not; every element is written."""
     rng = np.random.default_rng(seed)
     operands = make_operands(rng, batch, sequence, heads, size)
-    attributes = {
-        "sequence": sequence,
-        "heads": heads,
-        "features": heads * size,
-        "causal": int(causal),
-        "rows": batch * sequence,
-    }
+    attributes = attributes_of(batch, sequence, heads, size, causal)
     bounds = grid(rng, batch, heads, sequence)
     expected = run_passes(operands, attributes, bounds, "float64")
     for instruction_set in INSTRUCTION_SETS:
@@ -84,13 +83,7 @@ def test_bits_do_not_depend_on_the_cut(instruction_set, causal):
     rng = np.random.default_rng(7)
     batch, sequence, heads, size = 2, 350, 2, 24
     operands = make_operands(rng, batch, sequence, heads, size, scale=2.0)
-    attributes = {
-        "sequence": sequence,
-        "heads": heads,
-        "features": heads * size,
-        "causal": causal,
-        "rows": batch * sequence,
-    }
+    attributes = attributes_of(batch, sequence, heads, size, causal)
     whole = run_passes(operands, attributes, [(0, batch, 0, heads, 0, sequence)], "cpu", instruction_set)
     features = heads * size
     for _ in range(4):
@@ -110,7 +103,7 @@ def test_large_scores_do_not_overflow(instruction_set):
     """Check scores of several hundreds: the largest score takes all."""
     rng = np.random.default_rng(3)
     operands = make_operands(rng, 1, 100, 1, 32, scale=12.0)
-    attributes = {"sequence": 100, "heads": 1, "features": 32, "causal": 1, "rows": 100}
+    attributes = attributes_of(1, 100, 1, 32, True)
     got = run_passes(operands, attributes, [(0, 1, 0, 1, 0, 100)], "cpu", instruction_set)
     expected = run_passes(operands, attributes, [(0, 1, 0, 1, 0, 100)], "float64")
     for name, value in got.items():

@@ -1,4 +1,5 @@
-"""Convolution with the channels in the lanes: NumPy forms by definition, compiled forms against them."""
+"""Convolution with the channels in the lanes: compiled forms against NumPy forms, which are those of the definition:
+`tests/random_networks` says so."""
 
 import numpy as np
 import pytest
@@ -7,18 +8,6 @@ from cython_src.kernels.kernel_testing import EPSILON, INSTRUCTION_SETS, fill, r
 from forktask.cython_src.kernels.convolution import algorithms
 from forktask.cython_src.kernels.maps.nhwc import NhwcMap, statistics_shape
 from forktask.cython_src.plan.builder import block_grid, ranges
-
-WHOLE_CASES = [
-    # batch, groups, in, out, height, width, kernel, stride, padding, dilation
-    (2, 1, 3, 16, 8, 8, 3, 1, 1, 1),
-    (1, 1, 16, 32, 6, 7, 1, 1, 0, 1),
-    (2, 1, 20, 24, 9, 8, 3, 2, 1, 1),
-    (1, 2, 32, 64, 8, 8, 3, 1, 1, 1),
-    (1, 1, 32, 16, 8, 8, 1, 2, 0, 1),
-    (1, 4, 16, 16, 5, 5, 3, 1, 2, 2),
-    (1, 1, 3, 17, 16, 16, 7, 2, 3, 1),
-    (2, 1, 32, 48, 4, 4, 3, 1, 1, 1),
-]
 
 
 class Case:
@@ -51,85 +40,16 @@ class Case:
         inside[...] = self.rng.standard_normal(inside.shape)
         return array
 
-    def pack(self, weight, direction, algorithm, target="float64", instruction_set=None):
+    def packing(self, direction, algorithm):
+        """Operands, outputs, attributes and bounds of the kernel that packs the weights."""
         shape = algorithms.packed_shape(algorithm, direction, self.shape, self.groups)
-        operands = {"weight": weight, "packed": fill(np.empty(shape, np.float32))}
-        attributes = dict(
-            out_channels=self.shape[0],
-            in_channels=self.shape[1] * self.groups,
-            kernel=self.shape[2],
-            groups=self.groups,
-            direction=direction,
-            algorithm=algorithm,
-        )
-        bounds = ranges(shape[0], int(self.rng.integers(1, shape[0] + 1)))
-        return run_kernel("nhwc_conv_pack", operands, ["packed"], attributes, bounds, target, instruction_set)["packed"]
+        operands = {"weight": self.weight, "packed": fill(np.empty(shape, np.float32))}
+        sizes = {"out_channels": self.shape[0], "in_channels": self.x.channels, "kernel": self.shape[2]}
+        attributes = {**sizes, "groups": self.groups, "direction": direction, "algorithm": algorithm}
+        return operands, ["packed"], attributes, ranges(shape[0], int(self.rng.integers(1, shape[0] + 1)))
 
-
-def definition(case, x, weight):
-    """(batch, out, height, width) by loops over taps, in float64."""
-    k, s, p, d = (case.geometry[name] for name in ("kernel", "stride", "padding", "dilation"))
-    x = np.pad(x.astype(float), ((0, 0), (0, 0), (p, p + k * d), (p, p + k * d)))
-    y = np.zeros((case.batch, case.shape[0], case.y.height, case.y.width))
-    out, part = case.shape[0] // case.groups, case.shape[1]
-    for o in range(case.shape[0]):
-        inputs = x[:, o // out * part : (o // out + 1) * part]
-        for ky in range(k):
-            for kx in range(k):
-                window = inputs[:, :, ky * d :: s, kx * d :: s][:, :, : case.y.height, : case.y.width]
-                y[:, o] += np.einsum("nihw,i->nhw", window, weight[o, :, ky, kx].astype(float))
-    return y
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4"])
-@pytest.mark.parametrize("numbers", WHOLE_CASES)
-def test_numpy_forms_follow_the_definition(numbers, algorithm):
-    """Check forward against loops over taps, and the gradients as the transposes of the forward pass."""
-    case = Case(*numbers)
-    code = algorithms.choose_algorithm(
-        algorithm, "forward", {**case.geometry, **case.x.attributes("in"), **case.y.attributes("out")}, 1
-    )
-    x, dy = case.random(case.x), case.random(case.dy)
-    natural = {name: m.natural()({name: a}) for name, m, a in (("x", case.x, x), ("dy", case.dy, dy))}
-    geometry = {**case.geometry, "algorithm": code}
-    whole = (0, case.batch, 0, case.y.height, 0, case.shape[0], 0)
-    y = run_kernel(
-        "nhwc_conv_forward",
-        {"input": x, "packed": case.pack(case.weight, 0, code), "output": fill(np.empty(case.y.shape, np.float32))},
-        ["output"],
-        {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": 0},
-        [whole],
-        "float64",
-    )["output"]
-    expected = definition(case, natural["x"], case.weight)
-    np.testing.assert_allclose(case.y.natural()({"y": y}), expected, rtol=1e-5, atol=1e-4)
-    assert np.isfinite(y).all()
-    dx = run_kernel(
-        "nhwc_conv_backward_data",
-        {
-            "gradient": dy,
-            "packed": case.pack(case.weight, 1, code),
-            "output": fill(np.empty(case.dx.shape, np.float32)),
-        },
-        ["output"],
-        {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": 0},
-        [(0, case.batch, 0, case.dx.height, 0, case.dx.channels)],
-        "float64",
-    )["output"]
-    assert np.isfinite(dx).all()
-    dw = run_kernel(
-        "nhwc_conv_backward_weights",
-        {"gradient": dy, "input": x, "output": fill(np.empty((1, case.shape[0], case.weight[0].size), np.float32))},
-        ["output"],
-        {**case.dy.attributes("dy"), **case.x.attributes("in"), **geometry, "accumulate": 0},
-        [(0, case.batch, 0, case.shape[0], 0, case.x.channels, 0)],
-        "float64",
-    )["output"]
-    # <dy, conv(x, w)> = <dx, x> = <dw, w>
-    product = (natural["dy"] * expected).sum()
-    size = np.abs(natural["dy"] * expected).sum() + 1
-    assert abs((case.dx.natural()({"dx": dx}) * natural["x"]).sum() - product) < 1e-5 * size
-    assert abs((dw.ravel() * case.weight.ravel()).sum() - product) < 1e-5 * size
+    def pack(self, direction, algorithm):
+        return run_kernel("nhwc_conv_pack", *self.packing(direction, algorithm), "float64")["packed"]
 
 
 def random_case(seed):
@@ -193,30 +113,10 @@ def check_case(case, algorithm, factor=0.0):
     code = algorithms.choose_algorithm(algorithm, "forward", attributes, case.batch)
     geometry = {**case.geometry, "algorithm": code}
     for direction in (0, 1):
-        shape = algorithms.packed_shape(code, direction, case.shape, case.groups)
-        compare(
-            "nhwc_conv_pack",
-            {"weight": case.weight, "packed": fill(np.empty(shape, np.float32))},
-            ["packed"],
-            dict(
-                out_channels=case.shape[0],
-                in_channels=case.x.channels,
-                kernel=case.shape[2],
-                groups=case.groups,
-                direction=direction,
-                algorithm=code,
-            ),
-            ranges(shape[0], int(rng.integers(1, shape[0] + 1))),
-            9,
-            factor,
-        )
+        compare("nhwc_conv_pack", *case.packing(direction, code), 9, factor)
     blocks = cut(rng, case.batch, case.y.height, case.y.channels)
     attributes = {**case.x.attributes("in"), **case.y.attributes("out"), **geometry, "activation": int(rng.integers(3))}
-    operands = {
-        "input": x,
-        "packed": case.pack(case.weight, 0, code),
-        "output": fill(np.empty(case.y.shape, np.float32)),
-    }
+    operands = {"input": x, "packed": case.pack(0, code), "output": fill(np.empty(case.y.shape, np.float32))}
     if rng.integers(2):
         operands["bias"] = case.bias
     compare("nhwc_conv_forward", operands, ["output"], attributes, [(*b, 0) for b in blocks], case.terms, factor)
@@ -224,7 +124,7 @@ def check_case(case, algorithm, factor=0.0):
     accumulate = int(rng.integers(2))
     before = case.random(case.dx) if accumulate else fill(np.empty(case.dx.shape, np.float32))
     attributes = {**case.dy.attributes("in"), **case.dx.attributes("out"), **geometry, "accumulate": accumulate}
-    operands = {"gradient": dy, "packed": case.pack(case.weight, 1, code), "output": before}
+    operands = {"gradient": dy, "packed": case.pack(1, code), "output": before}
     compare(
         "nhwc_conv_backward_data",
         operands,
@@ -302,7 +202,7 @@ def test_statistics_keep_what_the_mean_hides():
     }
     operands = {
         "input": case.random(case.x),
-        "packed": case.pack(case.weight, 0, 0),
+        "packed": case.pack(0, 0),
         "bias": case.bias,
         "output": fill(np.empty(case.y.shape, np.float32)),
         "statistics": fill(np.empty(statistics_shape(2, case.y.pitch), np.float32)),

@@ -4,18 +4,17 @@ import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 
+KERNELS = [
+    ("gelu_forward", ("input",)),
+    ("gelu_backward", ("gradient", "before")),
+    ("rows_relu_forward", ("input",)),
+    ("rows_relu_backward", ("gradient", "activations")),
+    ("rows_add", ("first", "second")),
+]
+
 
 @pytest.mark.parametrize("features", [1, 5, 16, 83, 768])
-@pytest.mark.parametrize(
-    ("kernel", "inputs"),
-    [
-        ("gelu_forward", ("input",)),
-        ("gelu_backward", ("gradient", "before")),
-        ("rows_relu_forward", ("input",)),
-        ("rows_relu_backward", ("gradient", "activations")),
-        ("rows_add", ("first", "second")),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "inputs"), KERNELS)
 def test_layers_equal_numpy_forms(kernel, inputs, features):
     """Check ReLU, GELU, their gradients and sums within 5e-7; rows outside the block keep what they hold."""
     rng = np.random.default_rng(features)

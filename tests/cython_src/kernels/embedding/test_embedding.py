@@ -8,6 +8,7 @@ from forktask.cython_src.binding.bind import BlockFailure
 
 BATCH, SEQUENCE, VOCABULARY, POSITIONS = 3, 7, 11, 10
 ROWS = BATCH * SEQUENCE
+FORMS = [("cpu", name) for name in INSTRUCTION_SETS] + [("numpy", None)]
 
 
 def draw_tokens(rng):
@@ -26,7 +27,7 @@ def test_forward_is_exact(features, with_positions):
         expected = expected + np.tile(operands["position_weight"][:SEQUENCE], (BATCH, 1))
     operands["output"] = fill(draw(rng, ROWS, features))
     attributes = {"sequence": SEQUENCE, "features": features, "vocabulary": VOCABULARY}
-    for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+    for target, name in FORMS:
         got = run_kernel("embedding_forward", operands, ["output"], attributes, [(0, 5), (5, ROWS)], target, name)
         np.testing.assert_array_equal(got["output"], expected, err_msg=f"{target} {name}")
 
@@ -44,7 +45,7 @@ def test_token_gradient_adds_rows_in_order(features, accumulate):
     expected[1] = output[1]
     attributes = {"rows": ROWS, "features": features, "vocabulary": VOCABULARY, "accumulate": accumulate}
     for bounds in ([(0, features)], [(0, features // 3), (features // 3, features)]):
-        for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+        for target, name in FORMS:
             got = run_kernel("embedding_token_gradient", operands, ["output"], attributes, bounds, target, name)
             np.testing.assert_array_equal(got["output"], expected, err_msg=f"{target} {name}")
 
@@ -58,13 +59,10 @@ def test_position_gradient_adds_samples_in_order():
     expected = np.zeros((POSITIONS, features), np.float32)
     expected[:SEQUENCE] = (gradient[:SEQUENCE] + gradient[SEQUENCE : 2 * SEQUENCE]) + gradient[2 * SEQUENCE :]
     attributes = {"sequence": SEQUENCE, "batch": BATCH, "features": features}
-    for target, name in [("cpu", i) for i in INSTRUCTION_SETS] + [("numpy", None)]:
+    for target, name in FORMS:
         bounds = [(0, 3), (3, 8), (8, POSITIONS)]
         got = run_kernel("embedding_position_gradient", operands, ["output"], attributes, bounds, target, name)
         np.testing.assert_array_equal(got["output"][0], expected, err_msg=f"{target} {name}")
-
-
-FORMS = [("cpu", name) for name in INSTRUCTION_SETS] + [("numpy", None)]
 
 
 @pytest.mark.parametrize("with_types", [True, False])

@@ -86,12 +86,8 @@ def test_data_gradient_equals_numpy_form(sizes, accumulate, with_gelu, spare, se
         operands["before"] = draw(rng, rows, inputs)
     output = draw(rng, rows, inputs)
     operands["output"] = output if accumulate else fill(output)
-    attributes = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "gradient_pitch": outputs + spare,
-        "accumulate": int(accumulate),
-    }
+    attributes = {"inputs": inputs, "outputs": outputs, "gradient_pitch": outputs + spare}
+    attributes["accumulate"] = int(accumulate)
     check = check_gelu if with_gelu else check_linear
     check("linear_backward_data", operands, ["output"], attributes, grid(rng, rows, inputs), outputs + 1)
 
@@ -113,12 +109,8 @@ def test_weight_gradient_equals_numpy_form(sizes, with_bias, accumulate, spare, 
     if not accumulate:
         for name in names:
             fill(operands[name])
-    attributes = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "gradient_pitch": outputs + spare,
-        "accumulate": int(accumulate),
-    }
+    attributes = {"inputs": inputs, "outputs": outputs, "gradient_pitch": outputs + spare}
+    attributes["accumulate"] = int(accumulate)
     bounds = [(*r, *o, partial) for partial, r in enumerate(slices) for o in pieces(rng, outputs)]
     check_linear("linear_backward_weights", operands, names, attributes, bounds, rows + 1)
 
@@ -173,28 +165,14 @@ def test_gelu_and_its_derivative(instruction_set):
     x = np.linspace(-30, 30, 4096, dtype=np.float32).reshape(-1, 1)
     x[0] = np.nan
     one = np.ones((1, 1), np.float32)
-    shape = {"inputs": 1, "outputs": 1}
-    forward = {"input": x, "weight": one, "output": fill(np.empty_like(x))}
-    got = run_kernel(
-        "linear_forward",
-        forward,
-        ["output"],
-        {**shape, "output_pitch": 1, "activation": GELU},
-        [(0, len(x), 0, 1)],
-        "cpu",
-        instruction_set,
-    )["output"]
-    assert np.isnan(got[0])
-    np.testing.assert_allclose(got[1:], gelu(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
-    backward = {"gradient": np.ones_like(x), "weight": one, "before": x, "output": fill(np.empty_like(x))}
-    got = run_kernel(
-        "linear_backward_data",
-        backward,
-        ["output"],
-        {**shape, "gradient_pitch": 1, "accumulate": 0},
-        [(0, len(x), 0, 1)],
-        "cpu",
-        instruction_set,
-    )["output"]
-    assert np.isnan(got[0])
-    np.testing.assert_allclose(got[1:], gelu_derivative(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)
+    shape, bounds = {"inputs": 1, "outputs": 1}, [(0, len(x), 0, 1)]
+    forward = {"input": x}, {"output_pitch": 1, "activation": GELU}
+    backward = {"gradient": np.ones_like(x), "before": x}, {"gradient_pitch": 1, "accumulate": 0}
+    for kernel, (inputs, more), exact in (
+        ("linear_forward", forward, gelu),
+        ("linear_backward_data", backward, gelu_derivative),
+    ):
+        operands = {**inputs, "weight": one, "output": fill(np.empty_like(x))}
+        got = run_kernel(kernel, operands, ["output"], {**shape, **more}, bounds, "cpu", instruction_set)["output"]
+        assert np.isnan(got[0])
+        np.testing.assert_allclose(got[1:], exact(x[1:].astype(np.float64)), rtol=5e-7, atol=5e-7)

@@ -59,9 +59,9 @@ def test_kernels_equal_numpy_forms(rows, vocabulary, spare, scale, seed):
         assert got[0]["losses"].tobytes() == got[1]["losses"].tobytes() == got[2]["losses"].tobytes()
 
 
-@pytest.mark.parametrize("target", ["cpu", "float64"])
+@pytest.mark.parametrize("form", [("cpu",), ("float64",)])
 @pytest.mark.parametrize("token", [-1, 40])
-def test_targets_outside_the_vocabulary_stop_the_run(target, token):
+def test_targets_outside_the_vocabulary_stop_the_run(form, token):
     """Check that all four kernels fail."""
     operands = make_operands(np.random.default_rng(0), 2, 40, 48, 1)
     operands["targets"][1] = token
@@ -73,7 +73,7 @@ def test_targets_outside_the_vocabulary_stop_the_run(target, token):
         ("vocabulary_gradient", ("logits", "targets", "logsumexp")),
     ):
         with pytest.raises(BlockFailure, match="status 3"):
-            run_kernel(kernel, {n: operands[n] for n in names}, [], attributes, [(0, 2)], target)
+            run_kernel(kernel, {n: operands[n] for n in names}, [], attributes, [(0, 2)], *form)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
