@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ..machine.environment import VOLATILE
-from .estimates import Estimates
-from .study import Point, Study, capacity_of
+from ..results.turns import disturbed_points
+from .study import Study, capacity_of
 
 
-def times_on(study: Study, node: str) -> Estimates[Point]:
-    """Return the estimator of the generations of one node."""
+@lru_cache(maxsize=64)
+def study_on(study: Study, node: str) -> Study:
+    """Return a study with the times of one node's generations alone."""
     turns = {
         point: {turn: seconds for turn, seconds in own.items() if study.node_of[turn[0]] == node}
         for point, own in study.turns.items()
     }
-    return Estimates({point: own for point, own in turns.items() if own}, study.disturbed)
+    turns = {point: own for point, own in turns.items() if own}
+    return replace(study, turns=turns, disturbed_points=disturbed_points(turns, study.rounds))
 
 
 def node_limits(study: Study) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from ..machine.environment import collect
 from ..machine.limits import measure_machine, measure_memory
 from ..machine.topology import available_cpus, cpu_order
 from ..plan_check.checking import check_together
-from ..results.turns import judge_rounds, quiet_turns
+from ..results.turns import judge_rounds, mostly_in, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.schedule import Job, Schedule
@@ -389,8 +389,11 @@ def summarise(
         key: {(r, row["group"], number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
         for key, rows in samples.items()
     }
-    all_rows = ((r, row) for rows in samples.values() for r, row in rows.items())
-    times = Estimates(measured, {(r, row["group"], number) for r, row in all_rows for number in row["loud"]})
+    all_rows = [(r, row) for rows in samples.values() for r, row in rows.items()]
+    loud, disturbed = (
+        {(r, row["group"], number) for r, row in all_rows for number in row[kind]} for kind in ("loud", "disturbed")
+    )
+    times = Estimates(measured, loud)
     rows = []
     for name, count in measured:
         row = {
@@ -398,6 +401,7 @@ def summarise(
             "threads": count,
             **_with_interval("step_time_s", times.time((name, count))),
             "samples": len(samples[name, count]),
+            "usable": not mostly_in(measured[name, count], disturbed),
             "floors_s": {floor: of_threads[count] for floor, of_threads in floors_s.items()},
         }
         modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
@@ -441,6 +445,7 @@ def _table_line(row: Mapping[str, Any]) -> str:
     )
     peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
     said = [_said_ratio(row, name, peer) for name, peer in peers.items() if name in row]
+    said += [] if row["usable"] else ["not usable: disturbed"]
     return line + "   " * bool(said) + "; ".join(said)
 
 

@@ -32,7 +32,7 @@ from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_bes
 from ..analysis.study import Study
 from ..events.events import overhead_text
 from ..tables import Column, Table
-from ..tables.columns import text_column
+from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time
 from . import columns
 from .answers import answers
@@ -117,7 +117,7 @@ def with_usable(study: Study, table: Table) -> Table:
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return table
     rows = [{"usable": row_is_usable(study, row), **row} for row in table.rows]
-    return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
+    return Table(table.name, (*table.columns, USABLE) if table.columns else (), rows)
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:

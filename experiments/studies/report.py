@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
-from ..report.columns import USABLE
 from ..report.figures.heading import write_lines
 from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
@@ -22,7 +21,7 @@ from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
 from ..subjects.memory import format_bytes
 from ..tables import Column, Table
-from ..tables.columns import count_column, number_column, percent_column, size_column, text_column, time_column
+from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
 from ..tables.numbers import known, percent, plural, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES

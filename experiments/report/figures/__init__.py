@@ -115,4 +115,4 @@ def caption(study: Study, figure: str, plan_id: str | None = None, models: Mappi
         said = FIGURES[figure].caption(study, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else study.plan_ids()
         wrong = any(not is_usable(study, (plan, *point)) for plan in plans for point in study.points_of(plan))
-    return " ".join(filter(None, [*said, "Crossed out: not usable." if wrong else ""]))
+    return " ".join(dict.fromkeys(filter(None, [*said, "Crossed out: not usable." if wrong else ""])))
