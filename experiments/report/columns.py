@@ -241,6 +241,7 @@ EFFECT = (
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3), True),
     percent_column("share", "share"),
     Column("verdict", lambda r: r["verdict"] + r["note"]),
+    USABLE,
 )
 INTERFERENCE = (
     count_column("hogs"),

@@ -60,9 +60,10 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     wide = column == "double"
     for place, row in enumerate(rows):
         color = styles[row["model"]].color
-        for panel, name in zip(panels, ("ratio", "above"), strict=False):
+        both = row["usable"] and rows[max(place - 1, 0)]["usable"]
+        for panel, name, usable in zip(panels, ("ratio", "above"), (row["usable"], both), strict=False):
             ratio = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-            mark_ratio(panel, place, ratio, color, usable=row["usable"])
+            mark_ratio(panel, place, ratio, color, usable=usable)
         if math.isnan(row["ratio"]):
             panels[0].plot(1, place, "|", color=color, markersize=9)
         if wide:
