@@ -171,6 +171,9 @@ def test_a_second_node_needs_leave(tmp_path, capsys):
     assert "must come from one node" in capsys.readouterr().err
     assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled"]) == 0
     assert "2 machines, 6 samples, 6 profiles, 0 failures; 0 second copies" in capsys.readouterr().out
+    assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"]["sample"] == 6 and found["dropped"] == 12
     assert len(read_results(out).of(MachineRow)) == len(read_results(out).of(RunRow)) == 2
     with pytest.raises(UsageError, match="a results folder must hold"):
         merge_folders([tmp_path / "nothing"], out)
