@@ -31,12 +31,13 @@ def test_two_folders_meet_in_the_plan_that_they_share(tmp_path, capsys):
 
 def test_what_one_folder_cannot_use_neither_can_both(tmp_path):
     """Check the column of a point that is too fast for two threads in the second folder."""
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), noise=0.0)
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2)
     first = write_rows(tmp_path / "a", rows)
     for row in rows:
         if row["kind"] == "sample" and (row["model"], row["threads"]) == ("taskiter", 2):
-            row |= {"step_time_s": 0.1 * row["step_time_s"], "long_times_s": [0.1 * t for t in row["long_times_s"]]}
-            row["short_times_s"] = [0.1 * t for t in row["short_times_s"]]
+            factor = 0.3 + 0.5 * row["repetition"]  # as wide an interval as disturbed samples have
+            row |= {name: [factor * time for time in row[name]] for name in ("short_times_s", "long_times_s")}
+            row["step_time_s"] *= factor
     second = write_rows(tmp_path / "b", rows)
     found = compare_folders(first, second, str(tmp_path / "figure.svg"))
     assert [(r["model"], r["threads"]) for r in found["rows"] if not r["usable"]] == [("taskiter", 2)]
