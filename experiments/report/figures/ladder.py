@@ -56,7 +56,7 @@ def draw(study: Study, plan_id: str, column: str) -> Figure:
     predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
     figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.27 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, 2 + predicted, sharey=True)
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.03)
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.03, wspace=0.03)
     wide = column == "double"
     for place, row in enumerate(rows):
         color = styles[row["model"]].color
