@@ -21,7 +21,7 @@ import pandas as pd
 
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
 from .estimates import NOTHING, verdict
-from .speeds import interval_columns
+from .speeds import interval_columns, is_usable
 from .sweep import Point, Sweep
 
 BARRIERS = ("loop", "iteration", "none")
@@ -133,7 +133,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
     """Return effects as ratios of times, below 1 where the switch gains.
 
     Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
-    the whole gain, in logarithms; NaN but for attributions), verdict, note.
+    the whole gain, in logarithms; NaN but for attributions), verdict, usable (whether all of its cells are), note.
     """
     effects = contrasts()
     rows = []
@@ -141,7 +141,8 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
         for threads, of_cell in _complete(sweep, plan_id):
             whole = math.nan
             for (kind, name), weights in reversed(effects.items()):
-                estimate = sweep.times.contrast({of_cell[cell]: weight for cell, weight in weights.items() if weight})
+                of_point = {of_cell[cell]: weight for cell, weight in weights.items() if weight}
+                estimate = sweep.times.contrast(of_point)
                 log_ratio = math.log(estimate.value)
                 if (kind, name) == ("attribution", "all three"):
                     whole = log_ratio
@@ -156,6 +157,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
                         "high": estimate.high,
                         "share": log_ratio / whole if kind == "attribution" and whole else math.nan,
                         "verdict": verdict(estimate),
+                        "usable": all(is_usable(sweep, point) for point in of_point),
                         "note": "",
                     }
                 )
@@ -168,6 +170,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
                     "effect": "creation x placement",
                     **nothing,
                     "verdict": "",
+                    "usable": True,
                     "note": "cannot be told: eager x partitioned cannot exist",
                 }
             )

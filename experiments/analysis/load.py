@@ -85,7 +85,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     _check_profiles(profiles, plans)
     timed = [row for row in samples if row.step_time_s > 0]
     untimed = [row for row in samples if row.step_time_s <= 0]
-    turns, disturbed = turns_of(timed, by_kind[RoundsRow])
+    found, disturbed = turns_of(timed, by_kind[RoundsRow])
+    turns = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in found.items()}
     sweep = Sweep(
         run=runs[-1],
         plans=plans,
@@ -95,14 +96,14 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
         traces=by_kind[TraceRow],
-        turns={(p, model, n): t for (p, _, model, n), t in turns.items()},
+        turns=turns,
         disturbed=disturbed,
         rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
         machines=by_kind[MachineRow],
         nodes={row.node.name: row for row in runs if row.node.name in {sample.node.name for sample in samples}},
         node_of={row.repetition: row.node.name for row in samples},
-        disturbed_points=disturbed_points(timed, by_kind[RoundsRow]),
+        disturbed_points=disturbed_points(turns, by_kind[RoundsRow]),
         partial=partial,
         warnings=warnings,
     )

@@ -7,8 +7,9 @@ negative, shorter) than there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,8 +27,9 @@ from ..events.event_states import (
     SCHEDULING,
 )
 from ..events.events import STREAM, THREAD, EventLog
+from ..results.disturbance import DISTURBED_SHARE
 from ..tables import text_table
-from ..tables.columns import number_column, text_column, time_column
+from ..tables.columns import USABLE, number_column, text_column, time_column
 from .windows import layer_of_loops
 
 COMPUTING = (THREAD, STREAM)  # lanes that losses are of; of a GPU's other lanes nothing is lost
@@ -254,8 +256,9 @@ def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
 
 
 def as_rows(found: Sequence[Losses]) -> list[dict]:
-    """Return a row for each model: wall time an iteration by class in seconds, and the factors."""
-    return [
+    """Return a row for each model: wall time an iteration by class in seconds, the factors, and whether the run is
+    usable."""
+    rows = [
         {
             "model": losses.log.about["model"],
             "threads": len(losses.log.lanes_of(*COMPUTING)),
@@ -266,6 +269,12 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
         }
         for losses in found
     ]
+    return [{**row, "usable": is_undisturbed(row)} for row in rows]
+
+
+def is_undisturbed(row: Mapping[str, Any]) -> bool:
+    """Return whether the threads of a logged run had a CPU for nearly all of the time."""
+    return row["preemption_s"] <= DISTURBED_SHARE * row["step_time_s"]
 
 
 def remarks(found: Sequence[Losses]) -> list[str]:
@@ -289,13 +298,15 @@ def remarks(found: Sequence[Losses]) -> list[str]:
 
 
 def as_table(found: Sequence[Losses]) -> pd.DataFrame:
-    """Return all classes by model, phase and layer, in seconds of all threads an iteration."""
+    """Return all classes by model, phase and layer, in seconds of all threads an iteration, and whether the run is
+    usable."""
     parts = []
-    for losses in found:
+    for losses, row in zip(found, as_rows(found), strict=True):
         part = losses.table.copy()
         part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
         part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
         part.insert(0, "model", losses.log.about["model"])
+        part["usable"] = row["usable"]
         parts.append(part)
     return pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES})
 
@@ -309,7 +320,7 @@ def as_text(found: Sequence[Losses]) -> str:
     factors = [number_column(name, digits=3) for name in FACTORS]
     lines = [
         "Wall time an iteration, by what the threads did:",
-        *text_table((title, time_column("step_time_s", "step"), *times), rows),
+        *text_table((title, time_column("step_time_s", "step"), *times, USABLE), rows),
         "",
         "As a product (peeled off threads x time in this order):",
         *text_table((title, *factors, product), rows),

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ..machine.environment import VOLATILE
-from .estimates import Estimates
-from .sweep import Point, Sweep, capacity_of
+from ..results.turns import disturbed_points
+from .sweep import Sweep, capacity_of
 
 
-def times_on(sweep: Sweep, node: str) -> Estimates[Point]:
-    """Return the estimator of the generations of one node."""
+@lru_cache(maxsize=64)
+def sweep_on(sweep: Sweep, node: str) -> Sweep:
+    """Return a sweep with the times of one node's generations alone."""
     turns = {
         point: {turn: seconds for turn, seconds in own.items() if sweep.node_of[turn[0]] == node}
         for point, own in sweep.turns.items()
     }
-    return Estimates({point: own for point, own in turns.items() if own}, sweep.disturbed)
+    turns = {point: own for point, own in turns.items() if own}
+    return replace(sweep, turns=turns, disturbed_points=disturbed_points(turns, sweep.rounds))
 
 
 def node_limits(sweep: Sweep) -> list[dict[str, Any]]:

@@ -121,6 +121,7 @@ def measure_on(
         def keep(rows: Iterable[AnyRow]) -> None:
             rows = list(rows)
             joined.add(rows)
+            joined.finish()
             failed.update((row.config_id, row.repetition) for row in rows if isinstance(row, FailureRow))
 
         def still_open() -> set[str] | None:

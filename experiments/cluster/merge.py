@@ -52,6 +52,10 @@ class Joined:
     ----------
     dropped : int
         Samples and profiles that were there already.
+
+    Notes
+    -----
+    A generation that broke off waits for `finish`, since another folder may hold it whole.
     """
 
     def __init__(self, writer: Any, remedy: str = "choose another folder with --out", before: Iterable[AnyRow] = ()):
@@ -60,6 +64,7 @@ class Joined:
         self._known: set[tuple] = set()
         self._loops: dict[str, Any] = {}
         self._answers = Answers(())
+        self._broken_off: list[list[AnyRow]] = []
         for row in before:
             self._known.add(_name(row))
             self._answers.checked(row)
@@ -84,17 +89,37 @@ class Joined:
             Rows of another configuration, seed, version or network, or of a node that may not be pooled.
         """
         for is_block, some in groupby(rows, _block_of):
-            for row in self._new_of_block(list(some)) if is_block else some:
-                if isinstance(row, RunRow):
-                    self._begin(row, source)
-                elif isinstance(row, PlanRow) and self._loops.setdefault(row.plan_id, row.loops) != row.loops:
-                    raise UsageError(
-                        f"folders that are joined must have measured one network {row.network!r}, whose program was "
-                        f"another one for {str(source)!r}; {self._remedy}"
-                    )
-                elif is_block or _name(row) not in self._known:
-                    self._writer.append(self._answers.checked(row))
-                self._known.add(_name(row))
+            if not is_block:
+                for row in some:
+                    self._add_row(row, source)
+            elif _broke_off(block := list(some)):
+                self._broken_off.append(block)
+            else:
+                self._add_block(block)
+
+    def finish(self) -> None:
+        """Append what is still new of generations that broke off."""
+        for block in self._broken_off:
+            self._add_block(block)
+        self._broken_off = []
+
+    def _add_row(self, row: AnyRow, source: Path | str) -> None:
+        """Append a row that is not of a block, if it is new."""
+        if isinstance(row, RunRow):
+            self._begin(row, source)
+        elif isinstance(row, PlanRow) and self._loops.setdefault(row.plan_id, row.loops) != row.loops:
+            raise UsageError(
+                f"folders that are joined must have measured one network {row.network!r}, whose program was "
+                f"another one for {str(source)!r}; {self._remedy}"
+            )
+        elif _name(row) not in self._known:
+            self._writer.append(self._answers.checked(row))
+        self._known.add(_name(row))
+
+    def _add_block(self, block: Sequence[AnyRow]) -> None:
+        for row in self._new_of_block(block):
+            self._writer.append(self._answers.checked(row))
+            self._known.add(_name(row))
 
     def _begin(self, run: RunRow, source: Path | str) -> None:
         """Check the run row of a folder or worker, and write it if its node is new."""
@@ -125,6 +150,12 @@ class Joined:
         self.dropped += sum(not isinstance(row, RoundsRow) for row in measured)
         self.dropped -= sum(not isinstance(row, RoundsRow) for row in kept)
         return [*(row for row in rows if isinstance(row, CapacityRow) and kept), *kept]
+
+
+def _broke_off(block: Sequence[AnyRow]) -> bool:
+    """Return whether a contestant of some turns has neither a sample nor a failure."""
+    answered = {row.config_id for row in block if isinstance(row, SampleRow | FailureRow)}
+    return any(not answered.issuperset(row.contestants) for row in block if isinstance(row, RoundsRow))
 
 
 def _took_turns(row: AnyRow) -> bool:
@@ -232,6 +263,7 @@ def _merge(sources: Sequence[Path], out: Path, nodes: str) -> Merged:
         joined = Joined(writer, "leave that folder out")
         for source in sources:
             joined.add(_rows_for(out, read_rows(source, halves[source]), nodes), source)
+        joined.finish()
     aside = "".join(f"{text}\n" for text in chain.from_iterable(halves.values()))
     if aside:
         with open(out / f"{SAMPLES}.partial", "a") as file:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from .arguments import add_json, show
+
 HELP = "join results folders of one configuration"
 DESCRIPTION = (
     "Join results folders of one configuration, such as those that the nodes of a cluster left: each generation once. "
@@ -21,6 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", choices=NODES, default="", help="whether several nodes may be joined; default: as measured"
     )
+    add_json(parser, "numbers of rows")
 
 
 def call(arguments: Namespace) -> int:
@@ -40,5 +43,6 @@ def call(arguments: Namespace) -> int:
         plural(sum(merged.rows.get(kind, 0) for kind in kinds), kinds[0])
         for kinds in (("machine",), ("sample",), ("profile", "gpu_profile"), ("failure",))
     )
-    print(f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out")
+    said = f"{arguments.out}: {nodes}, {samples}, {profiles}, {failures}; {merged.dropped} second copies were left out"
+    show(arguments, {"folder": arguments.out, "rows": merged.rows, "dropped": merged.dropped}, lambda _: said)
     return 0

@@ -9,9 +9,11 @@ from .arguments import (
     add_device,
     add_json,
     add_models,
+    add_out,
     add_plan_options,
     add_threads,
     duration,
+    folder_of,
     models,
     number_from,
     plan_options,
@@ -71,9 +73,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
     add_check(parser)
-    parser.add_argument(
-        "--out", metavar="DIR", help="folder for peers.json, peers.csv and peers.txt; default: print only"
-    )
+    add_out(parser, "peers", "new folder for peers.json, peers.csv and peers.txt")
     add_json(parser, "raw samples and table")
 
 
@@ -84,11 +84,12 @@ def modes_or_none(text: str) -> tuple[str, ...]:
 
 def call(arguments: Namespace) -> int:
     """Measure, and print the table, after Ctrl-C too. Exit code 1: nothing could be measured."""
-    from ..peers.files import new_folder, write_files
+    from ..peers.files import check_new_folder, write_files
     from ..peers.peers import INTERRUPTED, as_text, compare_with_torch
 
+    folder = folder_of(arguments)
     # First of all: minutes of measurements must not end at a folder that cannot be written.
-    folder = new_folder(arguments.out) if arguments.out else None
+    check_new_folder(folder)
     result = compare_with_torch(
         arguments.network,
         plan_options(arguments),
@@ -104,8 +105,7 @@ def call(arguments: Namespace) -> int:
         llmc=arguments.llmc,
         check=arguments.check,
     )
-    if folder is not None:
-        write_files(folder, result)
+    write_files(folder, result)
     show(arguments, result, as_text)
     if result["stopped"] == INTERRUPTED:
         raise KeyboardInterrupt

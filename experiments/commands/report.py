@@ -87,18 +87,17 @@ def _figure(arguments: Namespace) -> None:
         "out": arguments.file,
         "title": not arguments.no_title,
     }
-    if results := _study(arguments):
-        for name in ("plan", "models", "names"):
-            if getattr(arguments, name):
-                raise UsageError(f"{_OPTIONS[name]} is for figures of samples, got a folder of trainings; leave it out")
-        print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
-        return
     models = arguments.models or ()
     names = arguments.names or [""] * len(models)
     if len(names) != len(models):
         raise UsageError(f"--names must name each of --models, got {len(names)} for {len(models)} models")
-    named = dict(zip(models, names, strict=True))
-    print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, models=named, **form))
+    form["models"] = dict(zip(models, names, strict=True))
+    if results := _study(arguments):
+        if arguments.plan:
+            raise UsageError("--plan is for figures of samples, got a folder of trainings; leave it out")
+        print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
+        return
+    print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, **form))
 
 
 def _exports(arguments: Namespace) -> None:

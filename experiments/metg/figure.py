@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ...cython_src.typed_text import rounded
+from ..report.figures.axes import cross_out
 from ..report.figures.heading import write_lines
 from ..report.figures.style import (
     ModelStyle,
@@ -71,6 +72,8 @@ def _draw_entry(axis, entry: Mapping[str, Any], style: ModelStyle) -> None:
     axis.plot(x, envelope(curve), color=color, linestyle=style.line)
     axis.plot(x, values, color=color, linestyle="", marker=style.marker, markersize=2.5, markeredgewidth=0)
     axis.fill_between(x, *ends, color=color, alpha=0.2, linewidth=0)
+    if not entry["usable"]:
+        cross_out(axis, x, values, 2.5)
     if entry["metg_s"] is not None:
         low, middle, high = (entry["metg_s"][end] * 1e9 for end in ("low", "median", "high"))
         axis.plot([low, high], [HALF, HALF], color=color, linewidth=1.6, marker="|", markersize=4)
@@ -87,6 +90,8 @@ def caption_file(entries: Sequence[Mapping[str, Any]], unit_s: Mapping[str, floa
         "bands: their extremes; lines: the highest efficiency up to that granularity; large marks: METG(50 %), where "
         "it reaches half."
     )
+    if not all(e["usable"] for e in entries):
+        said += " Crossed out: others disturbed the runs."
     method = (
         f"Task granularity is wall time x {at_once} / tasks. Efficiency is the kernel's own time, "
         f"{rounded(unit_s[graph['kernel']] * 1e9)} ns a unit of work without any runtime, over it. Processes: "

@@ -15,10 +15,12 @@ from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow
 from ..subjects.models import built_models, parse_model
 from ..tables import Column, text_table
+from ..tables.columns import USABLE
 from .graphs import describe_graph, graph_name
 
 HALF = 0.5
 MUCH_PRESSURE = 0.1  # figures are doubtful above this part of time in which some thread waited for a CPU
+DISTURBED = "disturbed"
 EAGER_MODEL = "tasks"  # The cost of recording is compared with this model, which creates its tasks anew.
 
 
@@ -61,7 +63,7 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
         unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread
         count with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
         {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU;
-        withheld: "quick", "disturbed" or "", why there is no estimate of METG;
+        withheld: "quick", "disturbed" or "", why there is no estimate of METG; usable: whether others left it alone;
         break_even: replays after which preparing has paid off against eager tasks, None where there is nothing to
         compare; curve: list of {work, task_s, granularity_s, efficiency, efficiency_low, efficiency_high}; failures:
         list of messages.
@@ -91,7 +93,8 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
             waiting = [(row.disturbance.get("pressure_some_us") or 0) * 1e-6 / row.wall_s for row in group]
             entry["pressure"] = statistics.median(waiting)
             entry.update(_summarise_group(group, unit_s[first.graph["kernel"]]))
-            entry["withheld"] = _withheld(group, entry["pressure"])
+            entry["usable"] = not _is_disturbed(group, entry["pressure"])
+            entry["withheld"] = "quick" if group[0].quick else "" if entry["usable"] else DISTURBED
             if entry["withheld"]:
                 entry["metg_s"] = None
         results.append(entry)
@@ -103,11 +106,11 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     return {"unit_s": unit_s, "results": results}
 
 
-def _withheld(group, pressure: float) -> str:
-    """Return why these rows must not give an estimate: a quick check, or others' load that nobody asked for."""
+def _is_disturbed(group, pressure: float) -> bool:
+    """Return whether these rows had much load of others that nobody asked for."""
     row = group[0]
     asked_for = row.interference or len(set(row.cpus)) < len(row.cpus)
-    return "quick" if row.quick else "disturbed" if pressure > MUCH_PRESSURE and not asked_for else ""
+    return pressure > MUCH_PRESSURE and not asked_for
 
 
 def envelope(curve: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -199,7 +202,7 @@ def format_table(table: Mapping[str, Any]) -> str:
         )
     if any(e.get("withheld") == "quick" for e in table["results"]):
         lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
-    if any(e.get("withheld") == "disturbed" for e in table["results"]):
+    if any(e.get("withheld") == DISTURBED for e in table["results"]):
         lines.append("METG of disturbed runs is withheld: measure again on a quiet machine, in a new folder")
     for _, group in itertools.groupby(table["results"], lambda entry: entry["graph"]):
         entries = list(group)
@@ -239,6 +242,7 @@ COLUMNS = (
     _ns("close_s", "close"),
     _ns("prepare_s", "prepare"),
     Column("break-even, replays", lambda e: "" if e["break_even"] is None else str(e["break_even"]), True),
+    USABLE,
 )
 
 
@@ -258,5 +262,6 @@ def as_csv(table: Mapping[str, Any]) -> str:
         for name in names:
             values = entry.get(name)
             row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
-        rows.append([*row, entry["break_even"], entry.get("withheld", ""), "; ".join(entry["failures"])])
-    return csv_text([*columns, "break_even", "withheld", "failures"], rows)
+        said = [entry.get(name, "") for name in ("break_even", "usable", "withheld")]
+        rows.append([*row, *said, "; ".join(entry["failures"])])
+    return csv_text([*columns, "break_even", "usable", "withheld", "failures"], rows)

@@ -10,23 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..results.files import output_folder, write_atomically
+from ..results.files import check_writable_folder, output_folder, write_atomically
+from ..tables.progress import say
 from .peers import as_text
 
 NAMES = ("peers.json", "peers.csv", "peers.txt")
 ABOUT = ("network", "batch", "phase")  # of the result; before each row's own fields
 
 
-def new_folder(path: str) -> Path:
-    """Make the folder before anything is measured; an earlier comparison is not written over."""
-    folder = output_folder(path, NAMES[0])
+def check_new_folder(path: str) -> None:
+    """Raise `UsageError` unless the files can be written to a folder, which is new, empty, or without a comparison."""
+    folder = Path(path)
+    if not folder.exists():
+        check_writable_folder(folder)
+        return
+    output_folder(folder, NAMES[0])
     if taken := [name for name in NAMES if (folder / name).exists()]:
         raise UsageError(f"--out must have no comparison yet, but {folder} holds {taken[0]}; name another folder")
-    return folder
 
 
-def write_files(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write the result of `compare_with_torch` as JSON, as a table and as text."""
+def write_files(path: str, result: Mapping[str, Any]) -> None:
+    """Write the result of `compare_with_torch` to a folder as JSON, as a table and as text."""
+    folder = output_folder(path, NAMES[0])
     rows = [{**{name: result[name] for name in ABOUT}, **row} for row in result["rows"]]
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
@@ -36,3 +41,4 @@ def write_files(folder: Path, result: Mapping[str, Any]) -> None:
         NAMES, (json.dumps(result, indent=1) + "\n", table.getvalue(), as_text(result) + "\n"), strict=True
     ):
         write_atomically(folder / name, text)
+    say(f"{folder}: {', '.join(NAMES)}")

@@ -24,13 +24,13 @@ from ..analysis.estimates import Estimate, Estimates
 from ..machine.environment import collect
 from ..machine.topology import available_cpus, cpu_order
 from ..plan_check.checking import check_together
-from ..results.turns import judge_rounds, quiet_turns
+from ..results.turns import judge_rounds, mostly_in, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
 from ..tables import Column, text_table
-from ..tables.columns import count_column, text_column
+from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
 from .llmc_files import sizes_of
@@ -343,8 +343,11 @@ def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[
         key: {(r, row["group"], number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
         for key, rows in samples.items()
     }
-    all_rows = ((r, row) for rows in samples.values() for r, row in rows.items())
-    times = Estimates(measured, {(r, row["group"], number) for r, row in all_rows for number in row["loud"]})
+    all_rows = [(r, row) for rows in samples.values() for r, row in rows.items()]
+    loud, disturbed = (
+        {(r, row["group"], number) for r, row in all_rows for number in row[kind]} for kind in ("loud", "disturbed")
+    )
+    times = Estimates(measured, loud)
     rows = []
     for name, count in measured:
         row = {
@@ -352,6 +355,7 @@ def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[
             "threads": count,
             **_with_interval("step_time_s", times.time((name, count))),
             "samples": len(samples[name, count]),
+            "usable": not mostly_in(measured[name, count], disturbed),
         }
         modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
         if not _is_peer(name) and modes:
@@ -393,6 +397,7 @@ COLUMNS = (
     Column("ms a step", lambda row: f"{row['step_time_s'] * 1e3:.3f}", True),
     Column("+-", lambda row: _half_width_ms(row), True),
     Column("faster than PyTorch's best mode", _said_ratios),
+    USABLE,
 )
 
 

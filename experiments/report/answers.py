@@ -13,6 +13,8 @@ from ..analysis.speeds import best_serial, interval_columns, is_usable, main_pla
 from ..analysis.sweep import Point, Sweep
 from .words import axes_text, plan_title
 
+NOT_USABLE = "not usable"  # in place of a verdict
+
 
 @lru_cache(maxsize=4)
 def answers(sweep: Sweep) -> list[dict[str, Any]]:
@@ -60,7 +62,7 @@ def _row(
         "generations": ratio.count,
         "rounds": ratio.rounds,
         **interval_columns("ratio", ratio),
-        "verdict": verdict(ratio) if usable else "not usable",
+        "verdict": verdict(ratio) if usable else NOT_USABLE,
         "usable": usable,
         "amount": amount(ratio),
     }

@@ -13,6 +13,7 @@ from ..analysis.names import model_label
 from ..subjects.memory import GRAPH, KINDS
 from ..tables import Column
 from ..tables.columns import (
+    USABLE,
     count_column,
     number_column,
     percent_column,
@@ -29,7 +30,6 @@ ROUNDS = Column("rounds", lambda r: f"{r['rounds']} in {r['generations']}", True
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
-USABLE = Column("usable", lambda r: "" if r["usable"] else "no")
 
 ANSWER = (text_column("question"), text_column("verdict", "answer"), text_column("amount", "by how much"), ROUNDS)
 SPEED = (
@@ -142,12 +142,14 @@ LOSS = (
     THREADS,
     time_column("step_time_s", "iteration"),
     *(time_column(f"{name}_s", loss.label) for name, loss in LOSSES.items()),
+    USABLE,
 )
 EFFICIENCY = (
     MODEL,
     THREADS,
     percent_column("global_efficiency", "efficiency"),
     *(number_column(name, digits=3) for name in FACTORS),
+    USABLE,
 )
 
 COST = (
@@ -238,6 +240,7 @@ EFFECT = (
     Column("95% interval", lambda r: interval(r["low"], r["high"], 3), True),
     percent_column("share", "share"),
     Column("verdict", lambda r: r["verdict"] + r["note"]),
+    USABLE,
 )
 INTERFERENCE = (
     count_column("hogs"),

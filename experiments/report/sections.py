@@ -31,7 +31,7 @@ from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_bes
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..tables import Column, Table
-from ..tables.columns import text_column
+from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time
 from . import columns
 from .answers import answers
@@ -114,7 +114,7 @@ def with_usable(sweep: Sweep, table: Table) -> Table:
     if not all({"plan_id", "model", "threads"} <= row.keys() for row in table.rows):
         return table
     rows = [{"usable": row_is_usable(sweep, row), **row} for row in table.rows]
-    return Table(table.name, (*table.columns, columns.USABLE) if table.columns else (), rows)
+    return Table(table.name, (*table.columns, USABLE) if table.columns else (), rows)
 
 
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from ..simulate.machine_model import MAX_CORES, MachineModel, read_machine
 from ..simulate.predict import error_text, keep_machine, missing, prediction_table, thread_counts
 from ..subjects.models import parse_models
 from ..tables import Column, text_table
-from ..tables.columns import number_column, percent_column, time_column
+from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import simulated, style
 from .files import FIGURE_FOLDER, chosen_plan
@@ -150,6 +150,7 @@ _COLUMNS = (
     number_column("efficiency"),
     Column("idle", lambda r: percent(round(r["idle"], 2) + 0), True),  # no "-0%"
     percent_column("runtime", digits=1),
+    USABLE,
 )
 
 

@@ -144,7 +144,8 @@ def conditions(sweep: Sweep, plan_id: str) -> list[str]:
     plan = sweep.plans[plan_id]
     samples = sweep.samples[sweep.samples["plan_id"] == plan_id]
     per_point = samples.groupby(["model", "threads"]).size()
-    count = f"{per_point.min()}" if per_point.min() == per_point.max() else f"{per_point.min()} to {per_point.max()}"
+    least, most = int(per_point.min()), int(per_point.max())
+    count = plural(least, "generation") if least == most else f"{least} to {plural(most, 'generation')}"
     # Every option that a run recorded, whether it was swept or left at its default.
     unused = ("sequence",) if samples_word(sweep, plan_id) == "images" else ()
     recorded = {
@@ -171,7 +172,7 @@ def conditions(sweep: Sweep, plan_id: str) -> list[str]:
         f"Work: {sweep.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
-        f"{count} generations of processes, one process for each model and number of threads; a step time is the slope "
+        f"{count} of processes, one process for each model and number of threads; a step time is the slope "
         "between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(sweep),

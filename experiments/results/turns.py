@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from statistics import median, median_low
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -13,6 +13,7 @@ from .disturbance import TICK_S
 from .rows import GpuProfileRow, Measured, ProfileRow, RoundsRow, Row, RunRow, SampleRow
 
 RoundOf = tuple[int, tuple[str, int, int], int]  # generation, session, round
+T = TypeVar("T")
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
 LOUD_SPIN = 1.15  # times the fast spins of a generation: load on end slows more, a clock that rises and sinks less
@@ -151,15 +152,20 @@ def turns_of(
     return found, loud
 
 
-def disturbed_points(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> set[tuple[str, str, int]]:
-    """Return each (plan_id, model, threads) whose times hold disturbed rounds in most of its samples, since too few
-    others were left."""
-    rounds, found = list(rounds), {}
-    judged = {(r.repetition, _session(r)): judge_rounds(r) for r in rounds}
-    for row, quiet in _chosen(samples, rounds, judged):
-        disturbed = judged.get((row.repetition, _session(row)), NOT_JUDGED).disturbed
-        found.setdefault((row.plan_id, row.model, row.threads), []).append(not disturbed.isdisjoint(quiet))
-    return {point for point, seen in found.items() if sum(seen) > len(seen) / 2}
+def disturbed_points(turns: Mapping[T, Iterable[RoundOf]], rounds: Iterable[RoundsRow]) -> set[T]:
+    """Return the points whose turns, as `turns_of` keeps them, hold disturbed rounds in most of their sessions, since
+    too few others were left."""
+    last = {(r.repetition, _session(r)): r for r in rounds}
+    disturbed = {(*key, number) for key, row in last.items() for number in judge_rounds(row).disturbed}
+    return {point for point, own in turns.items() if mostly_in(own, disturbed)}
+
+
+def mostly_in(turns: Iterable[tuple[Any, Any, int]], disturbed: Set[tuple[Any, Any, int]]) -> bool:
+    """Return whether most of the sessions of these turns, as (generation, session, round), hold a disturbed one."""
+    found: dict[tuple, bool] = {}
+    for turn in turns:
+        found[turn[:2]] = found.get(turn[:2], False) or turn in disturbed
+    return sum(found.values()) > len(found) / 2
 
 
 def _session(row: SampleRow | RoundsRow) -> tuple[str, int, int]:

@@ -19,7 +19,7 @@ from ...cython_src.lowering.lower import lower
 from ..analysis.estimates import NOTHING, Estimate
 from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
-from ..analysis.speeds import best_serial
+from ..analysis.speeds import best_serial, row_is_usable
 from ..analysis.sweep import Sweep
 from ..bounds.bounds import graph_bounds_of
 from ..results.files import write_atomically
@@ -164,7 +164,8 @@ def prediction_table(
 
     Columns: plan_id, model, threads, step_s, speedup (over the best serial run, simulated on the same machine),
     efficiency, inflation, runtime, idle (parts of threads x time), measured_s, measured_speedup, error (predicted
-    over measured time, less 1; NaN where nothing was measured), far (beyond four times the measured threads).
+    over measured time, less 1; NaN where nothing was measured), usable (whether what was measured is), far (beyond four
+    times the measured threads).
     """
     chosen = tuple(models or simulated_models(sweep, plan_id))
     return _prediction_table(sweep, plan_id, tuple(threads), machine, chosen, seed)
@@ -185,11 +186,10 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
             found = simulate(subject, model, n, target, seed=seed)
             measured = sweep.typical_time((plan_id, model, n)).value if machine is None else math.nan
             total = found.useful_s + found.inflation_s + found.runtime_s + found.idle_s
+            point = {"plan_id": plan_id, "model": model, "threads": n}
             rows.append(
                 {
-                    "plan_id": plan_id,
-                    "model": model,
-                    "threads": n,
+                    **point,
                     "step_s": found.step_s,
                     "speedup": t1 / found.step_s,
                     "efficiency": t1 / found.step_s / n,
@@ -199,6 +199,7 @@ def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.Data
                     "measured_s": measured,
                     "measured_speedup": t1 / measured,
                     "error": found.step_s / measured - 1,
+                    "usable": machine is not None or row_is_usable(sweep, point),
                     "far": n > (FAR * most if machine is None else machine.cores),
                 }
             )
@@ -237,10 +238,10 @@ def _profile_on(target: MachineModel, subject: Subject, loops: list[list[float]]
 
 
 def error_text(table: pd.DataFrame) -> str:
-    """Return a sentence on the errors at the measured points with more than one thread."""
-    known = table[table["error"].notna() & (table["threads"] > 1)]
+    """Return a sentence on the errors at the usable measured points with more than one thread."""
+    known = table[table["error"].notna() & table["usable"] & (table["threads"] > 1)]
     if not len(known):
-        return "Nothing was measured on more than one thread, so the error of the simulation is not known."
+        return "Nothing usable was measured on more than one thread, so the error of the simulation is not known."
     each = known.loc[known["error"].abs().groupby(known["model"]).idxmax()]
     worst = each.loc[each["error"].abs().idxmax()]
     median = known["error"].abs().median()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
-from ..report.columns import USABLE
+from ..analysis.names import called, model_label
 from ..report.figures.heading import write_lines
 from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
 from ..report.render_html import DrawnFigure, render_html
@@ -22,7 +25,7 @@ from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
 from ..subjects.memory import format_bytes
 from ..tables import Column, Table
-from ..tables.columns import count_column, number_column, percent_column, size_column, text_column, time_column
+from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
 from ..tables.numbers import known, percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from .figures import FIGURES
@@ -154,29 +157,54 @@ def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
     return "\n\n".join([caption, "\n".join(method)]) + "\n"
 
 
-def drawn_figure(results: StudyResults, name: str, column: str, title: bool = True) -> tuple[Figure, str] | None:
-    """Return one of `FIGURES` and its caption; None where the study has nothing for it."""
-    with matplotlib.rc_context(style_parameters()):
+def drawn_figure(
+    results: StudyResults, name: str, column: str, title: bool = True, models: Mapping[str, str] | None = None
+) -> tuple[Figure, str] | None:
+    """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given; None where
+    the study has nothing for it."""
+    with matplotlib.rc_context(style_parameters()), _chosen(results, models) as results:
         if (found := FIGURES[name](results, column)) is None:
             return None
         write_lines(found[0], [title_of(results)], column)
         return finish(found[0], title), found[1]
 
 
+@contextmanager
+def _chosen(results: StudyResults, models: Mapping[str, str] | None) -> Iterator[StudyResults]:
+    """Yield results of trainings under some models only, in this order, which go by other names inside."""
+    if not models:
+        yield results
+        return
+    model_of = {run.label: run.stages[0].model for run, _ in results.found}
+    for model in models:
+        check_choice("a model of the figure", model, dict.fromkeys(model_of.values()))
+    shown = [pair for model in models for pair in results.found if model_of[pair[0].label] == model]
+    with called({model: name or model_label(model) for model, name in models.items()}):
+        yield replace(results, found=shown)
+
+
 def draw_study(
-    results: StudyResults, folder: Path, figure: str, *, column: str, kind: str, out: str | None, title: bool
+    results: StudyResults,
+    folder: Path,
+    figure: str,
+    *,
+    column: str,
+    kind: str,
+    out: str | None,
+    title: bool,
+    models: Mapping[str, str] | None = None,
 ) -> Path:
     """Draw one figure, with its caption beside it, and return its path; arguments as for `report.files.draw_folder`.
 
     Raises
     ------
     UsageError
-        An unknown figure or format, a study that has nothing for it, or a file that cannot be written.
+        An unknown figure, format or model, a study that has nothing for it, or a file that cannot be written.
     """
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     check_choice("--format", kind, FORMATS)
-    found = drawn_figure(results, figure, column, title)
+    found = drawn_figure(results, figure, column, title, models)
     if found is None:
         raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
     path = Path(out) if out else folder / "figures" / f"{figure}{'-single' if column == 'single' else ''}.{kind}"

@@ -384,5 +384,6 @@ def keep_device(models: Sequence[str], device: str | None) -> tuple[str, ...]:
     """
     kept = tuple(model for model in models if device in (None, parse_model(model).model.device))
     if not kept:
-        raise UsageError(f"--device must leave a model, but none of {', '.join(models)} is for {device}; leave it out")
+        remedy = "that takes a machine with a GPU" if device == "cpu" else "leave it out"
+        raise UsageError(f"--device must leave a model, but none of {', '.join(models)} is for {device}; {remedy}")
     return kept

@@ -66,6 +66,7 @@ def measure_comparison(
     """
     if quick:
         configuration = configuration.quick()
+        configuration.check_machine()  # nothing is said of a form that this machine cannot run
         say(configuration.left_out)
     options = configuration.measure
     compared = judge(SweepRunner(configuration, out_dir, command, undecided=undecided).run())

@@ -9,6 +9,8 @@ from ...cython_src.typed_text import format_bytes
 from . import Column
 from .numbers import count, digits_of, interval, number, percent, time
 
+USABLE = Column("usable", lambda r: "" if r["usable"] else "no")
+
 
 def text_column(name: str, heading: str | None = None) -> Column:
     """Return a column of texts."""

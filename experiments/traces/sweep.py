@@ -85,7 +85,7 @@ def _write_rows(
                     environment_id=results.run.environment_id,
                     check=checks.get(plan.plan_id, ""),
                     path=os.path.relpath(paths[id(log)], out_dir),
-                    losses=LossesOfRun(**row),
+                    losses=LossesOfRun(**{name: row[name] for name in LossesOfRun.__struct_fields__}),
                     layers=own.table[["phase", "layer", *LOSSES]].to_dict("records"),
                 )
             )

@@ -68,6 +68,7 @@ def no_gpu(monkeypatch):
         "kernels",
         "run gpu_batch",
         "run cpu_gpu_batch --quick",
+        "run hetero --quick",
         PEERS,
     ],
 )

@@ -114,4 +114,4 @@ def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mappi
         said = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
-    return " ".join(filter(None, [*said, "Crossed out: not usable." if wrong else ""]))
+    return " ".join(dict.fromkeys(filter(None, [*said, "Crossed out: not usable." if wrong else ""])))

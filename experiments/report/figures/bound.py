@@ -75,7 +75,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     if column == "single":
         labels = ["\n".join(textwrap.wrap(label, 30)) for label in labels]
     shares.set_yticks(range(len(plans)), labels, linespacing=0.9)
-    phases.set_yticks(range(len(plans)), [""] * len(plans))
+    beside = column == "double"  # in a single one the second panel stands below and has names of its own
+    phases.set_yticks(range(len(plans)), [""] * len(plans) if beside else labels, linespacing=0.9)
     phases.set_xlim(0, 1)
     phases.grid(axis="y")
     shares.set_xlabel("share of the serial step")
@@ -102,5 +103,6 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
         said.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
     return [
         f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",
-        "(a) Floor over serial step, (b) that share by phase. Above 1 data stayed in caches.",
+        "(a) Floor over serial step, (b) that share by phase. Above 1: data stayed in caches, or Winograd, whose "
+        "operations count as direct.",
     ]

@@ -11,7 +11,7 @@ from ...analysis.factorial import BARRIERS, effect_table, factorial_table
 from ...analysis.speeds import row_is_usable
 from ...analysis.sweep import Sweep
 from ..words import blocks_text
-from .axes import band_handle, equivalence_band, ratio_axis, series
+from .axes import band_handle, cross_out, equivalence_band, ratio_axis, series
 from .heading import header
 from .style import COLORS, LINES, ModelStyle, add_legend, new_figure, panel_title
 
@@ -56,6 +56,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         color = "0.2" if row["effect"] == "all three" else COLORS[7]
         parts.plot([x, x], [row["low"], row["high"]], color=color, linewidth=0.9, zorder=4)
         parts.plot([x], [row["ratio"]], marker="o", color=color, zorder=5)
+        if not row["usable"]:
+            cross_out(parts, [x], [row["ratio"]])
         parts.annotate(
             f"{row['ratio']:.3f}", (x, row["ratio"]), (5, 0), textcoords="offset points", va="center", fontsize=6.5
         )

@@ -56,13 +56,14 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
     figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.27 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(1, 2 + predicted, sharey=True)
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.03, wspace=0.03)
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.03, wspace=0.03)
     wide = column == "double"
     for place, row in enumerate(rows):
         color = styles[row["model"]].color
-        for panel, name in zip(panels, ("ratio", "above"), strict=False):
+        both = row["usable"] and rows[max(place - 1, 0)]["usable"]
+        for panel, name, usable in zip(panels, ("ratio", "above"), (row["usable"], both), strict=False):
             ratio = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-            mark_ratio(panel, place, ratio, color, usable=row["usable"])
+            mark_ratio(panel, place, ratio, color, usable=usable)
         if math.isnan(row["ratio"]):
             panels[0].plot(1, place, "|", color=color, markersize=9)
         if wide:

@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from msgspec import structs
 
-from ...analysis.losses import LOSSES
+from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.sweep import Sweep
 from .heading import plan_header, write_lines
-from .style import add_legend, finish, new_figure, panel_title, style_parameters
+from .style import UNUSABLE, add_legend, finish, new_figure, panel_title, style_parameters
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -39,7 +39,8 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     latest = {
         (row.model, row.threads): row for row in sweep.traces if row.plan_id == plan_id and sweep.shows(row.model)
     }
-    return [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
+    rows = [structs.asdict(latest[key].losses) for key in sorted(latest, key=lambda key: (key[1], model_rank(key[0])))]
+    return [{**row, "usable": is_undisturbed(row)} for row in rows]
 
 
 def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title: str = "") -> Figure:
@@ -113,7 +114,7 @@ def _stack(axis, place: int, values: Mapping[str, float]) -> None:
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:
     lanes = "lanes" if base_model(row["model"]) == "gpu_both" else "streams" if is_gpu(row["model"]) else "thr."
     aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
-    return model_label(row["model"]) + aside
+    return model_label(row["model"]) + aside + UNUSABLE * (not row["usable"])
 
 
 def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -42,7 +42,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     costs = costs[costs["prepare_s"].notna()]
     styles = model_styles(sweep.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
-    seen = _draw_costs(bars, sweep, plan_id, costs)
+    seen = _draw_costs(bars, sweep, plan_id, costs, column)
     gpu = costs["model"].map(is_gpu)
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
@@ -57,9 +57,10 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame) -> set[str]:
+def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: str) -> set[str]:
     """Draw a bar of the one-time costs of each model, and return the parts that some model has."""
     labels, seen = [], set()
+    size = 6.5 if column == "double" else max(4.5, min(6.5, 55 / len(costs)))  # no taller than a row
     for row, cost in enumerate(costs.to_dict("records")):
         record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
         rest = max(0.0, cost["prepare_s"] - record - close)
@@ -72,7 +73,7 @@ def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame) -> set[st
             left += width
         usable = is_usable(sweep, (plan_id, cost["model"], int(cost["threads"])))
         labels.append(marked(model_label(cost["model"]), usable))
-        axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=6.5)
+        axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=size)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
     axis.margins(x=0.2)

@@ -52,7 +52,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         time_ms, floor_ms = row["time_s"] * 1e3, row["floor_s"] * 1e3
         bars.barh(place, time_ms, height=0.7, color=color, alpha=0.3)
         bars.barh(place, min(floor_ms, time_ms), height=0.7, color=color)
-        bars.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5)
+        bars.text(time_ms, place, f" {row['roof']:.0%}", va="center", fontsize=6.5 if column == "double" else 5.5)
     labels = [f"{row['kernel']}, {row['phase']}" for row in shown]
     if others:
         bars.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")

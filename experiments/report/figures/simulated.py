@@ -89,7 +89,9 @@ def draw_on(
         x_axis(axis, list(threads), "threads")
         _hatch_far(axis, table)
     top = max(table["speedup"].max(), 2.0) * 1.3
-    log2_axis(axes[0], "y", power_ticks(0.5, top), min(0.5, table["speedup"].min() * 0.8), top)
+    drawn = measured.loc[measured["model"].isin(models), "speedup"].dropna() if machine is None else ()
+    low = min(0.5, 0.8 * min([*table["speedup"], *drawn]))
+    log2_axis(axes[0], "y", power_ticks(low, top), low, top)
     axes[0].set_ylabel("speedup")
     panel_title(axes[0], "lines: simulated; markers: measured" if machine is None else f"simulated, {machine.name}")
     axes[1].set_ylim(0, max(1.1, table["efficiency"].max() * 1.05))

@@ -87,6 +87,7 @@ def style_parameters() -> dict:
             "pdf.fonttype": 42,
             "ps.fonttype": 42,
             "svg.fonttype": "path",
+            "text.hinting": "none",  # measured as wide as it is drawn
             "svg.hashsalt": "forktask",
             "figure.constrained_layout.use": False,
             "savefig.dpi": 300,

@@ -11,6 +11,9 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
 from forktask.experiments.cluster.merge import merge_folders
 from forktask.experiments.commands.main import main
+from forktask.experiments.report import figures
+from forktask.experiments.report.figures import nodes as nodes_figure
+from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, RunRow, SampleRow
 
@@ -92,6 +95,52 @@ def test_a_generation_that_broke_off_is_taken_from_where_it_is_whole(tmp_path):
     assert read_results(tmp_path / "out").of(FailureRow) == []
 
 
+def test_a_generation_that_broke_off_is_not_there_twice(tmp_path):
+    """Check that samples without those of all contestants of their turns give way to a whole copy in another folder,
+    whichever comes first, and stay where there is none."""
+
+    def generation(node, repetition, count):
+        samples = [row for row in on(node, (repetition,)) if row["kind"] == "sample"]
+        turns = {"order": [[0, 1, 2]], "spin_s": [[1e-6] * 3], "handover_s": [None], "wall_s": [1.0]}
+        turns |= {"group": 0, "steal_ticks": [0], "pressure_us": [0], "contestants": [r["config_id"] for r in samples]}
+        about = {name: samples[0][name] for name in ("plan_id", "interference", "repetition", "node")}
+        return [{"kind": "rounds", **about, **turns}, *samples[:count]]
+
+    whole = [*on("a", ()), *generation("a", 0, 3)]
+    a = write_rows(tmp_path / "a", [*whole, *generation("a", 1, 2)])
+    b = write_rows(tmp_path / "b", [*on("b", ()), *generation("b", 1, 3), *generation("b", 2, 1)])
+    for number, folders in enumerate(([a, b], [b, a])):
+        merged = merge_folders(folders, tmp_path / str(number))
+        where = {(repetition, node) for _, repetition, node in measured(tmp_path / str(number))}
+        assert where == {(0, "a"), (1, "b"), (2, "b")}
+        assert merged.rows["sample"] == 7 and merged.dropped == 2
+
+
+def test_a_point_that_a_node_cannot_reach_is_crossed_out_there(tmp_path):
+    """Check column, verdict and marker of a ratio on the node where two threads are ten times as fast as one."""
+
+    def fast(row):
+        if row["kind"] == "sample" and row["model"] == "taskiter":
+            for kind in ("short_times_s", "long_times_s"):
+                row[kind] = [0.1 * time for time in row[kind]]
+            row["step_time_s"] *= 0.1
+        return row
+
+    nodes = {"a": on("a", range(3), fast), "b": on("b", range(3, 7))}
+    folders = [write_rows(tmp_path / name, by_generation(rows)) for name, rows in nodes.items()]
+    merge_folders(folders, tmp_path / "out")
+    study = load(tmp_path / "out")
+    (plan_id,) = study.plan_ids()
+    rows = {row["node"]: row for row in nodes_figure.rows_of(study, plan_id) if row["node"]}
+    assert not rows["a"]["usable"] and rows["a"]["verdict"] == "not usable"
+    assert rows["b"]["usable"] and rows["b"]["verdict"] != "not usable"
+    for column in ("double", "single"):
+        figure = figures.draw(study, "nodes", plan_id, column)
+        crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
+        assert [line.get_ydata().tolist() for line in crosses] == [[list(study.nodes).index("a")]]
+    assert figures.caption(study, "nodes", plan_id).count("Crossed out: not usable.") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -122,6 +171,9 @@ def test_a_second_node_needs_leave(tmp_path, capsys):
     assert "must come from one node" in capsys.readouterr().err
     assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled"]) == 0
     assert "2 machines, 6 samples, 6 profiles, 0 failures; 0 second copies" in capsys.readouterr().out
+    assert main(["merge", *map(str, folders), "--out", out, "--nodes", "pooled", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"]["sample"] == 6 and found["dropped"] == 12
     assert len(read_results(out).of(MachineRow)) == len(read_results(out).of(RunRow)) == 2
     with pytest.raises(UsageError, match="a results folder must hold"):
         merge_folders([tmp_path / "nothing"], out)

@@ -5,6 +5,7 @@ import json
 import math
 import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,12 @@ from forktask.experiments.commands.main import main
 from forktask.experiments.peers import llmc_files
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.subjects.subject import fill_dataset
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder of its own for what is written without --out."""
+    monkeypatch.chdir(tmp_path)
 
 
 def sample(step_time_s, answer=(2.3, 2.2)):
@@ -56,6 +63,16 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
     assert found["serial", 1]["peer"] == "torch channels_last" and found["serial", 1]["speedup"] == pytest.approx(2.0)
     assert found["taskiter", 2]["peer"] == "torch eager" and found["taskiter", 2]["speedup"] == pytest.approx(2.5)
     assert "speedup" not in found["torch eager", 1]
+
+
+def test_a_contestant_with_mostly_disturbed_rounds_is_not_usable():
+    """Check the column and the printed line: disturbed in two of three processes, and in one of three."""
+    found = {("serial", 1): rows(4.0, 4.0, 4.0), ("taskiter", 1): rows(3.0, 3.0, 3.0)}
+    for key, disturbed in (("serial", (0, 1)), ("taskiter", (2,))):
+        for repetition in disturbed:
+            found[key, 1][repetition]["disturbed"] = [0]
+    result = summarise(found, {"FLOP": {1: 1.0}})
+    assert {row["name"]: row["usable"] for row in result["rows"]} == {"serial": False, "taskiter": True}
 
 
 def test_no_time_is_shown_before_answers_agree():
@@ -132,8 +149,11 @@ def stand_in(folder, losses, sleep=0, code=0):
 
 def measured_beside(program, capsys):
     """Measure gpt2_tiny beside a program of llm.c, without PyTorch."""
+    before = {*Path("peers").glob("*")}
     arguments = "peers --network gpt2_tiny --modes , --optimizer adamw --threads 1 --models serial --repeats 1 --json"
     assert main([*arguments.split(), "--seconds", "0.01", "--llmc", program]) == 0
+    (folder,) = {*Path("peers").iterdir()} - before
+    assert {path.name for path in folder.iterdir()} == {"peers.json", "peers.csv", "peers.txt"}
     return json.loads(capsys.readouterr().out)
 
 
@@ -166,6 +186,7 @@ def test_out_keeps_what_was_printed_and_writes_over_nothing(tmp_path, capsys):
     assert [row["name"] for row in table] == [row["name"] for row in printed["rows"]]
     assert {(row["network"], row["phase"]) for row in table} == {("gpt2_tiny", "train")}
     assert [float(row["step_time_s"]) for row in table] == [row["step_time_s"] for row in printed["rows"]]
+    assert {row["usable"] for row in table} <= {"True", "False"}
     kept = (folder / "peers.json").read_bytes()
     assert main(arguments) == 2 and "name another folder" in capsys.readouterr().err
     assert (folder / "peers.json").read_bytes() == kept

@@ -104,6 +104,16 @@ def test_nothing_sticks_out_of_the_page(name, width, browser, pages):
     )
 
 
+@pytest.mark.parametrize(("width", "height"), [(400, 800), (1280, 800)])
+def test_answers_stand_on_the_first_screen(width, height, browser, pages):
+    """Check that the table of answers comes first at any width, and is whole on a wide screen beside the figure."""
+    show(browser, pages["compare"], width)
+    place = "const b = document.querySelector('{}').getBoundingClientRect(); return [b.top, b.bottom];"
+    top, bottom = browser.execute_script(place.format(".answers table"))
+    figure = browser.execute_script(place.format(".answers > figure"))[0]
+    assert top < height / 2 and (figure >= bottom if width < 500 else bottom <= height and figure < height / 2)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_headings_and_images_can_be_read_aloud(name, browser, pages):
     """Check one first heading, no level left out, and a text for every picture, frame and table."""

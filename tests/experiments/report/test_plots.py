@@ -17,7 +17,7 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.bound_lines import bound_lines
-from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, save
+from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, save, style_parameters
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -32,6 +32,14 @@ def swept():
     return sweep_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
 
 
+@pytest.fixture
+def measured_as_drawn():
+    """Texts are measured outside of `draw` as they are in it."""
+    with matplotlib.rc_context(style_parameters()):
+        yield
+
+
+@pytest.mark.usefixtures("measured_as_drawn")
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
 @pytest.mark.parametrize(
     ("case", "name"), [("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")]
@@ -64,6 +72,7 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
         assert not axis.get_tightbbox(renderer).overlaps(legend)
 
 
+@pytest.mark.usefixtures("measured_as_drawn")
 @pytest.mark.parametrize("case", ["two", "swept", "overlaid"])
 def test_every_figure_fits_a_column(request, case):
     """Check width, height, share of the legend, that axes and legend lie within the figure and apart, and that captions

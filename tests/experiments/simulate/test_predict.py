@@ -44,7 +44,8 @@ def test_predictions_stand_beside_what_was_measured(folder):
     measured = bound_table(sweep).set_index("threads").loc[[1, 2]]
     here = bounds.set_index("threads").loc[[1, 2]]
     assert np.allclose(here["forkjoin_s"], measured["forkjoin_s"])  # one estimator for both
-    assert "(2): median" in error_text(table)
+    assert "(2): median" in error_text(table) and table["usable"].all()
+    assert error_text(table.assign(usable=False)).startswith("Nothing usable was measured")
     assert thread_counts(sweep, "p0") == [1, 2, 4, 8]
 
 

@@ -15,7 +15,15 @@ from experiments.events.test_events import trace_of
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.experiments.analysis.losses import FACTORS, LOSSES, all_losses, as_text, losses_of, region_free_factors
+from forktask.experiments.analysis.losses import (
+    FACTORS,
+    LOSSES,
+    all_losses,
+    as_rows,
+    as_text,
+    losses_of,
+    region_free_factors,
+)
 from forktask.experiments.analysis.windows import Window, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog
@@ -252,6 +260,8 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     for log in logs:
         total = sum(float(row[f"{n}_s"]) for row in rows if row["model"] == log.about["model"] for n in LOSSES)
         assert total == pytest.approx(log.about["threads"] * log.wall_ns * 1e-9 / 4)
+    usable = {row["model"]: str(row["preemption_s"] <= 0.05 * row["step_time_s"]) for row in as_rows(all_losses(logs))}
+    assert {row["model"]: row["usable"] for row in rows} == usable
     assert "gantt" in said and "Wall time an iteration" in said
     with pytest.raises(UsageError, match="cannot be written"):
         write_trace_files(tmp_path / "none", "", logs, 2)
