@@ -66,11 +66,11 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
 
 
 def test_a_contestant_with_mostly_disturbed_rounds_is_not_usable():
-    """Check the column and the printed line: disturbed in two of three processes, and in one of three."""
+    """Check the column: disturbed in two of three processes, and in one of three."""
     found = {("serial", 1): rows(4.0, 4.0, 4.0), ("taskiter", 1): rows(3.0, 3.0, 3.0)}
-    for key, disturbed in (("serial", (0, 1)), ("taskiter", (2,))):
-        for repetition in disturbed:
-            found[key, 1][repetition]["disturbed"] = [0]
+    for group, (name, disturbed) in enumerate((("serial", (0, 1)), ("taskiter", (2,)))):
+        for repetition, row in found[name, 1].items():  # of two groups, which do not fit into memory together
+            row |= {"group": group, "disturbed": [0] if repetition in disturbed else []}
     result = summarise(found, {"FLOP": {1: 1.0}})
     assert {row["name"]: row["usable"] for row in result["rows"]} == {"serial": False, "taskiter": True}
 
