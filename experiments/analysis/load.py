@@ -261,11 +261,14 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     for plan_id, plan in sweep.plans.items():
         if plan.interference:
             continue
+        tuned = plan.granularity not in (sweep.config.get("granularity") or [plan.granularity])
         for hogs in sweep.config.get("interference") or [0]:
             this = plan_beside(plan_id, hogs)
             for model in models:
                 for count in (1,) if _has_one_thread(model) else threads:
                     done = taken.get((this, model, count), 0)
+                    if tuned and not done and (this, model, count) not in failed:
+                        continue  # It is the best granularity of another model or number of threads.
                     asked += repeats
                     measured += repeats if (this, model, count) in failed else min(done, repeats)
     if measured == asked:

@@ -32,6 +32,7 @@ COMMANDS: tuple[str, ...] = (
     "trace",
     "metg",
     "plan",
+    "tune",
     "kernels",
     "gate",
 )

@@ -59,6 +59,7 @@ from ..subjects.models import (
     process_environment,
 )
 from ..tables.numbers import plural
+from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
 QUICK_BATCHES = 2
@@ -174,6 +175,7 @@ class Measure(Record, frozen=True):
             choices=NODES,
         ),
     ] = "one"
+    tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property
     def profiles(self) -> int:
@@ -345,12 +347,17 @@ class Configuration:
         A model limited to one thread takes part once, whatever the thread counts.
         """
         points: dict[str, Point] = {}
+        tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
         for network, options in self.plans():
+            problem = problem_id(network, options)
             for hogs in self.grid.interference:
                 for spec in parse_models(self.grid.models):
                     for threads in counts_for(spec, self.grid.threads):
-                        point = Point(str(spec), threads, network, options, hogs)
-                        points.setdefault(point.config_id, point)
+                        own = tuned.get((problem, str(spec), threads))
+                        chosen = [options, *([options.with_changes(granularity=own)] if own else [])]
+                        for one in chosen:
+                            point = Point(str(spec), threads, network, one, hogs)
+                            points.setdefault(point.config_id, point)
         return list(points.values())
 
     def shards(self) -> list[Shard]:

@@ -29,6 +29,7 @@ LOWERING = {
     "metg": set(),
     "trace": set(),
     "plan": set(),
+    "tune": {"granularity"},
     "kernels": set(),
     "gate": set(),
 }
