@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K[,K...]",
         help="processes that spin on the same CPUs; default: 0",
     )
-    add_fields(parser, Measure, leave_out=("budget_s",))
+    add_fields(parser, Measure, leave_out=("budget_s", "inject"))
     parser.add_argument(
         "--budget",
         type=duration,

@@ -115,8 +115,10 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     from ..sweep.questions import undecided
     from ..sweep.status import describe_status
 
-    if arguments.trace:
-        raise UsageError("traces are of one machine, got --trace with --on; trace on a node without --on")
+    if arguments.trace or configuration.measure.inject:
+        raise UsageError(
+            "traces are of one machine, got --trace or inject with --on; leave it out, and trace on a node without --on"
+        )
     if arguments.quick:
         configuration = configuration.quick()
     out_dir = folder_of(arguments)

@@ -33,6 +33,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     from ..machine.topology import core_counts
+    from ..sampling.injections import INJECTIONS
     from ..traces.sweep import TRACED
 
     add_plan_options(parser)
@@ -46,6 +47,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
     parser.add_argument(
         "--show", type=number_from(1), default=3, metavar="N", help="iterations in the pictures; default: %(default)s"
+    )
+    parser.add_argument(
+        "--inject",
+        choices=INJECTIONS,
+        default="",
+        help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
     add_check(parser)
     parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
@@ -68,7 +75,12 @@ def call(arguments: Namespace) -> int:
     count = core_counts()[-1] if arguments.threads is None else threads(arguments)[0]
     plan = {"network": arguments.network, **plan_options(arguments).as_dict()}
     axes = {**{name: (value,) for name, value in plan.items()}, "models": models(arguments), "threads": (count,)}
-    measuring = Measure(**once(arguments.seconds), check=arguments.check, oversubscribe=arguments.oversubscribe)
+    measuring = Measure(
+        **once(arguments.seconds),
+        inject=(arguments.inject,) if arguments.inject else (),
+        check=arguments.check,
+        oversubscribe=arguments.oversubscribe,
+    )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = folder_of(arguments)
     length = {"iterations": arguments.iterations, "shown": arguments.show}

@@ -45,6 +45,7 @@ class About(msgspec.Struct, kw_only=True):
     overhead: Real
     overheads: Annotated[list[Real], Meta(min_length=1)]
     lost: Count
+    injected: Text | UnsetType = UNSET
     lanes: (
         Annotated[list[tuple[Literal["thread", "host", "stream", "copies"], Text]], Meta(min_length=1)] | UnsetType
     ) = UNSET
@@ -83,10 +84,11 @@ class EventLog:
 
     @property
     def title(self) -> str:
-        """Model and threads, of a GPU's model streams."""
+        """Model and threads, of a GPU's model streams, and what was injected."""
         counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
         parts = [plural(count, kind) for kind, count in counts.items() if count]
-        return ", ".join([self.about["model"], *parts])
+        text = ", ".join([self.about["model"], *parts])
+        return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
 
     @cached_property
     def lanes(self) -> list[tuple[str, str]]:

@@ -43,6 +43,7 @@ _AskedFor = msgspec.defstruct(
         ("models", list[Name], []),
         ("threads", list[Number], []),
         ("interference", list[Count], []),
+        ("inject", list[Name], []),
         ("repeats", Number, 1),
         ("budget_s", Amount, 0.0),
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),

@@ -6,7 +6,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..events.events import EventLog, write_events
 from ..subjects.models import make_executor, parse_model
 from ..subjects.subject import build
 from .gpu_lanes import Lanes, lanes_of, launch_plan
+from .injections import injected
 from .timing import Stepper, warm_up
 
 MAX_BLOCK_EVENTS = 2_000_000  # of 32 bytes, for each worker
@@ -60,8 +61,8 @@ def _passes_to_log(job: Mapping[str, Any], plan, pass_time_s: float) -> int:
     return passes
 
 
-def _logged_run(stepper: Stepper, passes: int) -> tuple[tuple[int, int], int]:
-    """Run passes; return start and stop in ns, and page faults.
+def _logged_run(stepper: Stepper, passes: int, between: Callable[[], Any] | None) -> tuple[tuple[int, int], int]:
+    """Run passes, with a cause of outliers in their middle; return start and stop in ns, and page faults.
 
     Garbage is collected before: memory of a device that is freed in between waits for the device, and no log says so.
     """
@@ -71,7 +72,12 @@ def _logged_run(stepper: Stepper, passes: int) -> tuple[tuple[int, int], int]:
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     start = time.monotonic_ns()  # the clock of the log
     try:
-        stepper.run(passes)
+        if between is None:
+            stepper.run(passes)
+        else:
+            stepper.run(passes // 2)
+            between()
+            stepper.run(passes - passes // 2)
     finally:
         if collecting:
             gc.enable()
@@ -85,7 +91,8 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     Parameters
     ----------
     job : mapping
-        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`.
+        As for a sample; `iterations`: those of the logged run, None: it lasts about `target_s`; `inject`: one of
+        `injections.INJECTIONS`, for the logged run alone.
     bound : BoundPlan, optional
         Used in place of the job's plan.
 
@@ -114,7 +121,9 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
         overhead, overheads = measure_overhead(stepper, workers, pass_time_s, capacity, plan.num_tasks)
         workers.clear_events()
         first_iteration = stepper.iterations_done
-        run_ns, faults = _logged_run(stepper, passes)
+        cause = job.get("inject", "")
+        with injected(cause, bound, job["cpus"]) as between:
+            run_ns, faults = _logged_run(stepper, passes, between)
         lanes = lanes_of(executor, plan, first_iteration) if on_gpu else Lanes(workers.events(), *workers.spells())
     graph = plan.graph if on_gpu else record_graph(plan.accesses, closed=True)
     created = lanes.spells[0][lanes.spells[0]["kind"] == SPELL_KINDS.index("creating")]
@@ -138,6 +147,7 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
         "overheads": overheads,
         "unlogged_step_time_s": pass_time_s / stride,
         "lost": lanes.num_lost,
+        "injected": cause,
         "page_faults": faults,
         "num_events": len(events),
         "clock": "CLOCK_MONOTONIC",

@@ -8,8 +8,9 @@ from ..report.trace_files import write_trace_files
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
 from ..simulate.predict import keep_machine
+from ..subjects.models import parse_models
 from ..tables.progress import say
-from ..traces.sweep import trace_sweep
+from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .questions import undecided
 from .runner import SweepRunner
@@ -74,11 +75,13 @@ def measure_comparison(
     if compared.usable:
         if options.simulate:
             keep_machine(out_dir)
-        untraced = _trace(compared, configuration, out_dir, iterations, shown) if trace else []
+        untraced = _trace(compared, configuration, out_dir, trace, iterations, shown)
         lines += [f"not traced: {failure}" for failure in untraced]
         compared.complete = compared.complete and not untraced
     for line in lines:
         say(line)
+    if options.inject and compared.usable:
+        say(f"outliers are traced; forktask diagnose {out_dir} says what it finds")
     return compared
 
 
@@ -95,13 +98,17 @@ def judge(results: Results) -> Compared:
     return Compared(results, lines, trusted and bool(results.of(SampleRow)), complete=not again)
 
 
-def _trace(compared: Compared, configuration: Configuration, out_dir: str, iterations, shown) -> list[str]:
-    """Write the traces; return why some are missing."""
-    grid, options = configuration.grid, configuration.measure
+def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace: bool, iterations, shown) -> list[str]:
+    """Write the traces that were asked for; return why some are missing."""
+    grid, options, results = configuration.grid, configuration.measure, compared.results
     asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
     asked["oversubscribe"] = options.oversubscribe
     failures: list[str] = []
-    for folder, title, logs, failed in trace_sweep(out_dir, compared.results, grid.models, **asked):
-        compared.traced += [f"{title}:", *write_trace_files(folder, title, logs, shown), ""] if logs else []
-        failures += failed
+    if trace:
+        for folder, title, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
+            compared.traced += [f"{title}:", *write_trace_files(folder, title, logs, shown), ""] if logs else []
+            failures += failed
+    if options.inject:
+        on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]
+        failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **asked)
     return failures

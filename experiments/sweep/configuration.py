@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ...cython_src.errors import UsageError, refusals
+from ...cython_src.errors import UsageError, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images
@@ -47,6 +47,7 @@ from ..results.nodes import NODES
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
+from ..sampling.injections import INJECTIONS
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
     DEFAULT_MODELS,
@@ -152,6 +153,10 @@ class Measure(Record, frozen=True):
             below=1025,
         ),
     ] = 0
+    inject: Annotated[
+        tuple,
+        about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
+    ] = ()
     pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
@@ -184,6 +189,10 @@ class Measure(Record, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for cause in self.inject:
+            if cause not in INJECTIONS:
+                near = did_you_mean(str(cause), INJECTIONS)
+                raise UsageError(f"inject must be some of {', '.join(INJECTIONS)}, got {cause!r}{near}")
         if self.memory_limit:
             parse_bytes(self.memory_limit)
 
@@ -296,6 +305,11 @@ class Configuration:
             raise UsageError(
                 f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
                 f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
+            )
+        if self.measure.inject and all(spec.model.device == "gpu" for spec in specs):
+            raise UsageError(
+                f"causes of outliers are injected into models of the CPU, got inject with {', '.join(map(str, specs))} "
+                f"alone; add a model of the CPU, or leave inject out"
             )
         object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
 

@@ -44,6 +44,7 @@ def collect_traces(
     *,
     seconds: float = 0.5,
     iterations: int | None = None,
+    inject: str = "",
     oversubscribe: bool = False,
 ) -> Collection:
     """Trace each model in a process of its own and write its log below `folder`.
@@ -56,6 +57,8 @@ def collect_traces(
         Models that run on fewer threads take what they may.
     seconds, iterations
         About how long each logged run lasts; or its length in iterations instead.
+    inject : str
+        A cause of outliers, one of `injections.INJECTIONS`, that each logged run meets.
 
     Raises
     ------
@@ -67,6 +70,8 @@ def collect_traces(
     specs = [parse_model(model) for model in models]
     if any(spec.model.device == "gpu" for spec in specs):
         gpu_device.count_gpus()
+        if inject:
+            raise UsageError(f"causes of outliers are injected into models of the CPU, got {inject}; leave it out")
     check_writable_folder(Path(folder, EVENTS_FOLDER))
     collection = Collection()
     for spec in specs:
@@ -84,6 +89,7 @@ def collect_traces(
             "iterations": iterations,
             "memory_limit": None,
             "path": os.fspath(path),
+            "inject": inject,
         }
         settings = {**sample_environment(count, 0, len(cpus)), **process_environment(spec)}
         row = measure_in_process(

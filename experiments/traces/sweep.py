@@ -30,7 +30,8 @@ def plan_folder(out_dir: str | os.PathLike, plan: PlanRow) -> Path:
 
 
 def traced(out_dir: str | os.PathLike, plans: Iterable[PlanRow]) -> Iterator[tuple[str, Path, list[EventLog]]]:
-    """Yield plan id, folder and logs of all traces of a results folder.
+    """Yield plan id, folder and logs of all traces of a results folder; those of a cause that was injected lie below
+    those of the plan.
 
     Raises
     ------
@@ -89,3 +90,21 @@ def _write_rows(
                     layers=own.table[["phase", "layer", *LOSSES]].to_dict("records"),
                 )
             )
+
+
+def trace_injected(
+    out_dir: str | os.PathLike, results: Results, models: Sequence[str], causes: Sequence[str], **asked: Any
+) -> list[str]:
+    """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
+    for each model that failed.
+
+    Logs go to `traces/<name of the plan>/<cause>`. They get no row, since what an injected run takes is no result
+    of its model, and no pictures, which show typical iterations.
+    """
+    failures: list[str] = []
+    for plan in results.of(PlanRow):
+        for cause in causes:
+            folder = plan_folder(out_dir, plan) / cause
+            if len(events_files(folder)) < len(models):
+                failures += collect_traces(plan.options, models, folder=folder, inject=cause, **asked).failures
+    return failures

@@ -136,6 +136,45 @@ register(KernelSpec(
 ))
 
 
+LINE_NUMBERS = 8  # int64 of a cache line
+PAGE_NUMBERS = 4096 // 8 + LINE_NUMBERS  # a page, and the line by which the next one is shifted against it
+
+
+cdef int walk_block(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef walk_args a = read_walk(args, block)
+    cdef int64_t page = 0, _k
+    cdef int64_t *memory = <int64_t *> a.memory + a.part * a.pages * a.page_numbers
+    for _k in range(a.pages):
+        page = (5 * page + 1 + memory[page * a.page_numbers]) & (a.pages - 1)
+        memory[page * a.page_numbers + 1] += 1
+    return 0
+
+
+def walk_reference(operands, attributes, bounds, iteration):
+    """Add one to a number on each page of a part of memory. Which page comes next hangs on what was read on the last
+    one, so that a walk takes the sum of all latencies: few microseconds where the lines are in a core's own cache.
+
+    Parameters
+    ----------
+    operands : "memory" int64, shape (parts, pages, page_numbers), INOUT at [part]; the first number of a page is zero
+    attributes : "pages", a power of two; "page_numbers"
+    bounds : "part"
+    """
+    operands["memory"][bounds["part"], :, 1] += 1
+    return 0
+
+
+register(KernelSpec(
+    name="walk",
+    operands=("memory",),
+    integers=("pages", "page_numbers"),
+    bounds=("part",),
+    reference=walk_reference,
+    address=<uintptr_t> walk_block,
+    instruction_sets=False,
+))
+
+
 def time_work(int kernel, int64_t work, int64_t repetitions):
     """Seconds that `repetitions` tasks take, of this work and without any runtime, on the calling thread."""
     cdef int64_t start, stop, k

@@ -11,7 +11,7 @@ from forktask.cython_src.plan.builder import PlanBuilder, ranges
 from forktask.cython_src.plan.model import read, write
 
 # Plans themselves write the loops of these: of reductions, synthetic graphs, copies for measuring.
-WITHOUT_REGIONS = {"reduction_fill", "reduction_combine", "hash_chain", "replica"}
+WITHOUT_REGIONS = {"reduction_fill", "reduction_combine", "hash_chain", "replica", "walk"}
 
 
 def row_sums(**declared):

@@ -262,7 +262,7 @@ def test_changed_sweeps_are_refused_or_expanded(key, new):
 
 
 OF_TRAININGS = {"epoch", "trained", "training", "training_failure", "loading", "loading_failure"}
-GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.task_bench:task_bench", "arguments": {"grain": [16]}}
+GRAPH_SWEEP = {"network": "forktask.cython_src.graphs.walks:walks", "arguments": {"grain": [16]}}
 
 
 @settings(DRAWN, max_examples=60)
@@ -281,7 +281,7 @@ def test_changed_arguments_are_refused(data):
 ABOUT = {
     **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
     **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
-    **dict.fromkeys(("model", "plan_name", "barrier"), "none"),
+    **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
     "plan": {"batch": 4},
     "overhead": 0.01,
     "overheads": [0.01],
