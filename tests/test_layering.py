@@ -106,6 +106,7 @@ ARROWS = {
         "files": {"figures"},
         "gantt": {"figures"},
         "simulation": {"figures"},
+        "two_results": {"figures"},
         "trace_files": {"figures"},
     },
 }

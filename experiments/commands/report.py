@@ -7,9 +7,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ...cython_src.errors import UsageError
-from .arguments import add_json, texts
+from .arguments import add_json, show, texts
 
-HELP = "what a results folder holds: tables, figures and page, one figure, exports"
+HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
 DESCRIPTION = (
     "Write summary.csv, figures/ and report.html again from samples.jsonl, and print the tables; or what one of the "
     "options asks for in place of that."
@@ -29,10 +29,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
     parser.add_argument("--plan", metavar="ID", help="of --figure: first characters of a plan's id; default: main plan")
+    parser.add_argument(
+        "--against", metavar="OTHER", help="another folder of the same work beside it: ratios, a figure"
+    )
     parser.add_argument("--no-title", action="store_true", help="of --figure: leave out the lines above the panels")
     parser.add_argument("--models", type=texts, metavar="M[,M...]", help="of --figure: these, in this order")
     parser.add_argument("--names", type=texts, metavar="N[,N...]", help="of --figure: what its --models are called")
-    parser.add_argument("--file", metavar="FILE", help="of --figure; default: below DIR/figures")
+    parser.add_argument("--file", metavar="FILE", help="of --figure and --against; default: below DIR/figures")
     for kind, text in _EXPORTS.items():
         parser.add_argument(f"--{kind}", dest="kinds", action="append_const", const=kind, help=text)
     add_json(parser)
@@ -100,6 +103,12 @@ def _figure(arguments: Namespace) -> None:
     print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, **form))
 
 
+def _against(arguments: Namespace) -> None:
+    from ..report.two_results import compare_folders, format_comparison
+
+    show(arguments, compare_folders(arguments.folder, arguments.against, arguments.file), format_comparison)
+
+
 def _exports(arguments: Namespace) -> None:
     from ..report.exports import export_folder
 
@@ -110,7 +119,8 @@ def _exports(arguments: Namespace) -> None:
 _PARTS = {
     "": (_report, ("kind", "json")),
     "figure": (_figure, ("column", "kind", "plan", "no_title", "models", "names", "file")),
+    "against": (_against, ("file", "json")),
     "kinds": (_exports, ()),
 }
 _OPTIONS = {"": "the whole report", "kinds": "exports", "kind": "--format", "no_title": "--no-title"}
-_OPTIONS |= {name: f"--{name}" for name in ("figure", "column", "plan", "models", "names", "file", "json")}
+_OPTIONS |= {name: f"--{name}" for name in ("figure", "against", "column", "plan", "models", "names", "file", "json")}

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.typed_text import rounded
+from ..analysis.estimates import Estimate
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
 from ..analysis.sweep import Sweep
-from ..results.rows import PlanRow
+from ..results.rows import MachineRow, PlanRow
 from ..tables.numbers import format_time, plural
 
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
@@ -116,6 +117,19 @@ def machine_text(sweep: Sweep) -> str:
     if len(sweep.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in sweep.core_kinds)}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
+
+
+def describe_machine(environment: Mapping[str, Any], machine: MachineRow, threads: int, capacity: Estimate) -> str:
+    """Describe a machine: its name, version, peak of a thread, and capacity of these threads, as far as measured."""
+    pieces = [find_text(environment, "cpu_model", "cpu", "model_name") or "unknown processor"]
+    if environment.get("gpus"):
+        pieces.append(str(environment["gpus"][0]))
+    if environment.get("forktask"):
+        pieces.append(f"forktask {environment['forktask']}")
+    if machine.peak_flops_per_s_1thread:
+        pieces.append(f"{machine.peak_flops_per_s_1thread / 1e9:.0f} GFLOP/s a thread")
+    pieces.append(f"{threads} threads do the work of {capacity.value:.2f}")
+    return ", ".join(pieces)
 
 
 def gpu_text(sweep: Sweep) -> str:

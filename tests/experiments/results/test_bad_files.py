@@ -25,6 +25,7 @@ from forktask.experiments.events.events import About, read_events
 from forktask.experiments.report.exports import export_folder
 from forktask.experiments.report.render_text import render_text
 from forktask.experiments.report.sections import build
+from forktask.experiments.report.words import describe_machine
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import KINDS, parse_row
 from forktask.experiments.scaling.model import BASELINE, Baselines, differences
@@ -210,6 +211,7 @@ def use_of_commands(folder):
     render_text(build(sweep))
     export_folder(folder, ["csv", "extra-p", "talp", "latex"])
     plan_id = main_plan(sweep)
+    describe_machine(sweep.environment, sweep.machine, 2, sweep.capacity(2))
     if knows_machine(sweep) and not missing(sweep, plan_id):
         error_text(prediction_table(sweep, plan_id, (1, 2)))
         diagnose(Case(sweep, plan_id))
@@ -229,14 +231,14 @@ def test_changed_rows_are_refused_or_read(data, rows, tmp_path):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "status"])
+@pytest.mark.parametrize("command", ["report", "diagnose", "simulate", "report --csv", "report --against", "status"])
 def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path, capsys):
     """Check exit code 2, and that the sentence names file, line, field and what was expected; nothing is lost."""
     number = one_of_each(rows)["sample"]
     write_rows(tmp_path, [*rows[:number], {**rows[number], "disturbance": "much"}, *rows[number + 1 :]])
     before = (tmp_path / "samples.jsonl").read_bytes()
     name, *options = command.split()
-    assert main([name, str(tmp_path), *options]) == 2
+    assert main([name, str(tmp_path), *options, *([str(tmp_path)] if "--against" in options else [])]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
     assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said

@@ -1,0 +1,182 @@
+"""Two results folders side by side: two machines, two commits, or processor and GPU, in one figure and one table."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ...cython_src.errors import UsageError
+from ..analysis.limits import bound_table
+from ..analysis.load import load
+from ..analysis.names import INTERFERENCE, model_label, model_rank
+from ..analysis.speeds import main_plan, speed_table
+from ..analysis.study import Study
+from ..tables import Column, text_table
+from ..tables.columns import count_column, number_column, time_column
+from .figures import style
+from .figures.axes import log2_axis, power_ticks, x_axis
+from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
+from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
+from .words import describe_machine, plan_title
+
+GREYS = (GREY, "0.7")
+
+
+def matching_plan(first: Study, second: Study) -> tuple[str, str]:
+    """Return the main plan of one study and the plan of another one with the same options, or with the fewest that
+    differ; network, batch and phase must be the same.
+
+    Raises
+    ------
+    UsageError
+        The other study has no plan of this network, batch and phase.
+    """
+    plan_id = main_plan(first)
+    record = first.records[plan_id]
+    work = ("network", "batch", "phase", INTERFERENCE)
+    found = [p for p in second.plan_ids() if all(second.records[p].get(k) == record.get(k) for k in work)]
+    if not found:
+        known = "; ".join(second.problem_name(p) for p in second.plan_ids())
+        raise UsageError(
+            f"both folders must hold the same network, batch and phase, got {first.problem_name(plan_id)} and {known}"
+        )
+    return plan_id, min(found, key=lambda p: len(differing(record, second.records[p])))
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two plans differ."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: str | None = None) -> dict[str, Any]:
+    """Compare two folders and draw them in one figure.
+
+    Parameters
+    ----------
+    first, second : path
+        Results folders of the same network, batch and phase.
+    out : str, optional
+        Path of the figure; default: overlay.svg in the first folder's `figures`.
+
+    Returns
+    -------
+    dict
+        "titles", "machines": of both; "differing": options in which the plans differ; "rows": model, threads,
+        first_s, second_s, ratio (second / first); "figure".
+
+    Raises
+    ------
+    UsageError
+        Different work, or a figure that cannot be written.
+    """
+    studies = [load(first), load(second)]
+    plans = matching_plan(*studies)
+    tables, limits = [], []
+    for study, plan_id in zip(studies, plans, strict=True):
+        for found, table in ((tables, speed_table(study)), (limits, bound_table(study))):
+            found.append(table[table["plan_id"] == plan_id])
+    path = Path(out) if out else Path(first) / "figures" / "against.svg"
+    most = [int(table["threads"].max()) for table in tables]
+    machines = [
+        describe_machine(study.environment, study.machine, n, study.capacity(n))
+        for study, n in zip(studies, most, strict=True)
+    ]
+    with matplotlib.rc_context(style.style_parameters()):
+        figure = _draw(tables, limits, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
+        style.save_asked(figure, path)
+    times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
+    points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
+    rows = []
+    for point in points:
+        a, b = (time.get(point) for time in times)
+        rows.append(
+            {
+                "model": point[0],
+                "threads": int(point[1]),
+                "first_s": a,
+                "second_s": b,
+                "ratio": b / a if a and b and math.isfinite(b / a) else None,
+            }
+        )
+    return {
+        "titles": [plan_title(study, plan_id) for study, plan_id in zip(studies, plans, strict=True)],
+        "machines": machines,
+        "differing": differing(studies[0].records[plans[0]], studies[1].records[plans[1]]),
+        "rows": rows,
+        "figure": str(path),
+    }
+
+
+def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
+    """Draw time and speedup over threads: colours are models, solid with full markers is the first folder, dashed with
+    hollow ones the second; the area bound, which holds for all models, is dark grey for the first folder and light for
+    the second."""
+    models = sorted({m for table in tables for m in table["model"]}, key=model_rank)
+    styles = model_styles(models)
+    counts = sorted({int(n) for table in tables for n in table["threads"]})
+    figure, axes = new_figure("double", 2, panel_height=2.4)
+    bounds: dict[str, BoundLine] = {}
+    for axis, column in zip(axes, ("median_s", "speedup"), strict=True):
+        for table, line, hollow in zip(tables, LINES, (False, True), strict=False):
+            for model in models:
+                own = table[table["model"] == model].sort_values("threads")
+                value = own[column] * (1e3 if column == "median_s" else 1)
+                look = marker_look(styles[model], hollow)
+                axis.plot(own["threads"], value, color=styles[model].color, linestyle=line, **look)
+        for rows, grey in zip(limits, GREYS, strict=True):
+            for line in bound_lines(rows, (), "s" if column == "median_s" else "speedup"):
+                draw_bound(axis, line, 1e-3 if column == "median_s" else 1.0, color=grey)
+                bounds[grey] = line
+        values = [v * (1e3 if column == "median_s" else 1) for t in tables for v in t[column] if math.isfinite(v)]
+        x_axis(axis, counts, "threads")
+        if values:
+            low, high = min(values) / 1.2, max(values) * 1.2
+            log2_axis(axis, "y", power_ticks(low, high), low, high)
+    axes[0].set_ylabel("time of a step (ms)")
+    panel_title(axes[0], "lower is faster")
+    axes[1].set_ylabel("speedup")
+    panel_title(axes[1], "over each folder's own best serial run")
+    handles = model_handles(styles, models, line=False)
+    handles += [
+        Line2D([], [], color="0.3", linestyle=line, marker="o", fillstyle=fill, label=folder)
+        for folder, line, fill in zip(folders, LINES, ("full", "none"), strict=False)
+    ]
+    for grey, folder in zip(GREYS, folders, strict=True):
+        for handle in bound_handles([bounds[grey]]) if grey in bounds else ():
+            handle.set(color=grey, label=f"{handle.get_label()}, {folder}")
+            handles.append(handle)
+    add_legend(figure, "double", handles, columns=4)
+    lines = [problem, *(f"{folder}: {machine}" for folder, machine in zip(folders, machines, strict=True))]
+    figure.suptitle("\n".join(lines), x=0.008, ha="left", fontsize=7, linespacing=1.25)
+    return figure
+
+
+_COLUMNS = (
+    Column("model", lambda r: model_label(r["model"])),
+    count_column("threads"),
+    time_column("first_s", "first"),
+    time_column("second_s", "second"),
+    number_column("ratio", "second / first", 3),
+)
+
+
+def format_comparison(found: Mapping[str, Any]) -> str:
+    """Return the comparison as text."""
+    about = zip(("first", "second"), found["titles"], found["machines"], strict=True)
+    text = [
+        *(f"{which}: {title}; {machine}" for which, title, machine in about),
+        "",
+        *text_table(_COLUMNS, found["rows"]),
+        "",
+        "The folders were not measured in turn, so no interval and no verdict stands beside their ratios.",
+    ]
+    if found["differing"]:
+        text.append(f"The plans differ in: {', '.join(found['differing'])}.")
+    return "\n".join([*text, f"figure: {found['figure']}"])
