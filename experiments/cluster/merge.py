@@ -92,19 +92,19 @@ class Joined:
             if not is_block:
                 for row in some:
                     self._add_row(row, source)
-            elif _broke_off(block := list(some)):
-                self._broken_off.append(block)
+            elif _broke_off(shard := list(some)):
+                self._broken_off.append(shard)
             else:
-                self._add_block(block)
+                self._add_block(shard)
 
     def finish(self) -> None:
         """Append what is still new of generations that broke off."""
-        for block in self._broken_off:
-            self._add_block(block)
+        for shard in self._broken_off:
+            self._add_block(shard)
         self._broken_off = []
 
     def _add_row(self, row: AnyRow, source: Path | str) -> None:
-        """Append a row that is not of a block, if it is new."""
+        """Append a row that is not of a shard, if it is new."""
         if isinstance(row, RunRow):
             self._begin(row, source)
         elif isinstance(row, PlanRow) and self._loops.setdefault(row.plan_id, row.loops) != row.loops:
@@ -116,8 +116,8 @@ class Joined:
             self._writer.append(self._answers.checked(row))
         self._known.add(_name(row))
 
-    def _add_block(self, block: Sequence[AnyRow]) -> None:
-        for row in self._new_of_block(block):
+    def _add_block(self, shard: Sequence[AnyRow]) -> None:
+        for row in self._new_of_block(shard):
             self._writer.append(self._answers.checked(row))
             self._known.add(_name(row))
 
@@ -152,10 +152,10 @@ class Joined:
         return [*(row for row in rows if isinstance(row, CapacityRow) and kept), *kept]
 
 
-def _broke_off(block: Sequence[AnyRow]) -> bool:
+def _broke_off(shard: Sequence[AnyRow]) -> bool:
     """Return whether a contestant of some turns has neither a sample nor a failure."""
-    answered = {row.config_id for row in block if isinstance(row, SampleRow | FailureRow)}
-    return any(not answered.issuperset(row.contestants) for row in block if isinstance(row, RoundsRow))
+    answered = {row.config_id for row in shard if isinstance(row, SampleRow | FailureRow)}
+    return any(not answered.issuperset(row.contestants) for row in shard if isinstance(row, RoundsRow))
 
 
 def _took_turns(row: AnyRow) -> bool:

@@ -17,7 +17,7 @@ from ..analysis.limits import bound_table
 from ..analysis.load import load
 from ..analysis.names import INTERFERENCE, model_label, model_rank
 from ..analysis.speeds import main_plan, speed_table
-from ..analysis.study import Study
+from ..analysis.sweep import Sweep
 from ..tables import Column, text_table
 from ..tables.columns import count_column, number_column, time_column
 from .figures import style
@@ -29,14 +29,14 @@ from .words import describe_machine, plan_title
 GREYS = (GREY, "0.7")
 
 
-def matching_plan(first: Study, second: Study) -> tuple[str, str]:
-    """Return the main plan of one study and the plan of another one with the same options, or with the fewest that
+def matching_plan(first: Sweep, second: Sweep) -> tuple[str, str]:
+    """Return the main plan of one sweep and the plan of another one with the same options, or with the fewest that
     differ; network, batch and phase must be the same.
 
     Raises
     ------
     UsageError
-        The other study has no plan of this network, batch and phase.
+        The other sweep has no plan of this network, batch and phase.
     """
     plan_id = main_plan(first)
     record = first.records[plan_id]
@@ -76,20 +76,20 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     UsageError
         Different work, or a figure that cannot be written.
     """
-    studies = [load(first), load(second)]
-    plans = matching_plan(*studies)
+    sweeps = [load(first), load(second)]
+    plans = matching_plan(*sweeps)
     tables, limits = [], []
-    for study, plan_id in zip(studies, plans, strict=True):
-        for found, table in ((tables, speed_table(study)), (limits, bound_table(study))):
+    for sweep, plan_id in zip(sweeps, plans, strict=True):
+        for found, table in ((tables, speed_table(sweep)), (limits, bound_table(sweep))):
             found.append(table[table["plan_id"] == plan_id])
     path = Path(out) if out else Path(first) / "figures" / "against.svg"
     most = [int(table["threads"].max()) for table in tables]
     machines = [
-        describe_machine(study.environment, study.machine, n, study.capacity(n))
-        for study, n in zip(studies, most, strict=True)
+        describe_machine(sweep.environment, sweep.machine, n, sweep.capacity(n))
+        for sweep, n in zip(sweeps, most, strict=True)
     ]
     with matplotlib.rc_context(style.style_parameters()):
-        figure = _draw(tables, limits, [str(first), str(second)], machines, studies[0].problem_name(plans[0]))
+        figure = _draw(tables, limits, [str(first), str(second)], machines, sweeps[0].problem_name(plans[0]))
         style.save_asked(figure, path)
     times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
     points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
@@ -106,9 +106,9 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
             }
         )
     return {
-        "titles": [plan_title(study, plan_id) for study, plan_id in zip(studies, plans, strict=True)],
+        "titles": [plan_title(sweep, plan_id) for sweep, plan_id in zip(sweeps, plans, strict=True)],
         "machines": machines,
-        "differing": differing(studies[0].records[plans[0]], studies[1].records[plans[1]]),
+        "differing": differing(sweeps[0].records[plans[0]], sweeps[1].records[plans[1]]),
         "rows": rows,
         "figure": str(path),
     }

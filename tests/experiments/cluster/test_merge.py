@@ -129,16 +129,16 @@ def test_a_point_that_a_node_cannot_reach_is_crossed_out_there(tmp_path):
     nodes = {"a": on("a", range(3), fast), "b": on("b", range(3, 7))}
     folders = [write_rows(tmp_path / name, by_generation(rows)) for name, rows in nodes.items()]
     merge_folders(folders, tmp_path / "out")
-    study = load(tmp_path / "out")
-    (plan_id,) = study.plan_ids()
-    rows = {row["node"]: row for row in nodes_figure.rows_of(study, plan_id) if row["node"]}
+    sweep = load(tmp_path / "out")
+    (plan_id,) = sweep.plan_ids()
+    rows = {row["node"]: row for row in nodes_figure.rows_of(sweep, plan_id) if row["node"]}
     assert not rows["a"]["usable"] and rows["a"]["verdict"] == "not usable"
     assert rows["b"]["usable"] and rows["b"]["verdict"] != "not usable"
     for column in ("double", "single"):
-        figure = figures.draw(study, "nodes", plan_id, column)
+        figure = figures.draw(sweep, "nodes", plan_id, column)
         crosses = [line for axis in figure.axes for line in axis.lines if line.get_gid() == CROSSED]
-        assert [line.get_ydata().tolist() for line in crosses] == [[list(study.nodes).index("a")]]
-    assert figures.caption(study, "nodes", plan_id).count("Crossed out: not usable.") == 1
+        assert [line.get_ydata().tolist() for line in crosses] == [[list(sweep.nodes).index("a")]]
+    assert figures.caption(sweep, "nodes", plan_id).count("Crossed out: not usable.") == 1
 
 
 @pytest.mark.parametrize(
