@@ -19,14 +19,15 @@ from ..analysis.names import INTERFERENCE, model_label, model_rank
 from ..analysis.speeds import main_plan, speed_table
 from ..analysis.sweep import Sweep
 from ..tables import Column, text_table
-from ..tables.columns import count_column, number_column, time_column
+from ..tables.columns import USABLE, count_column, number_column, time_column
 from .figures import style
-from .figures.axes import log2_axis, power_ticks, x_axis
+from .figures.axes import cross_out, log2_axis, power_ticks, x_axis
 from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
 from .words import describe_machine, plan_title
 
 GREYS = (GREY, "0.7")
+NOT_IN_TURN = "The folders were not measured in turn, so no interval and no verdict stands beside their ratios."
 
 
 def matching_plan(first: Sweep, second: Sweep) -> tuple[str, str]:
@@ -69,7 +70,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     -------
     dict
         "titles", "machines": of both; "differing": options in which the plans differ; "rows": model, threads,
-        first_s, second_s, ratio (second / first); "figure".
+        first_s, second_s, ratio (second / first), usable (both are); "figure".
 
     Raises
     ------
@@ -90,12 +91,13 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     ]
     with matplotlib.rc_context(style.style_parameters()):
         figure = _draw(tables, limits, [str(first), str(second)], machines, sweeps[0].problem_name(plans[0]))
-        style.save_asked(figure, path)
-    times = [{(r["model"], r["threads"]): r["median_s"] for r in table.to_dict("records")} for table in tables]
-    points = sorted({*times[0], *times[1]}, key=lambda p: (model_rank(p[0]), p[1]))
+        style.save_asked(figure, path, _caption(sweeps[0].problem_name(plans[0]), first, second))
+    found = [{(r["model"], r["threads"]): r for r in table.to_dict("records")} for table in tables]
+    points = sorted({*found[0], *found[1]}, key=lambda p: (model_rank(p[0]), p[1]))
     rows = []
     for point in points:
-        a, b = (time.get(point) for time in times)
+        own = [rows_of[point] for rows_of in found if point in rows_of]
+        a, b = (rows_of[point]["median_s"] if point in rows_of else None for rows_of in found)
         rows.append(
             {
                 "model": point[0],
@@ -103,6 +105,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
                 "first_s": a,
                 "second_s": b,
                 "ratio": b / a if a and b and math.isfinite(b / a) else None,
+                "usable": all(row["usable"] for row in own),
             }
         )
     return {
@@ -112,6 +115,13 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
         "rows": rows,
         "figure": str(path),
     }
+
+
+def _caption(problem: str, first: str | os.PathLike, second: str | os.PathLike) -> str:
+    return (
+        f"{problem}: time of a step, and speedup over each folder's own best serial run. Solid lines, full markers: "
+        f"{first}; dashed, hollow: {second}; grey: area bounds. {NOT_IN_TURN} Crossed out: not usable.\n"
+    )
 
 
 def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: Sequence[str], problem: str) -> Figure:
@@ -130,6 +140,8 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
                 value = own[column] * (1e3 if column == "median_s" else 1)
                 look = marker_look(styles[model], hollow)
                 axis.plot(own["threads"], value, color=styles[model].color, linestyle=line, **look)
+                if (wrong := ~own["usable"].astype(bool)).any():
+                    cross_out(axis, own.loc[wrong, "threads"], value[wrong])
         for rows, grey in zip(limits, GREYS, strict=True):
             for line in bound_lines(rows, (), "s" if column == "median_s" else "speedup"):
                 draw_bound(axis, line, 1e-3 if column == "median_s" else 1.0, color=grey)
@@ -164,6 +176,7 @@ _COLUMNS = (
     time_column("first_s", "first"),
     time_column("second_s", "second"),
     number_column("ratio", "second / first", 3),
+    USABLE,
 )
 
 
@@ -175,7 +188,7 @@ def format_comparison(found: Mapping[str, Any]) -> str:
         "",
         *text_table(_COLUMNS, found["rows"]),
         "",
-        "The folders were not measured in turn, so no interval and no verdict stands beside their ratios.",
+        NOT_IN_TURN,
     ]
     if found["differing"]:
         text.append(f"The plans differ in: {', '.join(found['differing'])}.")
