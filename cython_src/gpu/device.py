@@ -136,7 +136,7 @@ class Device(ABC):
 
 # Device files of the driver, of boards whose GPU is on no PCI bus, and the driver that Windows lends to its Linux.
 SIGNS_OF_A_GPU = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/usr/lib/wsl/lib/libcuda.so.1")
-NO_GPU = "this machine has no GPU; use --device cpu"
+NO_GPU = "this machine has no GPU; a command that has models of the processor too runs them with --device cpu"
 
 
 def shows_gpu() -> bool:

@@ -15,7 +15,7 @@ from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.sweep import Sweep
 from .heading import plan_header, write_lines
-from .style import UNUSABLE, add_legend, finish, new_figure, panel_title, style_parameters
+from .style import add_legend, finish, marked, new_figure, panel_title, style_parameters
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -114,7 +114,7 @@ def _stack(axis, place: int, values: Mapping[str, float]) -> None:
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:
     lanes = "lanes" if base_model(row["model"]) == "gpu_both" else "streams" if is_gpu(row["model"]) else "thr."
     aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
-    return model_label(row["model"]) + aside + UNUSABLE * (not row["usable"])
+    return marked(model_label(row["model"]) + aside, row["usable"])
 
 
 def losses_caption(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -71,7 +71,7 @@ def test_a_contestant_with_mostly_disturbed_rounds_is_not_usable():
     for group, (name, disturbed) in enumerate((("serial", (0, 1)), ("taskiter", (2,)))):
         for repetition, row in found[name, 1].items():  # of two groups, which do not fit into memory together
             row |= {"group": group, "disturbed": [0] if repetition in disturbed else []}
-    result = summarise(found, {"FLOP": {1: 1.0}})
+    result = summarise(found)
     assert {row["name"]: row["usable"] for row in result["rows"]} == {"serial": False, "taskiter": True}
 
 

@@ -82,7 +82,6 @@ def program(tmp_path, monkeypatch):
 COMMANDS = [
     "plan --batch 4",
     "train --data synthetic:32 --batch 8 --epochs 1 --threads 1 --model serial --out trained",
-    "kernels --batch 4 --seconds 0.01",
     "compare --quick --models serial --threads 1 --no-profile --out compared",
     "tune --budget 2 --seconds 0.01 --batch 8 --models serial --threads 1",
     "metg --quick --models serial --threads 1 --batch 4",
