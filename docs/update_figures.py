@@ -158,7 +158,7 @@ def draw(name: str, folder: Path, images: Path) -> list[Path]:
 
 def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
     """Yield the figures of a study, with their names."""
-    if read_results(folder).run.holds == "study":
+    if read_results(folder).is_study:
         results = results_of(folder)
         for figure in FIGURES[name]:
             yield figure, drawn_figure(results, figure, "double")[0]

@@ -27,7 +27,7 @@ from ..results.rows import AnyRow, RunRow
 from ..sweep.configuration import Configuration, Shard
 from ..tables.progress import say
 from .client import MOST_TIMES, lost_rows
-from .dask_worker import BLOCK_COMMAND, end_blocks, greet, measure_shard
+from .dask_worker import SHARD_COMMAND, end_shards, greet, measure_shard
 
 ANSWER_S = 10.0  # longest time for an answer of the scheduler, or for rows to come from a worker
 LOOK_S = 0.5  # between two looks at who is there
@@ -44,7 +44,7 @@ class DaskEngine:
         Of the scheduler, such as `tcp://10.0.0.1:8786`.
     command : str
         The user's.
-    block_command : sequence of str
+    shard_command : sequence of str
         Arguments of the workers' Python that start the process which measures a shard.
     stream : text file, optional
         Messages; default: standard error.
@@ -61,7 +61,7 @@ class DaskEngine:
         configuration: Configuration,
         command: str,
         *,
-        block_command: Sequence[str] = BLOCK_COMMAND,
+        shard_command: Sequence[str] = SHARD_COMMAND,
         stream: TextIO | None = None,
     ):
         try:
@@ -71,7 +71,7 @@ class DaskEngine:
                 "--on dask needs the package distributed, which is not installed; pip install 'forktask[dask]'"
             ) from None
         self._address, self._configuration, self._stream = address, configuration, stream or sys.stderr
-        self._block_command = tuple(block_command)
+        self._shard_command = tuple(shard_command)
         self._job = {
             "configuration": configuration.as_dict(),
             "how_to_read": configuration.how_to_read,
@@ -172,7 +172,7 @@ class DaskEngine:
             if running:
                 with suppress(OSError):  # the scheduler is gone, and its workers end with it
                     self._client.cancel([future for future, *_ in running.values()])
-                    self._client.run(end_blocks, workers=[*running], on_error="ignore")
+                    self._client.run(end_shards, workers=[*running], on_error="ignore")
         return True
 
     def _give(self, address: str, shard: Shard) -> Any:
@@ -183,7 +183,7 @@ class DaskEngine:
             measure_shard,
             job,
             limit_s,
-            self._block_command,
+            self._shard_command,
             key=f"forktask-{uuid.uuid4().hex}",
             workers=[address],
             pure=False,

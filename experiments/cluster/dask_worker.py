@@ -22,7 +22,7 @@ from ..sampling.child import MeasuringProcess, ProcessFailure, answer_job
 from ..sweep.configuration import Shard, from_dict
 from ..sweep.shards import Site
 
-BLOCK_COMMAND = ("-P", "-m", "forktask.experiments.cluster.dask_worker")  # arguments of the worker's Python
+SHARD_COMMAND = ("-P", "-m", "forktask.experiments.cluster.dask_worker")  # arguments of the worker's Python
 STOPPED = ("profile", "profile-cycle", "tick", "ticks")  # a worker's own periodic calls, some every 10 ms
 UNCHANGED = ("heartbeat", "keep-alive")
 SLOW_MS = 10_000  # period of all others
@@ -74,7 +74,7 @@ def measure_shard(job: Mapping[str, Any], limit_s: float, command: Sequence[str]
             _measuring.discard(process)
 
 
-def end_blocks() -> None:
+def end_shards() -> None:
     """End the children; run on the worker when nobody waits for their rows any more."""
     for process in [*_measuring]:
         process.kill()

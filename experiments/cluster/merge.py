@@ -88,19 +88,19 @@ class Joined:
         UsageError
             Rows of another configuration, seed, version or network, or of a node that may not be pooled.
         """
-        for is_block, some in groupby(rows, _block_of):
-            if not is_block:
+        for of_shard, some in groupby(rows, _shard_of):
+            if not of_shard:
                 for row in some:
                     self._add_row(row, source)
             elif _broke_off(shard := list(some)):
                 self._broken_off.append(shard)
             else:
-                self._add_block(shard)
+                self._add_shard(shard)
 
     def finish(self) -> None:
         """Append what is still new of generations that broke off."""
         for shard in self._broken_off:
-            self._add_block(shard)
+            self._add_shard(shard)
         self._broken_off = []
 
     def _add_row(self, row: AnyRow, source: Path | str) -> None:
@@ -116,8 +116,8 @@ class Joined:
             self._writer.append(self._answers.checked(row))
         self._known.add(_name(row))
 
-    def _add_block(self, shard: Sequence[AnyRow]) -> None:
-        for row in self._new_of_block(shard):
+    def _add_shard(self, shard: Sequence[AnyRow]) -> None:
+        for row in self._new_of_shard(shard):
             self._writer.append(self._answers.checked(row))
             self._known.add(_name(row))
 
@@ -134,7 +134,7 @@ class Joined:
             self._writer.append(run)
         self._begun = True
 
-    def _new_of_block(self, rows: Sequence[AnyRow]) -> list[AnyRow]:
+    def _new_of_shard(self, rows: Sequence[AnyRow]) -> list[AnyRow]:
         """Return the rows of a shard that are new: all of a generation if one of its samples is, since they took
         turns, and each profile that is."""
 
@@ -162,7 +162,7 @@ def _took_turns(row: AnyRow) -> bool:
     return isinstance(row, RoundsRow | SampleRow) or (isinstance(row, FailureRow) and row.measuring == "sample")
 
 
-def _block_of(row: AnyRow) -> tuple | None:
+def _shard_of(row: AnyRow) -> tuple | None:
     return (row.plan_id, row.interference, row.repetition) if isinstance(row, OfShard) else None
 
 

@@ -76,8 +76,7 @@ def _study(arguments: Namespace):
     from ..studies.running import results_of
 
     results = read_results(arguments.folder)
-    is_study = results.rows and results.run.holds == "study"
-    return results_of(Path(arguments.folder)) if is_study else None
+    return results_of(Path(arguments.folder)) if results.is_study else None
 
 
 def _figure(arguments: Namespace) -> None:

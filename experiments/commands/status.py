@@ -32,7 +32,7 @@ def call(arguments: Namespace) -> int:
 
     while True:
         results = read_results(arguments.folder)
-        if results.rows and results.run.holds == "study":
+        if results.is_study:
             show(arguments, running.describe_status(running.results_of(Path(arguments.folder))), running.status_text)
             return 0
         if results.rows:

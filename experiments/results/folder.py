@@ -81,6 +81,11 @@ class Results:
         """The latest "run" row, with the last configuration."""
         return self.of(RunRow)[-1]
 
+    @property
+    def is_study(self) -> bool:
+        """Whether the rows are those of a study's trainings."""
+        return bool(self.rows) and self.run.holds == "study"
+
     def finished(self) -> set[tuple[str, str, int]]:
         """("sample" or "profile", config_id, repetition) of what need not be measured again."""
         named = {SampleRow: "sample", ProfileRow: "profile", GpuProfileRow: "profile"}

@@ -110,7 +110,7 @@ def fake(tmp_path):
         settings.write_text(
             json.dumps({"pids": str(pids), "seconds": seconds, "heads": kept, "sample": sample, **given})
         )
-        return {"block_command": ("-P", str(script), str(settings))}
+        return {"shard_command": ("-P", str(script), str(settings))}
 
     arguments.pids = lambda: [int(line) for line in pids.read_text().split()] if pids.exists() else []
     arguments.name = str(script)
@@ -195,7 +195,7 @@ from forktask.experiments.sweep.configuration import from_dict
 address, configuration, out, command = json.loads(sys.argv[1])
 asked = from_dict(configuration)
 try:
-    with DaskEngine(address, asked, "forktask run x", block_command=command) as engine:
+    with DaskEngine(address, asked, "forktask run x", shard_command=command) as engine:
         measure_on(engine, asked, out, undecided=lambda results: set())
 except KeyboardInterrupt:
     sys.exit(130)
@@ -209,7 +209,7 @@ def test_an_interrupted_client_leaves_no_process_and_loses_no_row(tmp_path, fake
     asked, out = configuration(6), tmp_path / "out"
     slow = fake(1.0)
     with cluster(tmp_path, 1) as running:
-        given = json.dumps([running.address, asked.as_dict(), str(out), slow["block_command"]])
+        given = json.dumps([running.address, asked.as_dict(), str(out), slow["shard_command"]])
         client = subprocess.Popen([sys.executable, "-P", "-c", CLIENT, given])
         running.wait(lambda: len(fake.pids()) >= 3 and written(out) == 2)
         client.send_signal(signal.SIGINT)
