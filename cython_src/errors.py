@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
+from types import ModuleType
 
 
 class UsageError(ValueError):
@@ -33,6 +35,17 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise `UsageError` unless a value is one of the choices."""
     if value not in choices:
         raise UsageError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def optional(module: str, what: str, extra: str, instead: str = "") -> ModuleType:
+    """Return the module of a package that an extra of forktask installs, or raise `UsageError`: `what` needs it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UsageError(
+            f"{what} needs the package {package}, which is not installed; pip install 'forktask[{extra}]'{instead}"
+        ) from None
 
 
 def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:

@@ -62,7 +62,7 @@ ARROWS = {
         "subjects": {"machine"},
         "events": {"results", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},
-        "plan_check": {"results", "sampling", "subjects", "machine"},
+        "plan_check": {"results", "sampling", "subjects", "machine", "tables"},
         "analysis": {"results", "machine", "subjects", "events", "bounds", "tables"},
         "simulate": {"results", "analysis", "sampling", "subjects", "bounds", "machine"},
         "diagnosis": {"analysis", "subjects", "events", "simulate", "bounds", "tables"},

@@ -18,7 +18,7 @@ import pandas as pd
 from ..results.rows import Loop, PlanRow, ProfileRow
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
-from .names import LOOP_MODELS, NETWORK, base_model, model_label, model_rank, value_text
+from .names import LOOP_MODELS, NETWORK, base_model, model_label, value_text
 from .speeds import interval_columns
 from .sweep import Point, Sweep
 
@@ -152,12 +152,10 @@ def layers_of_all(sweep: Sweep) -> pd.DataFrame:
     """Return the rows of `layer_table` of every point that was profiled, with what identifies it in front: network,
     batch, what was swept, plan_id, model, threads."""
     tables = []
-    for plan_id in sweep.plan_ids():
-        record = sweep.records[plan_id]
+    for point in sweep.points():
+        record = sweep.records[point.plan_id]
         axes = {name: value_text(record[name]) for name in dict.fromkeys((NETWORK, "batch", *sweep.axes))}
-        for model, threads in sweep.points_of(plan_id):
-            point = {**axes, "plan_id": plan_id, "model": model, "threads": threads}
-            tables.append(pd.DataFrame([point]).merge(layer_table(sweep, plan_id, model, threads), how="cross"))
+        tables.append(pd.DataFrame([axes | point._asdict()]).merge(layer_table(sweep, *point), how="cross"))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
@@ -178,11 +176,9 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     reason for a number below the floor, or for not using the row).
     """
     rows = []
-    points = {(row.plan_id, row.model, row.threads) for row in sweep.profiles}
-    order = {plan_id: i for i, plan_id in enumerate(sweep.plan_ids())}
-    for point in sorted(points & set(sweep.turns), key=lambda p: (order[p[0]], model_rank(p[1]), p[2])):
+    for point in sweep.points():
         plan_id, model, threads = point
-        if model == "serial":
+        if model == "serial" or not sweep.profiles_of(point):
             continue
         name = bound_of(model)
         over = _parts_of(sweep, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
@@ -198,9 +194,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
         units = len(plan.loops) if base_model(model) in LOOP_MODELS else plan.num_tasks / threads
         rows.append(
             {
-                "plan_id": plan_id,
-                "model": model,
-                "threads": threads,
+                **point._asdict(),
                 "profiles": excess.count,
                 "measured_s": measured,
                 **interval_columns("logged", logged),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 
 import pandas as pd
@@ -11,6 +12,8 @@ from .estimates import FASTER, SLOWER, verdict
 from .names import base_model
 from .speeds import better_forkjoin
 from .sweep import Point, Sweep
+
+ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
 
 
 @lru_cache(maxsize=4)
@@ -24,49 +27,38 @@ def cost_table(sweep: Sweep) -> pd.DataFrame:
     there is nothing to compare with.
     """
     rows = []
-    for plan_id in sweep.plan_ids():
-        of_plan = sweep.samples[sweep.samples["plan_id"] == plan_id]
-        points = sweep.points_of(plan_id)
-        once = {(m, t): _once(sweep, of_plan, (plan_id, m, t)) for m, t in points}
-        for model, threads in points:
-            here = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)]
-            row = {"plan_id": plan_id, "model": model, "threads": threads}
-            for column in ("prepare_s", "record_s", "close_s", "first_replay_s"):
-                row[column] = _median(here, column)
-            row["step_s"] = sweep.typical_time((plan_id, model, threads)).value
-            row["once_s"] = once[model, threads]
-            eager = [m for m, t in points if base_model(m) == "tasks" and t == threads]
-            best_eager = min(eager, key=lambda m: sweep.typical_time((plan_id, m, threads)).value, default=None)
-            join = better_forkjoin(sweep, plan_id, threads)
-            for column, other in (("break_even_tasks", best_eager), ("break_even_forkjoin", join)):
-                row[column] = ""
-                if other and other != model and base_model(model) in ("taskgraph", "taskiter"):
-                    row[column] = _break_even(sweep, plan_id, model, other, threads, once)
-            rows.append(row)
+    once = {point: _once(sweep, point) for point in sweep.points()}
+    for point in once:
+        row = point._asdict() | {column: _median(sweep, point, column) for column in ONCE}
+        row |= {"step_s": sweep.typical_time(point).value, "once_s": once[point]}
+        beside = [other for other in once if (other.plan_id, other.threads) == (point.plan_id, point.threads)]
+        eager = [other for other in beside if base_model(other.model) == "tasks"]
+        best_eager = min(eager, key=lambda other: sweep.typical_time(other).value, default=None)
+        join = better_forkjoin(sweep, point.plan_id, point.threads)
+        for column, other in (("tasks", best_eager), ("forkjoin", join and point._replace(model=join))):
+            compared = other and other != point and base_model(point.model) in ("taskgraph", "taskiter")
+            row[f"break_even_{column}"] = _break_even(sweep, point, other, once) if compared else ""
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _median(samples: pd.DataFrame, column: str) -> float:
-    if column not in samples:
-        return math.nan
-    return float(pd.to_numeric(samples[column]).median())
+def _median(sweep: Sweep, point: Point, column: str) -> float:
+    return float(pd.to_numeric(sweep.samples_of(point)[column]).median())
 
 
-def _once(sweep: Sweep, samples: pd.DataFrame, point: Point) -> float:
-    here = samples[(samples["model"] == point[1]) & (samples["threads"] == point[2])]
-    first, step = _median(here, "first_replay_s"), sweep.typical_time(point).value
-    return _median(here, "prepare_s") + (max(0.0, first - step) if not math.isnan(first) else 0.0)
+def _once(sweep: Sweep, point: Point) -> float:
+    first, step = _median(sweep, point, "first_replay_s"), sweep.typical_time(point).value
+    return _median(sweep, point, "prepare_s") + (max(0.0, first - step) if not math.isnan(first) else 0.0)
 
 
-def _break_even(sweep: Sweep, plan_id: str, model: str, other: str, threads: int, once) -> int | str:
-    mine, theirs = (plan_id, model, threads), (plan_id, other, threads)
+def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, float]) -> int | str:
     answer = verdict(sweep.ratio(mine, theirs))
     if answer == SLOWER:
         return "never"
     if answer != FASTER:
         return "undecided"
     gain = sweep.typical_time(theirs).value - sweep.typical_time(mine).value
-    extra = once[model, threads] - once[other, threads]
+    extra = once[mine] - once[theirs]
     if math.isnan(extra) or gain <= 0:
         return "undecided"
     return max(1, math.ceil(extra / gain))

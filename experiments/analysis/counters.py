@@ -21,18 +21,18 @@ def counter_table(sweep: Sweep) -> pd.DataFrame:
     Columns: plan_id, model, threads, each of `COUNTERS` and joules (NaN where the machine has it not), and per_cycle,
     instructions a cycle.
     """
-    rows: dict[tuple, list] = {}
-    for row in sweep.samples.to_dict("records"):
-        counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], row["num_steps"] or math.nan
-        each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
-        each.append(math.nan if joules is None else joules)
-        if not all(map(math.isnan, each)):
-            rows.setdefault((row["plan_id"], row["model"], int(row["threads"])), []).append(each)
     found = []
-    for (plan_id, model, threads), values in rows.items():
-        middle = dict(zip((*COUNTERS, "joules"), np.median(values, axis=0).tolist(), strict=True))
-        per_cycle = middle["instructions"] / middle["cycles"] if middle["cycles"] else math.nan
-        found.append({"plan_id": plan_id, "model": model, "threads": threads, **middle, "per_cycle": per_cycle})
+    for point in sweep.points():
+        values = []
+        for row in sweep.samples_of(point).to_dict("records"):
+            counts, joules, steps = row["counters"], row["energy"]["joules_per_step"], row["num_steps"] or math.nan
+            each = [math.nan if counts[name] is None else counts[name] / steps for name in COUNTERS]
+            values.append([*each, math.nan if joules is None else joules])
+        known = [each for each in values if not all(map(math.isnan, each))]
+        if known:
+            middle = dict(zip((*COUNTERS, "joules"), np.median(known, axis=0).tolist(), strict=True))
+            per_cycle = middle["instructions"] / middle["cycles"] if middle["cycles"] else math.nan
+            found.append({**point._asdict(), **middle, "per_cycle": per_cycle})
     return pd.DataFrame(found)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import pandas as pd
@@ -84,14 +85,13 @@ def contrasts() -> dict[tuple[str, str], dict[Cell, float]]:
     return found
 
 
-def _complete(sweep: Sweep, plan_id: str) -> list[tuple[int, dict[Cell, Point]]]:
-    """Return (threads, points of the existing cells) where all cells have a repetition block in common."""
-    found = []
-    for threads in sorted({threads for _, threads in sweep.points_of(plan_id)}):
-        points = {cell: (plan_id, model_of_factors(*cell), threads) for cell in EXISTING}
-        if set.intersection(*(set(sweep.step_times(*point)) for point in points.values())):
-            found.append((threads, points))
-    return found
+def _complete(sweep: Sweep) -> Iterator[tuple[str, int, dict[Cell, Point]]]:
+    """Yield (plan_id, threads, points of the existing cells) where all cells have a repetition block in common."""
+    for plan_id in sweep.plan_ids():
+        for threads in sorted({threads for _, threads in sweep.points_of(plan_id)}):
+            points = {cell: Point(plan_id, model_of_factors(*cell), threads) for cell in EXISTING}
+            if sweep.times.generations(*points.values()):
+                yield plan_id, threads, points
 
 
 @lru_cache(maxsize=4)
@@ -102,29 +102,23 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
     ratio_high (time over that of the first cell, paired by repetition), note.
     """
     rows = []
-    for plan_id in sweep.plan_ids():
-        for threads, of_cell in _complete(sweep, plan_id):
-            for cell in CELLS:
-                row = {
+    for plan_id, threads, of_cell in _complete(sweep):
+        for cell in CELLS:
+            point = of_cell.get(cell)
+            value = sweep.typical_time(point) if point else NOTHING
+            rows.append(
+                {
                     "plan_id": plan_id,
                     "threads": threads,
                     **dict(zip(("creation", "barrier", "placement"), cell, strict=True)),
+                    "model": point.model if point else "",
+                    "median_s": value.value,
+                    "low_s": value.low,
+                    "high_s": value.high,
+                    **interval_columns("ratio", sweep.ratio(point, of_cell[FIRST]) if point else NOTHING),
+                    "note": "" if point else IMPOSSIBLE,
                 }
-                value = ratio = NOTHING
-                if cell in of_cell:
-                    value = sweep.typical_time(of_cell[cell])
-                    ratio = sweep.ratio(of_cell[cell], of_cell[FIRST])
-                rows.append(
-                    {
-                        **row,
-                        "model": model_of_factors(*cell) if cell in of_cell else "",
-                        "median_s": value.value,
-                        "low_s": value.low,
-                        "high_s": value.high,
-                        **interval_columns("ratio", ratio),
-                        "note": "" if cell in of_cell else IMPOSSIBLE,
-                    }
-                )
+            )
     return pd.DataFrame(rows)
 
 
@@ -135,47 +129,28 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
     Columns: plan_id, threads, kind ("main effect", "interaction", "attribution"), effect, ratio, low, high, share (of
     the whole gain, in logarithms; NaN but for attributions), verdict, usable (whether all of its cells are), note.
     """
-    effects = contrasts()
+    effects = contrasts() | {("interaction", "creation x placement"): {}}
     rows = []
-    for plan_id in sweep.plan_ids():
-        for threads, of_cell in _complete(sweep, plan_id):
-            whole = math.nan
-            for (kind, name), weights in reversed(effects.items()):
-                of_point = {of_cell[cell]: weight for cell, weight in weights.items() if weight}
-                estimate = sweep.times.contrast(of_point)
-                log_ratio = math.log(estimate.value)
-                if (kind, name) == ("attribution", "all three"):
-                    whole = log_ratio
-                rows.append(
-                    {
-                        "plan_id": plan_id,
-                        "threads": threads,
-                        "kind": kind,
-                        "effect": name,
-                        "ratio": estimate.value,
-                        "low": estimate.low,
-                        "high": estimate.high,
-                        "share": log_ratio / whole if kind == "attribution" and whole else math.nan,
-                        "verdict": verdict(estimate),
-                        "usable": all(is_usable(sweep, point) for point in of_point),
-                        "note": "",
-                    }
-                )
-            nothing = dict.fromkeys(("ratio", "low", "high", "share"), math.nan)
+    for plan_id, threads, of_cell in _complete(sweep):
+        whole = math.log(sweep.ratio(of_cell[LAST], of_cell[FIRST]).value)
+        for kind, name in sorted(effects, key=lambda effect: KINDS.index(effect[0])):
+            of_point = {of_cell[cell]: weight for cell, weight in effects[kind, name].items() if weight}
+            estimate = sweep.times.contrast(of_point) if of_point else NOTHING
             rows.append(
                 {
                     "plan_id": plan_id,
                     "threads": threads,
-                    "kind": "interaction",
-                    "effect": "creation x placement",
-                    **nothing,
-                    "verdict": "",
-                    "usable": True,
-                    "note": "cannot be told: eager x partitioned cannot exist",
+                    "kind": kind,
+                    "effect": name,
+                    "ratio": estimate.value,
+                    "low": estimate.low,
+                    "high": estimate.high,
+                    "share": math.log(estimate.value) / whole if kind == "attribution" and whole else math.nan,
+                    "verdict": verdict(estimate) if of_point else "",
+                    "usable": all(is_usable(sweep, point) for point in of_point),
+                    "note": "" if of_point else "cannot be told: eager x partitioned cannot exist",
                 }
             )
-    order = {key: i for i, key in enumerate((*effects, ("interaction", "creation x placement")))}
-    rows.sort(key=lambda r: (r["plan_id"], r["threads"], KINDS.index(r["kind"]), order[r["kind"], r["effect"]]))
     return pd.DataFrame(rows)
 
 

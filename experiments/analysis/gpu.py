@@ -30,33 +30,25 @@ def gpu_table(sweep: Sweep) -> pd.DataFrame:
     the device alone: a model that computes on the host too is not idle while the device is.
     """
     rows = []
-    for plan_id in sweep.plan_ids():
-        stream = (plan_id, "gpu_stream", 1)
-        for model, threads in sweep.points_of(plan_id):
-            if not is_gpu(model):
-                continue
-            point = (plan_id, model, threads)
-            samples = sweep.samples
-            samples = samples[
-                (samples["plan_id"] == plan_id) & (samples["model"] == model) & (samples["threads"] == threads)
-            ]
-            compared = stream in sweep.turns and point != stream
-            profiles = list(sweep.gpu_profiles_of(point).values())
-            mixed = parse_model(model).model.mixes_devices
-            busy = _middle([row.busy_s for row in profiles])
-            rows.append(
-                {
-                    "plan_id": plan_id,
-                    "model": model,
-                    "threads": threads,
-                    **interval_columns("vs_stream", sweep.ratio(stream, point) if compared else NOTHING),
-                    "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
-                    "busy_s": busy,
-                    "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
-                    **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
-                    "prepare_s": _middle(samples["prepare_s"].tolist()),
-                }
-            )
+    for point in sweep.points():
+        if not is_gpu(point.model):
+            continue
+        stream, samples = (point.plan_id, "gpu_stream", 1), sweep.samples_of(point)
+        compared = stream in sweep.turns and point != stream
+        profiles = list(sweep.gpu_profiles_of(point).values())
+        mixed = parse_model(point.model).model.mixes_devices
+        busy = _middle([row.busy_s for row in profiles])
+        rows.append(
+            {
+                **point._asdict(),
+                **interval_columns("vs_stream", sweep.ratio(stream, point) if compared else NOTHING),
+                "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
+                "busy_s": busy,
+                "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
+                **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
+                "prepare_s": _middle(samples["prepare_s"].tolist()),
+            }
+        )
     return pd.DataFrame(rows)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from ..subjects.models import parse_model
 from .names import model_label, plan_beside
 from .speeds import interval_columns
-from .sweep import Sweep
+from .sweep import Point, Sweep
 
 
 def preemption_of(model: str) -> str:
@@ -32,11 +32,7 @@ def label_with_preemption(model: str) -> str:
 
 def _swaps_per_s(sweep: Sweep, plan_id: str, model: str, threads: int) -> float:
     """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
-    own = sweep.samples[
-        (sweep.samples["plan_id"] == plan_id)
-        & (sweep.samples["model"] == model)
-        & (sweep.samples["threads"] == threads)
-    ]
+    own = sweep.samples_of(Point(plan_id, model, threads))
     return float((own["cpu_swaps"] / own["timed_wall_s"]).median())
 
 

@@ -22,16 +22,11 @@ def memory_table(sweep: Sweep) -> pd.DataFrame:
     the difference.
     """
     rows = []
-    for plan_id in sweep.plan_ids():
-        of_plan = sweep.samples[sweep.samples["plan_id"] == plan_id]
-        buffers: dict[str, int] = {}
-        for role, size in sweep.plans[plan_id].memory_bytes.items():
-            buffers[KINDS[role]] = buffers.get(KINDS[role], 0) + size
-        for model, threads in sweep.points_of(plan_id):
-            here = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)]
-            peak = here["max_resident_bytes"].median()
-            point = {"plan_id": plan_id, "model": model, "threads": threads, "peak_bytes": float(peak)}
-            parts = buffers | {part: float(here[field].median()) for part, field in _FIELDS.items()}
-            planned = sum(parts.values())
-            rows.append({**point, "planned_bytes": planned, **parts, REST: float(peak) - planned})
+    for point in sweep.points():
+        here, parts = sweep.samples_of(point), {}
+        for role, size in sweep.plans[point.plan_id].memory_bytes.items():
+            parts[KINDS[role]] = parts.get(KINDS[role], 0) + size
+        parts |= {part: float(here[field].median()) for part, field in _FIELDS.items()}
+        peak, planned = float(here["max_resident_bytes"].median()), sum(parts.values())
+        rows.append({**point._asdict(), "peak_bytes": peak, "planned_bytes": planned, **parts, REST: peak - planned})
     return pd.DataFrame(rows)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ..machine.environment import VOLATILE
+from ..results.folder import leaves
 from ..results.turns import disturbed_points
 from .sweep import Sweep, capacity_of
 
@@ -57,17 +57,3 @@ def node_differences(sweep: Sweep) -> list[dict[str, str]]:
         if len(nodes) > 1 and entry.partition(".")[0].partition("[")[0] not in VOLATILE:
             found += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
     return found
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of an environment as (dotted name, text)."""
-    if isinstance(value, Mapping) and value:
-        for key in value:
-            yield from leaves(value[key], f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
-        for i, v in enumerate(value):
-            yield from leaves(v, f"{name}[{i}]")
-    elif isinstance(value, (list, tuple)):
-        yield name, " ".join(map(str, value))
-    else:
-        yield name, "" if value is None else str(value)

@@ -100,13 +100,11 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
         phases, serial = phases_of(sweep, plan_id), best_serial(sweep, plan_id)
         base = _shares(sweep, serial) if serial and timed(sweep, serial) else {}
         for model, threads in sweep.points_of(plan_id):
-            point = (plan_id, model, threads)
+            point = Point(plan_id, model, threads)
             if len(phases) < 2 or not (kind := timed(sweep, point)):
                 continue
             row = {
-                "plan_id": plan_id,
-                "model": model,
-                "threads": threads,
+                **point._asdict(),
                 "profiles": len(sweep.profiles_of(point)),
                 "timed": kind,
                 "update_beside_backward": beside(sweep, point, "update", "backward"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -62,44 +61,35 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     there is nothing to compare with; a GPU's models have no efficiency.
     """
     rows = []
-    for plan_id in sweep.plan_ids():
-        record = {name: _plain(value) for name, value in sweep.records[plan_id].items()}
-        serial = best_serial(sweep, plan_id)
-        of_plan = sweep.samples[sweep.samples["plan_id"] == plan_id]
-        for model, threads in sweep.points_of(plan_id):
-            point = (plan_id, model, threads)
-            typical = sweep.typical_time(point)
-            fill = of_plan[(of_plan["model"] == model) & (of_plan["threads"] == threads)].get("fill_time_s")
-            speedup = sweep.ratio(serial, point) if serial else NOTHING
-            gpu = is_gpu(model)
-            join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
-            reference = better_forkjoin(sweep, plan_id, join_threads, gpu)
-            reference = reference if reference != model else None
-            forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
-            ratio = sweep.ratio_to_fastest(point, forms) if reference else NOTHING
-            rows.append(
-                {
-                    **record,
-                    "plan_id": plan_id,
-                    "model": model,
-                    "threads": threads,
-                    "generations": typical.count,
-                    "rounds": sweep.times.rounds(point),
-                    "median_s": typical.value,
-                    "low_s": typical.low,
-                    "high_s": typical.high,
-                    "fill_s": float(np.median(fill.dropna())) if fill is not None and len(fill.dropna()) else math.nan,
-                    **interval_columns("speedup", speedup),
-                    # Threads of the host say little of a model of a GPU: most only launch.
-                    "efficiency": math.nan if gpu else speedup.value / threads,
-                    "efficiency_low": math.nan if gpu else speedup.low / threads,
-                    "efficiency_high": math.nan if gpu else speedup.high / threads,
-                    "reference": reference or "",
-                    **interval_columns("ratio", ratio),
-                    "verdict": verdict(ratio) if reference else "",
-                    "usable": is_usable(sweep, point),
-                }
-            )
+    for point in sweep.points():
+        plan_id, model, threads = point
+        serial, typical = best_serial(sweep, plan_id), sweep.typical_time(point)
+        speedup = sweep.ratio(serial, point) if serial else NOTHING
+        gpu = is_gpu(model)
+        join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
+        reference = better_forkjoin(sweep, plan_id, join_threads, gpu)
+        reference = reference if reference != model else None
+        forms = [(plan_id, form, join_threads) for form in forkjoin_forms(sweep, plan_id, join_threads, gpu)]
+        ratio = sweep.ratio_to_fastest(point, forms) if reference else NOTHING
+        rows.append(
+            {
+                **{name: _plain(value) for name, value in sweep.records[plan_id].items()},
+                **point._asdict(),
+                "generations": typical.count,
+                "rounds": sweep.times.rounds(point),
+                "median_s": typical.value,
+                "low_s": typical.low,
+                "high_s": typical.high,
+                "fill_s": float(sweep.samples_of(point)["fill_time_s"].median()),
+                **interval_columns("speedup", speedup),
+                # Threads of the host say little of a model of a GPU: most only launch.
+                **interval_columns("efficiency", NOTHING if gpu else speedup.divided_by(threads)),
+                "reference": reference or "",
+                **interval_columns("ratio", ratio),
+                "verdict": verdict(ratio) if reference else "",
+                "usable": is_usable(sweep, point),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -151,7 +141,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     rows = []
     speeds["problem"] = [sweep.problem_name(p) for p in speeds["plan_id"]]
     speeds["gpu"] = [is_gpu(model) for model in speeds["model"]]
-    for (problem, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
+    for (_, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
         best = group.loc[group.groupby("model")["median_s"].idxmin()]
@@ -165,15 +155,10 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
                     (row["plan_id"], row["model"], threads),
                     [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()],
                 )
+            own = row[["problem", "threads", "model", "granularity", "plan_id", "median_s", "speedup"]]
             rows.append(
                 {
-                    "problem": problem,
-                    "threads": threads,
-                    "model": row["model"],
-                    "granularity": row["granularity"],
-                    "plan_id": row["plan_id"],
-                    "median_s": row["median_s"],
-                    "speedup": row["speedup"],
+                    **own,
                     "reference": reference["model"] if comparable else "",
                     "reference_granularity": reference["granularity"] if comparable else "",
                     **interval_columns("ratio", ratio),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -35,8 +35,13 @@ DEFAULT_DATA = "synthetic"
 
 AnyProfile = TypeVar("AnyProfile", ProfileRow, GpuProfileRow)
 
-# A model on a number of threads, running a plan: (plan_id, model, threads).
-Point = tuple[str, str, int]
+
+class Point(NamedTuple):
+    """A model on a number of threads, running a plan."""
+
+    plan_id: str
+    model: str
+    threads: int
 
 
 def capacities_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> list[float]:
@@ -184,6 +189,15 @@ class Sweep:
         """Return the readable name of a plan's problem: all but its granularity, and but for an option that is told
         `besides`."""
         return problem_text(self.records[plan_id], self.axes, besides)
+
+    def points(self) -> list[Point]:
+        """Return all points that are shown: plans as in `plan_ids`, models in their order."""
+        return [Point(plan_id, *rest) for plan_id in self.plan_ids() for rest in self.points_of(plan_id)]
+
+    def samples_of(self, point: Point) -> pd.DataFrame:
+        """Return the samples of a point."""
+        own = self.samples
+        return own[(own["plan_id"] == point[0]) & (own["model"] == point[1]) & (own["threads"] == point[2])]
 
     # --- times ---
 

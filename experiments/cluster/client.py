@@ -198,10 +198,7 @@ def lost_rows(shard: Shard, configuration: Configuration, run: RunRow, message: 
     kinds = {"sample": shard.samples, "profile": shard.profiles}
     return [
         FailureRow(
-            **shard.identity,
-            config_id=config_id,
-            model=points[config_id].model,
-            threads=points[config_id].threads,
+            **(shard.identity | points[config_id].identity),
             check="left out",
             position=position,
             environment_id=run.environment_id,

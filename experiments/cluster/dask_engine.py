@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, optional
 from ...cython_src.reading import checked
 from ..machine.environment import version_text
 from ..results.rows import AnyRow, RunRow
@@ -64,12 +64,7 @@ class DaskEngine:
         shard_command: Sequence[str] = SHARD_COMMAND,
         stream: TextIO | None = None,
     ):
-        try:
-            from distributed import Client
-        except ImportError:
-            raise UsageError(
-                "--on dask needs the package distributed, which is not installed; pip install 'forktask[dask]'"
-            ) from None
+        distributed = optional("distributed", "--on dask", "dask")
         self._address, self._configuration, self._stream = address, configuration, stream or sys.stderr
         self._shard_command = tuple(shard_command)
         self._job = {
@@ -84,7 +79,7 @@ class DaskEngine:
         self._machine = ""
         try:
             _check_listens(address)
-            self._client = Client(address, timeout=ANSWER_S, set_as_default=False)
+            self._client = distributed.Client(address, timeout=ANSWER_S, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(
                 f"--on dask:ADDRESS must name a Dask scheduler that answers, got {address!r} ({error}); start one with "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean
+from ...cython_src.errors import UnsoundPlan, UsageError, did_you_mean, optional
 from ...cython_src.typed_text import LONGEST_TEXT, is_text
 from ..machine.build_info import BUILD
 
@@ -69,12 +69,7 @@ class PrintCompletion(argparse.Action):
     """Print the program with which a shell completes commands, options and their choices, and leave."""
 
     def __call__(self, parser, namespace, values, option_string=None):
-        try:
-            import shtab
-        except ModuleNotFoundError:
-            raise UsageError(
-                f"{option_string} needs the package shtab, which is not installed; pip install 'forktask[completion]'"
-            ) from None
+        shtab = optional("shtab", option_string, "completion")
         for command in parser.commands.choices.values():
             command.declare(command)
         print(shtab.complete(parser, values))

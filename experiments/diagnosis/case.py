@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from ...cython_src.lowering.lower import lower
+from ...cython_src.plan.model import Plan
 from ..analysis.names import base_model, model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.sweep import Sweep
@@ -16,9 +21,9 @@ from ..simulate.predict import machine_of_sweep, simulated_models, subject_of
 from ..subjects.models import parse_model
 from ..tables.numbers import format_time
 from .chains import Chain, find_chains
-from .what_if import relower
 
 LEAST_PART = 0.01  # of a step that a finding must cost
+LEAST_BLOCK_S = 1e-7  # of a block of a kernel that was not measured
 PERSISTENT = "forkjoin:region=persistent"
 
 
@@ -117,3 +122,29 @@ class Case:
             f"by simulation on {self.threads} threads: {self.step_text(before)} becomes "
             f"{format_time(then)} ({change or model_label(after)}), {now / then:.2f} times as fast"
         )
+
+
+def relower(options: Mapping[str, Any], measured: Plan, seconds: np.ndarray, machine: MachineModel) -> Subject:
+    """Lower other options, and give each block the rate of the measured blocks of its layer, phase and kernel.
+
+    Rates are flops a second, or bytes a second of kernels without flops. Kernels that were not measured move their
+    bytes at one thread's bandwidth.
+    """
+    plan = lower(**options)
+    work: defaultdict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(3))
+    for loop in measured.loops:
+        time = seconds[loop.first_task : loop.first_task + loop.num_blocks].sum()
+        work[loop.layer, loop.phase, loop.kernel] += (loop.flops, loop.bytes, time)
+    bandwidth = machine.bandwidth_bytes_per_s.get(1, 1e10)
+    estimated = []
+    for loop in plan.loops:
+        flops, num_bytes, time = work[loop.layer, loop.phase, loop.kernel]
+        for block in loop.blocks:
+            if flops and block.flops:
+                each = block.flops * time / flops
+            elif num_bytes and time:
+                each = block.bytes * time / num_bytes
+            else:
+                each = block.bytes / bandwidth
+            estimated.append(max(each, LEAST_BLOCK_S))
+    return Subject(plan, np.array(estimated), machine)

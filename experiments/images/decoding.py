@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, __version__, features
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, optional
 from ...cython_src.kernels.load.load import scale
 
 DECODERS = ("pillow", "simplejpeg")
@@ -50,14 +50,8 @@ def decoder_name(decoder: str = "pillow") -> str:
         It is missing.
     """
     if decoder == "simplejpeg":
-        try:
-            from simplejpeg import __version__ as version
-        except ImportError:
-            raise UsageError(
-                "the decoder simplejpeg needs a package, which is missing; pip install 'forktask[jpeg]', or use "
-                "--decoder pillow"
-            ) from None
-        return f"simplejpeg {version}"
+        instead = ", or use --decoder pillow"
+        return f"simplejpeg {optional('simplejpeg', 'the decoder simplejpeg', 'jpeg', instead).__version__}"
     turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
     return f"Pillow {__version__}{f', libjpeg-turbo {turbo}' if turbo else ''}"
 

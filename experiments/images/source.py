@@ -1,4 +1,7 @@
-"""Where the images of a step come from while it runs: decoded files or the packed cache, and what is done to them."""
+"""Where the images of a step come from while it runs: decoded files or the packed cache, and what is done to them.
+
+Random changes are a function of seed, image and epoch, whoever loads the image and when.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,59 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...cython_src.errors import UsageError
 from ...cython_src.kernels.load.load import put
-from .augmentation import Augmentation
+
+KINDS = ("flip", "crop")
+SHIFT = 8  # a crop moves the image by up to an eighth of its height and width
+_STREAM = 0xA06
+
+
+def parse(text: str) -> frozenset[str]:
+    """Parse "none", or some of `KINDS` with commas between.
+
+    Raises
+    ------
+    UsageError
+        Another word.
+    """
+    kinds = frozenset(word.strip() for word in text.split(",")) - {"none", ""}
+    if not kinds <= {*KINDS}:
+        raise UsageError(f"augment must be none or some of {', '.join(KINDS)}; got {text!r}")
+    return kinds
+
+
+class Augmentation:
+    """Flips and crops of each training image of an epoch.
+
+    Parameters
+    ----------
+    kinds : set of str
+        Of `KINDS`: "flip" exchanges left and right of half of the images; "crop" moves images by up to an eighth of
+        their size in each direction and fills with zeros, the mean of standardised images.
+    """
+
+    def __init__(self, kinds: frozenset[str], seed: int, num_images: int, height: int, width: int):
+        self.kinds, self.seed, self.num_images = kinds, seed, num_images
+        self.reach = (height // SHIFT, width // SHIFT) if "crop" in kinds else (0, 0)
+        self._epoch = -1
+        self._table = np.zeros((num_images, 3), np.int32)  # flipped, rows down, columns right
+
+    def begin(self, epoch: int) -> None:
+        """Draw for an epoch; the same numbers whenever it is begun."""
+        if epoch == self._epoch:
+            return
+        raw = np.random.PCG64([self.seed, _STREAM, epoch]).random_raw(3 * self.num_images).reshape(-1, 3)
+        self._table[:, 0] = (raw[:, 0] >> np.uint64(63)) * ("flip" in self.kinds)
+        for axis, reach in enumerate(self.reach, start=1):
+            self._table[:, axis] = (raw[:, axis] >> np.uint64(32)) % np.uint64(2 * reach + 1)
+            self._table[:, axis] -= reach
+        self._epoch = epoch
+
+    def of(self, number: int) -> tuple[bool, int, int]:
+        """Whether an image is flipped, and the rows and columns by which it then moves down and right."""
+        flipped, down, right = self._table[number].tolist()
+        return bool(flipped), down, right
 
 
 @dataclass(frozen=True)

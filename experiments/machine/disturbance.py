@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 from .heat import count_throttles, is_throttled
-from .proc import read_int, read_text
+from .proc import read_fields, read_int, read_text
 
 
 def cgroup_folders(root="/") -> list[Path]:
@@ -52,44 +52,32 @@ def read_quota(root="/") -> float | None:
 
 def read_memory(root="/") -> dict:
     """Return the machine's total and available memory and its swap space, in bytes."""
-    fields = {}
-    for line in (read_text(Path(root, "proc/meminfo")) or "").splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = int(value.split()[0]) * 1024 if value.split() else None
+    fields = read_fields(Path(root, "proc/meminfo"), ":")
+    sizes = {name: int(value.split()[0]) * 1024 for name, value in fields.items() if value}
     return {
-        "total_bytes": fields.get("MemTotal"),
-        "available_bytes": fields.get("MemAvailable"),
-        "swap_bytes": fields.get("SwapTotal"),
-        "swap_free_bytes": fields.get("SwapFree"),
+        "total_bytes": sizes.get("MemTotal"),
+        "available_bytes": sizes.get("MemAvailable"),
+        "swap_bytes": sizes.get("SwapTotal"),
+        "swap_free_bytes": sizes.get("SwapFree"),
     }
 
 
 def oom_kills(root="/") -> int:
     """Return how many processes the kernel has killed for lack of memory so far: in this control group, else in all."""
-    count = 0
-    for path in [*(folder / "memory.events" for folder in cgroup_folders(root)), Path(root, "proc/vmstat")]:
-        for line in (read_text(path) or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdecimal():
-                count += int(value)
-    return count
+    paths = [*(folder / "memory.events" for folder in cgroup_folders(root)), Path(root, "proc/vmstat")]
+    counts = [read_fields(path, " ").get("oom_kill", "") for path in paths]
+    return sum(int(count) for count in counts if count.isdecimal())
 
 
 def read_pressure(root="/") -> dict | None:
     """Read the line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None if the kernel has none."""
-    for line in (read_text(Path(root, "proc/pressure/cpu")) or "").splitlines():
-        name, *fields = line.split()
-        if name == "some":
-            return {key: float(value) for key, value in (field.split("=") for field in fields)}
-    return None
+    some = read_fields(Path(root, "proc/pressure/cpu"), " ").get("some")
+    return {key: float(value) for key, value in (field.split("=") for field in some.split())} if some else None
 
 
 def _steal_ticks(root="/") -> int | None:
-    for line in (read_text(Path(root, "proc/stat")) or "").splitlines():
-        fields = line.split()
-        if fields[0] == "cpu" and len(fields) > 8:
-            return int(fields[8])
-    return None
+    ticks = read_fields(Path(root, "proc/stat"), " ").get("cpu", "").split()
+    return int(ticks[7]) if len(ticks) > 7 else None
 
 
 class Disturbance:
@@ -146,10 +134,8 @@ class Disturbance:
     def _throttled_us(self) -> int | None:
         total = None
         for path in self.throttle_files:
-            for line in (read_text(path) or "").splitlines():
-                name, _, value = line.partition(" ")
-                if name == "throttled_usec":  # cgroup v2
-                    total = (total or 0) + int(value)
-                elif name == "throttled_time":  # cgroup v1, ns
-                    total = (total or 0) + int(value) // 1000
+            fields = read_fields(path, " ")
+            for name, unit in (("throttled_usec", 1), ("throttled_time", 1000)):  # cgroup v2; v1, in ns
+                if name in fields:
+                    total = (total or 0) + int(fields[name]) // unit
         return total

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -21,9 +22,8 @@ from .build_info import BUILD
 from .disturbance import read_memory, read_pressure, read_quota
 from .energy import energy_text
 from .heat import is_throttled, read_temperature_c
-from .node import this_node
 from .perf_counters import PerfCounters
-from .proc import read_int, read_text
+from .proc import read_fields, read_int, read_text
 from .topology import available_cpus, core_kinds, read_caches, read_topology
 from .variables import read_variables, spin_policy
 
@@ -45,12 +45,23 @@ VOLATILE = (
     "board",
     "core_kinds",
 )
+# Variables in which schedulers tell a job its node: Slurm, and pods of Kubernetes that are given it.
+SCHEDULERS_NAMES = ("SLURMD_NODENAME", "NODE_NAME")
 
 
 def version_text(build: Mapping[str, str] = BUILD) -> str:
     """Return the version, the commit of the sources, and whether they were changed since."""
     commit, _, changed = build["commit"].partition("-")
     return f"{build['version']} (commit {commit[:12]}{', with changes' if changed else ''})"
+
+
+def this_node(root="/") -> dict[str, str]:
+    """Return host, scheduler's node name and boot id; empty where there is none."""
+    return {
+        "host": platform.node(),
+        "scheduler": next(filter(None, map(os.environ.get, SCHEDULERS_NAMES)), ""),
+        "boot_id": read_text(Path(root, "proc/sys/kernel/random/boot_id")) or "",
+    }
 
 
 def loaded_libraries() -> list[dict]:
@@ -84,10 +95,7 @@ def package_versions() -> dict[str, str]:
 
 
 def _cpu_model(root="/") -> dict:
-    fields: dict[str, str] = {}
-    for line in (read_text(Path(root, "proc/cpuinfo")) or "").splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
+    fields = read_fields(Path(root, "proc/cpuinfo"), ":")
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     return {
         "model": fields.get("model name") or fields.get("CPU part"),
@@ -115,12 +123,8 @@ def _frequency(root="/") -> dict:
 
 def _gpus(root="/") -> list[str]:
     """Return names of NVIDIA GPUs as their driver lists them; `gpu_details` has details, which cost a second."""
-    names = []
-    for path in sorted(Path(root, "proc/driver/nvidia/gpus").glob("*/information")):
-        for line in (read_text(path) or "").splitlines():
-            if line.startswith("Model:"):
-                names.append(line.partition(":")[2].strip())
-    return names
+    paths = sorted(Path(root, "proc/driver/nvidia/gpus").glob("*/information"))
+    return [fields["Model"] for fields in (read_fields(path, ":") for path in paths) if "Model" in fields]
 
 
 def gpu_details() -> list[dict]:

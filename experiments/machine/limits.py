@@ -9,8 +9,7 @@ from contextlib import suppress
 from ...cython_src.errors import MachineError
 from . import machine_peaks
 from .disturbance import Disturbance
-from .environment import collect
-from .node import this_node
+from .environment import collect, this_node
 from .topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
 
 

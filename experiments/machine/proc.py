@@ -20,3 +20,12 @@ def read_int(path: Path) -> int | None:
         return None if text is None else int(text)
     except ValueError:
         return None
+
+
+def read_fields(path: Path, separator: str) -> dict[str, str]:
+    """Return the fields of a file with a name and a value in each line; of a name that comes again the first value."""
+    found: dict[str, str] = {}
+    for line in (read_text(path) or "").splitlines():
+        name, _, value = line.partition(separator)
+        found.setdefault(name.strip(), value.strip())
+    return found

@@ -29,7 +29,7 @@ from ..machine.environment import described_environment
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
-from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, make_row
+from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
@@ -204,12 +204,11 @@ def _measure_together(
         found, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}
         about |= conditions
-        if "failure" in found:
-            reason, message = found["failure"], found["message"]
-            schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {reason}: {message.splitlines()[0]}")
-            yield MetgFailureRow(**about, reason=reason, message=message)
-        else:
-            yield make_row(MetgRow, found, about)
+        row = answered(MetgRow, MetgFailureRow, found, about)
+        if isinstance(row, MetgFailureRow):
+            said = f"{row.reason}: {row.message.splitlines()[0]}"
+            schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {said}")
+        yield row
 
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:

@@ -248,20 +248,13 @@ COLUMNS = (
 
 def as_csv(table: Mapping[str, Any]) -> str:
     """Format the results as CSV: first the columns that identify graph, model and threads, then numbers."""
-    names = ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s")
-    graph_columns = list(dict.fromkeys(name for entry in table["results"] for name in entry["graph"]))
-    columns = [*graph_columns, "model", "threads", "repeats"]
-    columns += [
-        f"{name}_{which}" if which != "median" else name for name in names for which in ("median", "low", "high")
-    ]
     rows = []
     for entry in table["results"]:
-        row = [format_value(entry["graph"].get(c, "")) for c in graph_columns] + [
-            entry[c] for c in ("model", "threads", "repeats")
-        ]
-        for name in names:
-            values = entry.get(name)
-            row += ["", "", ""] if values is None else [values["median"], values["low"], values["high"]]
-        said = [entry.get(name, "") for name in ("break_even", "usable", "withheld")]
-        rows.append([*row, *said, "; ".join(entry["failures"])])
-    return csv_text([*columns, "break_even", "usable", "withheld", "failures"], rows)
+        row = {name: format_value(value) for name, value in entry["graph"].items()}
+        row |= {name: entry[name] for name in ("model", "threads", "repeats")}
+        for name in ("metg_s", "empty_task_s", "record_s", "close_s", "prepare_s"):
+            values = entry.get(name) or dict.fromkeys(("median", "low", "high"), "")
+            row |= {name: values["median"], f"{name}_low": values["low"], f"{name}_high": values["high"]}
+        row |= {name: entry.get(name, "") for name in ("break_even", "usable", "withheld")}
+        rows.append({**row, "failures": "; ".join(entry["failures"])})
+    return csv_text(list(rows[0]), (row.values() for row in rows))

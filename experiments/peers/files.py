@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
-from ..results.files import check_writable_folder, output_folder, write_atomically
+from ..results.files import check_writable_folder, csv_text, output_folder, write_atomically
 from ..tables.progress import say
 from .peers import as_text
 
@@ -33,12 +31,8 @@ def write_files(path: str, result: Mapping[str, Any]) -> None:
     """Write the result of `compare_with_torch` to a folder as JSON, as a table and as text."""
     folder = output_folder(path, NAMES[0])
     rows = [{**{name: result[name] for name in ABOUT}, **row} for row in result["rows"]]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    for name, text in zip(
-        NAMES, (json.dumps(result, indent=1) + "\n", table.getvalue(), as_text(result) + "\n"), strict=True
-    ):
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = csv_text(columns, ([row.get(name) for name in columns] for row in rows))
+    for name, text in zip(NAMES, (json.dumps(result, indent=1) + "\n", table, as_text(result) + "\n"), strict=True):
         write_atomically(folder / name, text)
     say(f"{folder}: {', '.join(NAMES)}")

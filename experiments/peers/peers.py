@@ -28,7 +28,7 @@ from ..results.turns import judge_rounds, mostly_in, quiet_turns
 from ..sampling.child import SAMPLE_COMMAND, sample_environment
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import convolution_for, counts_for, parse_model, process_environment
+from ..subjects.models import check_threads, convolution_for, counts_for, parse_model, process_environment
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import plural
@@ -108,7 +108,8 @@ def compare_with_torch(
     ours = [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
     theirs = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
     contestants = [*theirs, *((LLMC, count) for count in threads if llmc), *ours]
-    _check_threads(threads)
+    for count in threads:
+        check_threads(count)
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
     checked = check_together([{"network": network, **options.as_dict()}], ours, check)
@@ -159,13 +160,6 @@ def _check_torch(network: Network, modes: Sequence[str], device: str) -> None:
             )
 
 
-def _check_threads(threads: Sequence[int]) -> None:
-    available = len(available_cpus())
-    for count in threads:
-        if not 1 <= count <= available:
-            raise UsageError(f"threads must be in [1, {available}] (the CPUs of this process), got {count}")
-
-
 def _check_llmc(program: str, network: Network, options: PlanOptions, device: str) -> str:
     """Return the path of a program of llm.c.
 
@@ -200,11 +194,6 @@ def _is_peer(name: str) -> bool:
     return _is_torch(name) or name == LLMC
 
 
-def _command_of(name: str) -> tuple[str, ...]:
-    """Return the measuring process of a contestant."""
-    return TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
-
-
 def _contestant(key: tuple[str, int], job: Mapping[str, Any], plan: Plan, limit_s: float) -> Contestant:
     """Return the process that measures a mode of PyTorch, llm.c or a model on a number of threads."""
     name, count = key
@@ -220,7 +209,8 @@ def _contestant(key: tuple[str, int], job: Mapping[str, Any], plan: Plan, limit_
     if not _is_peer(name):
         variables |= process_environment(parse_model(name))
     size = sum(plan.memory_bytes().values()) * (3 if _is_peer(name) else 1)  # theirs beside ours, with temporaries
-    return Contestant(_key_text(key), whole_job, variables, size, limit_s, _command_of(name))
+    command = TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
+    return Contestant(_key_text(key), whole_job, variables, size, limit_s, command)
 
 
 def _key_text(key: tuple[str, int]) -> str:

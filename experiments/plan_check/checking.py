@@ -34,6 +34,7 @@ from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import parse_model, process_environment
+from ..tables.progress import say
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.plan_check.worker")
 CACHE = "checked"  # folder below the user's cache folder
@@ -114,12 +115,12 @@ def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limi
     if name not in said:
         said.add(name)
         runs = ": its tasks are tried in a process of their own" if is_graph else ""
-        _say(f"checking {name} before its first run{runs}; --no-check (check=False) leaves that out")
+        say(f"checking {name} before its first run{runs}; --no-check (check=False) leaves that out")
     for result in _results(small, missing, not found.accesses, limit_s):
         if "fault" in result:
             raise UnsoundPlan(_sentence(name, small, result["fault"], is_graph))
         if "impossible" in result:
-            _say(f"{name} could not be checked: {result['impossible']}")
+            say(f"{name} could not be checked: {result['impossible']}")
             return IMPOSSIBLE
         found.whole &= result["whole"]
     _keep(key, Found(True, found.models + missing, found.whole))
@@ -184,11 +185,6 @@ def _sentence(name: str, plan: Mapping[str, Any], fault: Mapping[str, str], is_g
         f"a plan must compute the same in every legal order of its blocks, that of {name} does not: {where}"
         f"{fault['what']}; {remedy}; --no-check (check=False) runs it all the same"
     )
-
-
-def _say(message: str) -> None:
-    if sys.stderr is not None:
-        print(f"forktask: {message}", file=sys.stderr, flush=True)
 
 
 # --- what was found before ----------------------------------------------------------------------------------------

@@ -24,12 +24,13 @@ from ..analysis.interference import interference_table
 from ..analysis.limits import bound_table, floor_table
 from ..analysis.memory import memory_table
 from ..analysis.names import axis_label, model_label, value_text
-from ..analysis.nodes import leaves, node_differences, node_limits
+from ..analysis.nodes import node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
+from ..results.folder import leaves
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time

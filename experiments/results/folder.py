@@ -186,8 +186,11 @@ def check_same(
             f"({key} was {found.get(key)!r}, is now {asked.get(key)!r}); {remedy}"
         )
     if same_environment and run.environment_id != before.environment_id:
-        changed = _differences(before.environment, run.environment)
-        raise UsageError(f"{str(folder)!r} was measured in another environment ({changed}); {remedy}")
+        was, now = (dict(leaves(each.environment)) for each in (before, run))
+        names = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+        changed = "; ".join(f"{name} was {was.get(name)!r}, is now {now.get(name)!r}" for name in names[:3])
+        what = changed or "its identity differs"
+        raise UsageError(f"{str(folder)!r} was measured in another environment ({what}); {remedy}")
 
 
 class ResultsWriter:
@@ -321,16 +324,15 @@ def _lock(fd: int) -> bool:
             return True
 
 
-def _differences(before: Any, now: Any) -> str:
-    """Describe the first few leaves in which two environments differ."""
-    found: list[str] = []
-
-    def walk(a, b, path):
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            for key in sorted({*a, *b}):
-                walk(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
-        elif a != b:
-            found.append(f"{path} was {a!r}, is now {b!r}")
-
-    walk(before, now, "")
-    return "; ".join(found[:3]) or "its identity differs"
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of an environment as (dotted name, text)."""
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from leaves(value[key], f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
+        for i, v in enumerate(value):
+            yield from leaves(v, f"{name}[{i}]")
+    elif isinstance(value, (list, tuple)):
+        yield name, " ".join(map(str, value))
+    else:
+        yield name, "" if value is None else str(value)

@@ -5,6 +5,7 @@ Every field is written in every row, null where there is nothing; docs/reference
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -576,3 +577,15 @@ def make_row(kind: type[T], *parts: Any) -> T:
         As in `parse_row`.
     """
     return checked({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
+
+
+def answered(kind: type[T], failure: type[Any], answer: Mapping[str, Any], asked: Mapping[str, Any]) -> T | Any:
+    """Return the row of a kind that a measuring process answered to what it was asked, or the row of its failure."""
+    if "failure" not in answer:
+        try:
+            return make_row(kind, answer, {name: asked[name] for name in asked if name in kind.__struct_fields__})
+        except ValueError as error:
+            tag = kind.__struct_config__.tag
+            answer = {"failure": "crash", "message": f"the measuring process gave no {tag}: {error}"}
+    known = {name: asked[name] for name in asked if name in failure.__struct_fields__}
+    return failure(**known, reason=answer["failure"], message=answer["message"])

@@ -24,10 +24,11 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
-from ..results.files import check_appendable, check_writable, write_atomically
+from ..results.files import check_appendable, check_writable
 from ..subjects import subject
 from ..subjects.models import check_threads, parse_models
 from ..tables.numbers import plural
+from ..tables.progress import say
 from . import clock, summary
 from .bench import Bench, Effort, Side, check_turns
 
@@ -90,7 +91,7 @@ def compare_commits(
     """
     specs = parse_models(models)
     build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
-    for path in summaries(settings):
+    for path in summary.summaries(settings.summary):
         check_appendable(path)
     if settings.jsonl:
         check_writable(settings.jsonl)
@@ -102,12 +103,12 @@ def compare_commits(
         raise UsageError(f"{error}; go to a clone, or name one with --repository") from None
     commits = [commit_of(repository, name) for name in (settings.commit, settings.against)]
     if _git(repository, "status", "--porcelain", "--untracked-files=no"):
-        print("forktask: changes that are not committed take no part", file=sys.stderr)
+        say("changes that are not committed take no part")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="forktask-gate-") as folder:
         installations = []
         for name, commit in zip((settings.commit, settings.against), commits, strict=True):
-            print(f"forktask: building {name} ({commit[:12]})", file=sys.stderr, flush=True)
+            say(f"building {name} ({commit[:12]})")
             installations.append(build(repository, commit, Path(folder), settings.build))
             check_turns(str(installations[-1]))
         for spec in specs:
@@ -136,7 +137,7 @@ def compare_commits(
                 }
             )
             report(describe(rows[-1]))
-    write_summaries(rows, settings)
+    summary.write(rows, settings.jsonl, settings.summary, f"Gate: {settings.commit} against {settings.against}")
     return rows
 
 
@@ -168,12 +169,8 @@ def progress(claim: str, budget_s: float) -> Callable[[Estimate], None]:
         nonlocal told
         if time.monotonic() - told >= PROGRESS_S:
             told = time.monotonic()
-            print(
-                f"forktask: {claim}: {plural(ratio.count, 'generation')}, {told - start:.0f} of {budget_s:.0f} s, "
-                f"{clock.describe(ratio)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            spent = f"{plural(ratio.count, 'generation')}, {told - start:.0f} of {budget_s:.0f} s"
+            say(f"{claim}: {spent}, {clock.describe(ratio)}")
 
     return tell
 
@@ -189,21 +186,6 @@ def describe(row: Mapping[str, Any]) -> str:
     """Describe the result for a model in one line."""
     text = "; ".join(filter(None, (summary.describe_claim(row), row["reason"])))
     return text if row["same_results"] is not False else f"{text}; the commits leave different results"
-
-
-def summaries(settings: GateSettings) -> list[str]:
-    """Return the files to which a Markdown summary is appended."""
-    return [path for path in (settings.summary, os.environ.get("GITHUB_STEP_SUMMARY", "")) if path]
-
-
-def write_summaries(rows: list[dict[str, Any]], settings: GateSettings) -> None:
-    """Write or append what was asked for: JSON lines, Markdown, and the summary of a job of GitHub Actions."""
-    if settings.jsonl:
-        write_atomically(settings.jsonl, summary.json_lines(rows))
-    text = summary.markdown(rows, f"Gate: {settings.commit} against {settings.against}")
-    for path in summaries(settings):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(text)
 
 
 def _git(folder: str, *arguments: str) -> str:

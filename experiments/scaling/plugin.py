@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -184,10 +183,4 @@ class _Collector:
         terminalreporter.write_sep("-", "scaling")
         for line in summary.terminal_lines(self.rows):
             terminalreporter.write_line(line)
-        jsonl = self.config.getoption("scaling_jsonl")
-        if jsonl:
-            Path(jsonl).write_text(summary.json_lines(self.rows), encoding="utf-8")
-        text = summary.markdown(self.rows)
-        for path in filter(None, (self.config.getoption("scaling_summary"), os.environ.get("GITHUB_STEP_SUMMARY"))):
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(text)
+        summary.write(self.rows, *(self.config.getoption(f"scaling_{name}") for name in ("jsonl", "summary")))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..machine.environment import collect
+from ..results.files import write_atomically
 from ..tables import Column, markdown_cell, markdown_table
 from ..tables.numbers import plural
 
+TITLE = "Scaling tests"
 OUTCOMES = {"pass": "within", "fail": "**beyond**", "inconclusive": "inconclusive"}
 ENDS = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 
@@ -92,7 +95,7 @@ def terminal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") -> str:
+def markdown(rows: Sequence[Mapping[str, Any]], title: str = TITLE) -> str:
     """Format the tables of a job: graphs, claims, failures."""
     lines = [f"## {title}", ""]
     outcomes = [row["outcome"] for row in rows if row["kind"] == "test"]
@@ -113,3 +116,17 @@ def markdown(rows: Sequence[Mapping[str, Any]], title: str = "Scaling tests") ->
             listed = (f"- {markdown_cell(line)}" for line in row["failures"])
             lines += [f"### {row['tier']} tier, {row['subject']}", "", *listed, ""]
     return "\n".join(lines) + "\n"
+
+
+def summaries(asked: str | None) -> list[str]:
+    """Return the files to which a Markdown summary is appended: the one asked for, and that of GitHub Actions."""
+    return [path for path in (asked, os.environ.get("GITHUB_STEP_SUMMARY")) if path]
+
+
+def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, asked: str | None, title: str = TITLE) -> None:
+    """Write JSON lines to a file where one is named, and append the summary to the files of `summaries`."""
+    if jsonl:
+        write_atomically(jsonl, json_lines(rows))
+    for path in summaries(asked):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(markdown(rows, title))

@@ -63,11 +63,6 @@ class Subject:
     def __init__(self, plan: Plan, seconds: np.ndarray, measured_on: MachineModel | None = None):
         self.plan = plan
         self.seconds = np.asarray(seconds, dtype=np.float64)
-        if self.seconds.shape != (plan.num_tasks,) or not (np.isfinite(self.seconds) & (self.seconds >= 0)).all():
-            raise UsageError(
-                f"durations must be {plan.num_tasks} finite numbers of at least 0, one for each block, "
-                f"got shape {self.seconds.shape}"
-            )
         self.measured_on = measured_on or MachineModel()
         self.block_bytes = np.repeat(
             [loop.bytes / max(loop.num_blocks, 1) for loop in plan.loops], [loop.num_blocks for loop in plan.loops]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import optional
 from ...cython_src.networks.registry import get_network
 from ..machine.disturbance import Disturbance
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share
@@ -104,12 +104,9 @@ class _Images:
 
 
 def _load_with_torch(data: Dataset, order: np.ndarray, count: int) -> float:
-    try:
-        from torch.utils.data import DataLoader
-    except ImportError:
-        raise UsageError("the loader of PyTorch needs PyTorch; pip install 'forktask[peers]'") from None
+    data_loader = optional("torch.utils.data", "the loader of PyTorch", "peers").DataLoader
     # Workers are forked before any thread of ours runs: the usual way, and the quickest to start.
-    loader = DataLoader(_Images(data, order), batch_size=order.shape[1], num_workers=count)
+    loader = data_loader(_Images(data, order), batch_size=order.shape[1], num_workers=count)
     start = time.perf_counter()
     for _ in loader:
         pass

@@ -14,7 +14,7 @@ from ...cython_src.gpu import device as gpu_device
 from ..machine.environment import described_environment
 from ..machine.topology import available_cpus
 from ..results.folder import Results, ResultsWriter, new_run, read_results
-from ..results.rows import RunRow, make_row
+from ..results.rows import RunRow, answered
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
 from ..subjects.models import check_threads, parse_model
@@ -192,7 +192,7 @@ def _train(run: Training, folder: Path, limit_s: float) -> TrainingRow | Trainin
     folder.mkdir(parents=True, exist_ok=True)
     job = {"stages": [{**stage.as_dict(), "seeds": 1} for stage in run.stages], "folder": str(folder), "cpus": None}
     answer = _in_own_process(job, run.stages[0].threads, limit_s, COMMAND)
-    return _row(TrainingRow, TrainingFailureRow, {"run_id": run.run_id}, answer)
+    return answered(TrainingRow, TrainingFailureRow, answer, {"run_id": run.run_id})
 
 
 def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], None]) -> None:
@@ -202,19 +202,12 @@ def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], N
         report(f"loading alone: {job['way']}, {job['count']}")
         limit_s = study.options.time_limit_s
         answer = _in_own_process({**job, "cpus": None}, job["config"]["threads"], limit_s, LOADERS_COMMAND)
-        writer.append(_row(LoadingRow, LoadingFailureRow, job, answer))
+        writer.append(answered(LoadingRow, LoadingFailureRow, answer, job))
 
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
     settings = sample_environment(threads, 0, len(available_cpus()))
     return measure_in_process(job, clean_environment(os.environ, settings), limit_s, command)
-
-
-def _row(kind: type[Any], failure: type[Any], asked: Mapping[str, Any], answer: dict[str, Any]) -> Any:
-    """Return the row of what a process answered to what it was asked."""
-    if "failure" not in answer:
-        return make_row(kind, asked, answer)
-    return make_row(failure, asked, {"reason": answer["failure"], "message": answer["message"]})
 
 
 def _said(row: TrainingRow | TrainingFailureRow) -> str:

@@ -250,6 +250,12 @@ class Point:
             identity["interference"] = self.interference
         return short_id(identity)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Fields that name the configuration in rows, besides its plan."""
+        names = ("config_id", "model", "threads", "interference")
+        return {name: getattr(self, name) for name in names}
+
     def __str__(self) -> str:
         hogs = f", {self.interference} hogs" if self.interference else ""
         return f"{self.model} on {plural(self.threads, 'thread')}{hogs}"

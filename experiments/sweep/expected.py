@@ -17,6 +17,7 @@ from ..tables.numbers import plural
 from ..tables.progress import format_seconds
 from .configuration import Configuration
 
+OF_LOOPS = tuple(name for name in Loop.__struct_fields__ if name != "least_bytes")
 STARTUP_S = 0.7  # start of a measuring process: interpreter, NumPy, plan; for the expected duration only
 GUESSED_FLOPS_PER_S = 1e11  # rate of one thread; for the expected duration only
 
@@ -35,16 +36,7 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
         plan_id=plan_id,
         options=dict(plan),
         loops=[
-            Loop(
-                name=loop.name,
-                layer=loop.layer,
-                phase=loop.phase,
-                kernel=loop.kernel,
-                num_blocks=loop.num_blocks,
-                flops=loop.flops,
-                bytes=loop.bytes,
-                least_bytes=lowered.least_bytes(loop),
-            )
+            Loop(**{name: getattr(loop, name) for name in OF_LOOPS}, least_bytes=lowered.least_bytes(loop))
             for loop in lowered.loops
         ],
         flops=lowered.flops,
@@ -104,17 +96,7 @@ def expected(configuration: Configuration) -> dict[str, Any]:
         "title": configuration.title,
         "how_to_read": configuration.how_to_read,
         "obstacles": configuration.obstacles(),
-        "configurations": [
-            {
-                "config_id": p.config_id,
-                "model": p.model,
-                "threads": p.threads,
-                "interference": p.interference,
-                "plan_id": p.plan_id,
-                **p.plan,
-            }
-            for p in points
-        ],
+        "configurations": [{**point.identity, "plan_id": point.plan_id, **point.plan} for point in points],
         "plans": rows,
         "repeats": configuration.measure.repeats,
         "measurements": len(points) * (configuration.measure.repeats + configuration.measure.profiles),

@@ -33,6 +33,7 @@ from ..results.rows import (
     RoundsRow,
     RunRow,
     SampleRow,
+    answered,
     make_row,
 )
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
@@ -214,15 +215,15 @@ class Site:
             memory_limit=measure.memory_limit,
         )
 
-    def _conditions(self, shard: Shard, position: int, contestant: Contestant) -> dict[str, Any]:
+    def _conditions(self, measuring: str, shard: Shard, contestant: Contestant) -> dict[str, Any]:
         point = self._points[contestant.name]
         return {
+            "measuring": measuring,
+            "sample": None,
             **shard.identity,
-            "config_id": point.config_id,
-            "model": point.model,
-            "threads": point.threads,
+            **point.identity,
             "check": self._checks[point.plan_id],
-            "position": position,
+            "position": (shard.samples if measuring == "sample" else shard.profiles)[contestant.name],
             "environment_id": self.environment["environment_id"],
             "node": self.node,
             "cpus": contestant.job["cpus"],
@@ -246,8 +247,8 @@ class Site:
             if rounds.order:
                 yield rounds
             for name, answer in found["answers"].items():
-                conditions = self._conditions(shard, shard.samples[name], contestants[name])
-                yield _row_of(SampleRow, answer, {**conditions, "group": group})
+                conditions = self._conditions("sample", shard, contestants[name])
+                yield answered(SampleRow, FailureRow, answer, {**conditions, "group": group})
 
     def _measure_profile(self, shard: Shard, config_id: str) -> ProfileRow | GpuProfileRow | FailureRow:
         """Measure one point with its event log on."""
@@ -261,21 +262,7 @@ class Site:
                 contestant.limit_s,
                 contestant.command,
             )
-        return _row_of(kind, answer, self._conditions(shard, shard.profiles[config_id], contestant))
-
-
-def _row_of(kind: type, answer: Mapping[str, Any], conditions: Mapping[str, Any]) -> Any:
-    """Return the row of a kind that a measuring process answered, or a failure."""
-    if "failure" not in answer:
-        try:
-            return make_row(kind, answer, conditions)
-        except ValueError as error:
-            name = kind.__struct_config__.tag
-            answer = {"failure": "crash", "message": f"the measuring process gave no {name}: {error}"}
-    of_failure = {name: conditions[name] for name in Measured.__struct_fields__}
-    measuring = "sample" if kind is SampleRow else "profile"
-    reason, message = answer["failure"], answer["message"]
-    return FailureRow(**of_failure, measuring=measuring, reason=reason, message=message, sample=None)
+        return answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
 
 
 def _reference(points: Sequence[Point]) -> str:

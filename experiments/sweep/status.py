@@ -55,16 +55,7 @@ def describe_status(results: Results) -> dict[str, Any]:
         profiles, more = counted("profile", point.config_id, measure.profiles)
         profiles_missing += more
         configurations.append(
-            {
-                "config_id": point.config_id,
-                "model": point.model,
-                "threads": point.threads,
-                "interference": point.interference,
-                "plan": point.plan,
-                "samples": samples,
-                "missing": missing,
-                "profiles": profiles,
-            }
+            {**point.identity, "plan": point.plan, "samples": samples, "missing": missing, "profiles": profiles}
         )
     missing = sum(c["missing"] for c in configurations)
     lines, trusted = failure_report(results)

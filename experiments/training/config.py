@@ -12,8 +12,8 @@ from ...cython_src.lowering.lower import BATCH_OF_TOKENS
 from ...cython_src.lowering.options import LARGEST_BATCH, PlanOptions, plan_options
 from ...cython_src.records import about
 from ...cython_src.typed_text import MOST_THREADS
-from ..images.augmentation import parse
 from ..images.decoding import DECODERS
+from ..images.source import parse
 from ..subjects.memory import parse_bytes
 
 LOADS = ("memory", "cache", "files")

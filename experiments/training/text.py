@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, optional
 from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
 from ...cython_src.reading import read_regular
 from ..subjects.subject import MASKED
 from .dataset import SPLIT_SEED, check_spec, synthetic_count
-from .tokenizer import mask_of, tokenizer_of
 
 MOST_BYTES = 4 << 30  # of a text
 SPECS = "text, text:FILE, synthetic:N"
 BYTES = 256
 MASK_OF_TEN, RANDOM_OF_TEN = 8, 1  # of ten masked places: that hold the mask, that hold any token; the rest are as was
 MASKED_TOGETHER = 4096  # samples
+MASK = "[MASK]"  # of a tokenizer, in the place of masked tokens
 HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text
 
 
@@ -135,6 +135,33 @@ class LabelledText(Text):
             tokens[rows, places], labels[rows, places] = shown, right
 
 
+def tokenizer_of(file: str, network: Network) -> Any:
+    """Read the tokenizer of a network, a file tokenizer.json: an object of the package, with `encode`.
+
+    Raises
+    ------
+    UsageError
+        A file that is missing or damaged, a vocabulary of another size, or the package `tokenizers` is not installed.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise UsageError(f"--tokenizer must be a file tokenizer.json, and there is no file {file!r}; name one")
+    tokenizers = optional("tokenizers", f"--tokenizer {file}", "text")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing narrower
+        raise UsageError(
+            f"--tokenizer must be a file tokenizer.json; {file} cannot be read: {error}; save other forms as one with "
+            f"the package tokenizers"
+        ) from None
+    size, vocabulary = tokenizer.get_vocab_size(), network.token_input.vocabulary
+    if size != vocabulary:
+        raise UsageError(
+            f"--tokenizer must have the {vocabulary} tokens of {network.name!r}, got {size}; use that of the model"
+        )
+    return tokenizer
+
+
 def masked_places(sequence: int) -> int:
     """Return how many places of a sample are masked."""
     return max(1, round(MASKED * sequence))
@@ -189,8 +216,8 @@ def load_text(spec: str, network: Network, sequence: int, tokenizer: str = "") -
     if answers == "class":
         return LabelledText(**same, **values, sequence=sequence)
     vocabulary, mask = network.token_input.vocabulary, network.token_input.mask
-    if encoder is not None:
-        mask = mask_of(encoder, mask)
+    if encoder is not None and encoder.token_to_id(MASK) is not None:
+        mask = encoder.token_to_id(MASK)
     labelled = LabelledText(
         **same, **values, sequence=sequence, original=text.tokens[:-1], vocabulary=vocabulary, mask=mask
     )

@@ -20,8 +20,7 @@ from ...cython_src.gpu.bind import device_bytes
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
-from ..images.augmentation import Augmentation
-from ..images.source import ImageSource
+from ..images.source import Augmentation, ImageSource
 from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
 from ..results.training_rows import EpochRow, TrainedRow

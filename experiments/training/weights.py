@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, optional
 from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Linear, Network, Trigram
 from ...cython_src.reading import decoding, open_regular
@@ -77,13 +77,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     UsageError
         PyTorch is missing, or the file is of another kind.
     """
-    try:
-        import torch
-    except ImportError:
-        raise UsageError(
-            f"{path} is a file of PyTorch, which is not installed; pip install 'forktask[peers]', or save it as "
-            f"safetensors"
-        ) from None
+    torch = optional("torch", str(path), "peers", ", or save it as safetensors")
     title = "dictionary of tensors saved by PyTorch"
     with open_regular(path, title) as (file, _), decoding(path, title, "save model.state_dict() again"):
         content = torch.load(file, map_location="cpu", weights_only=True)
@@ -114,15 +108,10 @@ def write_hugging_face(path: Path | str, parameters: Mapping[str, np.ndarray], n
     Raises
     ------
     UsageError
-        A network that is neither a GPT-2 nor a MobileBERT, or parameters of another.
+        A network that is neither a GPT-2 nor a MobileBERT.
     """
     check_export(network)
     form = MOBILEBERT if _is_mobilebert(network) else GPT2
-    shapes = network.parameter_shapes()
-    if {name: array.shape for name, array in parameters.items()} != shapes:
-        raise UsageError(
-            f"parameters must be those of {network.name!r}, and others were given; is it of another network?"
-        )
     exchanged = _exchanged(network)
     arrays = {
         name if name.startswith(("cls.", "classifier.")) else f"{form.prefix}{name}": a.T if name in exchanged else a

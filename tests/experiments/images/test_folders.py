@@ -18,10 +18,10 @@ from forktask.cython_src.kernels.load.load import put
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.images import packed as packing
-from forktask.experiments.images.augmentation import Augmentation, parse
 from forktask.experiments.images.decoding import DECODERS, BrokenImage, decode
 from forktask.experiments.images.listing import list_classes, list_table
 from forktask.experiments.images.packed import ENTRY, pack
+from forktask.experiments.images.source import Augmentation, parse
 from forktask.experiments.images.thumbnails import write_thumbnails
 from forktask.experiments.sampling.child import measure_in_process
 from forktask.experiments.studies.one_run import COMMAND

@@ -21,7 +21,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
 from forktask.experiments.commands.main import main, make_parser
-from forktask.experiments.machine.node import this_node
+from forktask.experiments.machine.environment import this_node
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow

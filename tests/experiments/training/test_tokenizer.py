@@ -9,8 +9,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.kernels.loss.loss import IGNORED
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.training import train as training
-from forktask.experiments.training.text import load_text
-from forktask.experiments.training.tokenizer import mask_of, tokenizer_of
+from forktask.experiments.training.text import MASK, load_text, tokenizer_of
 
 SENTENCE = "The quick brown fox jumps over a lazy dog, and runs away from him again.\n"
 WORDS = ["the", "quick", "fox", "jump", "##s", "lazy", "dog", ",", "."]
@@ -36,7 +35,7 @@ def test_text_is_encoded(tmp_path):
     files = word_pieces(tmp_path, 256)
     tokenizer = tokenizer_of(files, BYTE_NETWORK)
     found = [PIECES[token] for token in tokenizer.encode("The FOX jumps, §", add_special_tokens=False).ids]
-    assert found == ["the", "fox", "jump", "##s", ",", "[UNK]"] and mask_of(tokenizer, 7) == 4
+    assert found == ["the", "fox", "jump", "##s", ",", "[UNK]"] and tokenizer.token_to_id(MASK) == 4
     (tmp_path / "sentence.txt").write_text(SENTENCE * 150)
     config = training.configure(
         {"network": "gpt2_tiny", "data": f"text:{tmp_path / 'sentence.txt'}", "tokenizer": files, "sequence": 31}
