@@ -76,7 +76,7 @@ ARROWS = {
         "training": {"results", "images", "plan_check", "report", "sampling", "subjects", "machine", "tables"},
         "peers": {"results", "analysis", "plan_check", "sampling", "subjects", "machine", "tables"},
         "studies": {"results", "analysis", "training", "report", "sampling", "subjects", "machine", "tables"},
-        "metg": {"results", "report", "sampling", "subjects", "machine", "tables"},
+        "metg": {"results", "report", "sampling", "subjects", "machine", "bounds", "tables"},
         "scaling": {"results", "analysis", "sampling", "subjects", "bounds", "machine", "tables"},
         "task_graph": {"report", "bounds", "tables"},
         "traces": {"results", "analysis", "sampling", "subjects", "events", "machine", "tables"},

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import look_above
+from ..results.disturbance import DISTURBED_SHARE, disturbed_share
 from ..results.folder import read_results
 from ..results.nodes import check_nodes
 from ..results.rows import (
@@ -32,13 +34,16 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
-from ..results.turns import disturbed_points, separate_nodes, turns_of
+from ..results.turns import disturbed_points, judge_rounds, moved_sessions, separate_nodes, turns_of
 from ..subjects.models import MODELS
+from ..tables.numbers import format_time, plural
 from .answers import LOSS_TOLERANCES, disagreement
-from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, capacities_of
+
+# The capacity is the best of three takes; between quiet takes it changes by 2 %.
+CAPACITY_CHANGE = 0.1
 
 
 def load(out_dir: str | os.PathLike) -> Sweep:
@@ -274,3 +279,46 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     if measured == asked:
         return []
     return [f"The run is not complete: {measured} of {asked} samples; give the same command again to go on."]
+
+
+def disturbance_warnings(sweep: Sweep) -> list[str]:
+    """Return sentences about a machine and samples that others disturbed."""
+    sentences = []
+    machine = sweep.machine
+    if disturbed_share(machine.disturbance, machine.elapsed_s) > DISTURBED_SHARE:
+        sentences.append(
+            "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
+            "too low, so that floors and bounds are too weak."
+        )
+    for threads in sorted({int(n) for row in sweep.capacities for n in row.capacity}):
+        takes = capacities_of((machine, *sweep.capacities), threads)
+        if max(takes) > (1 + CAPACITY_CHANGE) * min(takes):
+            sentences.append(
+                f"{threads} threads did the work of {min(takes):.2f} to {max(takes):.2f} single ones, depending on the "
+                f"repetition: CPUs shared a core, sank their clock or had other work for a while. Times of several "
+                f"threads, their bounds and simulations hold for the median of the repetitions; measure again on a "
+                f"machine that does not change."
+            )
+    disturbed = sum(len(judge_rounds(row).disturbed) for row in sweep.rounds)
+    total = sum(len(row.wall_s) for row in sweep.rounds)
+    if disturbed:
+        sentences.append(
+            f"{disturbed} of {plural(total, 'round')} were disturbed and are left out, by what is the same for all: a "
+            f"calibration kernel between turns, stolen time, threads that waited for a CPU."
+        )
+    if moved := moved_sessions(sweep.rounds):
+        there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
+        sentences.append(
+            f"{len(moved)} of {plural(len(sweep.rounds), 'generation')} found the CPUs elsewhere than most did and are "
+            f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
+        )
+    if sweep.disturbed_points:
+        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(sweep.disturbed_points))
+        sentences.append(f"Most samples had too few undisturbed rounds; do not use: {named}.")
+    hot = sum(bool(seen.get("thermal_throttles")) for seen in sweep.samples.get("disturbance", ()))
+    if hot:
+        sentences.append(
+            f"Heat or low voltage slowed the CPUs during {hot} of {len(sweep.samples)} samples. Cool the machine, give "
+            f"it a stronger supply or lower its frequency, and measure again."
+        )
+    return sentences

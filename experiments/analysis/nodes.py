@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..machine.environment import VOLATILE
-from ..results.folder import leaves
+from ..results.nodes import leaves
 from ..results.turns import disturbed_points
 from .sweep import Sweep, capacity_of
 

@@ -128,14 +128,13 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
             if named:
                 said.append(f"{', '.join(named)} by {bound}")
         memory = sum(both[1] for both in floors.values()) / total
-        fastest = _fastest(sweep, plan_id, threads)
-        step = ""
-        if fastest:
-            time_s = sweep.typical_time((plan_id, fastest, threads)).value
-            step = f"; a step of {model_label(fastest)} takes {time_s / total:.2f} times that floor"
+        here = [(plan_id, model, count) for model, count in _cpu_points(sweep, plan_id) if count == threads]
+        fastest = sweep.times.fastest(here)
+        factor = sweep.typical_time(fastest).value / total
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
-            f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms{step}."
+            f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
+            f"takes {factor:.2f} times that floor."
         )
     return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
 
@@ -195,12 +194,3 @@ def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:
         if row["kernel"] not in names:
             names.append(row["kernel"])
     return [f"Below their floors are {', '.join(names)}: {reason}." for reason, names in reasons.items()]
-
-
-def _fastest(sweep: Sweep, plan_id: str, threads: int) -> str:
-    times = {
-        model: sweep.typical_time((plan_id, model, count)).value
-        for model, count in _cpu_points(sweep, plan_id)
-        if count == threads
-    }
-    return min(times, key=lambda model: times[model], default="")

@@ -161,6 +161,15 @@ def states_of(job_ids: Sequence[str]) -> dict[tuple[str, int], str]:
     return found
 
 
+def task_states(rounds: Iterable[Path]) -> Iterator[tuple[ArrayTask, str]]:
+    """Yield the tasks of the arrays of some rounds that were submitted, each with its state."""
+    job_ids = {folder: job_id for folder in rounds if (job_id := job_id_of(folder))}
+    states = states_of(list(job_ids.values()))
+    for folder, job_id in job_ids.items():
+        for task in tasks_of(folder):
+            yield task, states.get((job_id, task.index), "COMPLETED")
+
+
 def _call(command: Sequence[str]) -> str:
     if shutil.which(command[0]) is None:
         raise UsageError(
@@ -187,23 +196,20 @@ def describe_jobs(out_dir: Path | str) -> dict[str, Any] | None:
     counts, rounds = Counter[str](), rounds_of(out_dir)
     if not rounds:
         return None
-    job_ids = {folder: job_id for folder in rounds if (job_id := job_id_of(folder))}
-    states = states_of(list(job_ids.values()))
     done, live, begun = set[str](), set[str](), list[str]()
-    for folder, job_id in job_ids.items():
-        for task in tasks_of(folder):
-            names, state = set(map(name_of, task.shards)), states.get((job_id, task.index), "COMPLETED")
-            kind = "ended" if state in ENDED else "queued" if state == "PENDING" else "running"
-            counts[kind] += len(task.shards)
-            live |= names if kind != "ended" else set()
-            for start in task.folders():
-                found = read_results(start, "samples")
-                begun += [row.created for row in found.rows[:1]]
-                done |= names - {*map(name_of, missing_shards(task.shards, found))}
-                counts["lost"] += kind == "ended" and (start / BEGUN).exists()
+    for task, state in task_states(rounds):
+        names = set(map(name_of, task.shards))
+        kind = "ended" if state in ENDED else "queued" if state == "PENDING" else "running"
+        counts[kind] += len(task.shards)
+        live |= names if kind != "ended" else set()
+        for start in task.folders():
+            found = read_results(start, "samples")
+            begun += [row.created for row in found.rows[:1]]
+            done |= names - {*map(name_of, missing_shards(task.shards, found))}
+            counts["lost"] += kind == "ended" and (start / BEGUN).exists()
     taken_s = time.time() - datetime.fromisoformat(min(begun)).timestamp() if begun else 0.0
     return {
-        "jobs": list(job_ids.values()),
+        "jobs": [job_id for folder in rounds if (job_id := job_id_of(folder))],
         **{kind: counts[kind] for kind in ("running", "queued", "ended", "lost")},
         "done": len(done),
         "left_s": taken_s * len(live - done) / len(done) if done else None,
@@ -248,14 +254,11 @@ class SlurmEngine:
         rounds = rounds_of(self._folder)
         for folder in rounds:
             check_configuration(read_job(folder).configuration, self._configuration, self._folder)
-        job_ids = {folder: job_id for folder in rounds if (job_id := job_id_of(folder))}
-        states = states_of(list(job_ids.values()))
-        for folder, job_id in job_ids.items():
-            for task in tasks_of(folder):
-                if states.get((job_id, task.index), "COMPLETED") in ENDED:
-                    self._keep(task, keep)
-                else:
-                    self._live.append(task)
+        for task, state in task_states(rounds):
+            if state in ENDED:
+                self._keep(task, keep)
+            else:
+                self._live.append(task)
 
     def machine(self) -> str:
         """See `Engine`."""

@@ -33,7 +33,7 @@ class Finding:
     kind : str
         Of a plan "chain", "cycle", "imbalance", "barriers", "creation", "too fine", "too coarse" or "bandwidth"; of an
         event log "outliers" or one of `event_logs.OWN` and `event_logs.WAITING`; of a GPU's log "outliers", "device" or
-        one of `gpu_lanes.REASONS`.
+        one of `event_logs.REASONS`.
     cost_s : float
         Seconds of a step that it costs.
     text : str

@@ -24,8 +24,6 @@ class Outliers:
 
     Attributes
     ----------
-    title : str
-        Model and threads of the log.
     count, runs : int
         Outliers, and runs of the loop's blocks in all.
     seconds : float
@@ -38,9 +36,7 @@ class Outliers:
         How often runs with what they have in common were slow, and other runs.
     """
 
-    title: str
     loop: str
-    layer: str
     count: int
     runs: int
     seconds: float
@@ -90,9 +86,7 @@ def find_outliers(log: EventLog) -> list[Outliers]:
             workers = set(own["worker"][chosen].tolist())
             found.append(
                 Outliers(
-                    title=log.title,
                     loop=name,
-                    layer=log.loops["layer"][number],
                     count=int(chosen.sum()),
                     runs=len(mine),
                     seconds=float((seconds[mine][chosen] - usual).sum()) / steps,

@@ -18,16 +18,16 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from ...cython_src.gpu.device import default_gpu
 from ...cython_src.graphs.task_bench import replica, task_bench
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.lowering.lower import lower
+from ..bounds.bounds import durations_by_loop
 from ..machine.disturbance import Disturbance
 from ..sampling.child import answer_job
 from ..sampling.hogs import UNIT_WORK
 from ..sampling.measure import record_costs
+from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
 from ..subjects.models import bind_for, make_executor, parse_model
 from ..subjects.subject import build
@@ -90,12 +90,7 @@ def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
         prepare_s = time.perf_counter() - start
         stepper = Stepper(executor)
         stepper.run(1)
-        passes = 1
-        while (elapsed := stepper.run(passes)) < job["target_s"] / 4:
-            passes *= 2
-        passes = max(1, round(passes * job["target_s"] / elapsed))
-        stepper.run(passes)
-        times = [stepper.run(passes) / passes for _ in range(job["runs"])]
+        _, *times = stepper.pass_times(job["target_s"], 1 + job["runs"])
     return {
         "work": work,
         "mean_work": plan.attributes["mean_work"],
@@ -155,10 +150,9 @@ def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
         executor.workers.clear_events()
         executor.run(DURATION_PASSES * plan.iteration_stride, plan.iteration_stride)
         events = executor.workers.events()
-    times = np.zeros((DURATION_PASSES, plan.num_tasks))
-    order = np.argsort(events["task"], kind="stable")
-    times.T.flat = (events["stop_ns"] - events["start_ns"])[order]
-    return {"durations_s": (np.maximum(np.median(times, axis=0), 1) * 1e-9).tolist()}
+    times = block_times(events, plan, DURATION_PASSES)["block_time_s"]
+    by_loop = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], times)
+    return {"durations_s": [max(seconds, 1e-9) for blocks in by_loop for seconds in blocks]}
 
 
 def main() -> int:

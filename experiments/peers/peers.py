@@ -22,13 +22,12 @@ from ...cython_src.plan.model import Plan
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.estimates import Estimate, Estimates
 from ..machine.environment import collect
-from ..machine.topology import available_cpus, cpu_order
 from ..plan_check.checking import check_together
 from ..results.turns import judge_rounds, mostly_in, quiet_turns
-from ..sampling.child import SAMPLE_COMMAND, sample_environment
-from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, measure_generation
+from ..sampling.child import SAMPLE_COMMAND
+from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import check_threads, convolution_for, counts_for, parse_model, process_environment
+from ..subjects.models import check_threads, convolution_for, counts_for, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import plural
@@ -197,20 +196,17 @@ def _is_peer(name: str) -> bool:
 def _contestant(key: tuple[str, int], job: Mapping[str, Any], plan: Plan, limit_s: float) -> Contestant:
     """Return the process that measures a mode of PyTorch, llm.c or a model on a number of threads."""
     name, count = key
-    cpus = available_cpus()
-    whole_job = {
+    return contestant_of(
+        _key_text(key),
+        "serial" if _is_peer(name) else name,
+        count,
+        limit_s=limit_s,
+        # theirs beside ours, with temporaries
+        planned_bytes=sum(plan.memory_bytes().values()) * (3 if _is_peer(name) else 1),
+        command=TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND,
+        mode=name.removeprefix(TORCH) if _is_torch(name) else None,
         **job,
-        "model": name,
-        "mode": name.removeprefix(TORCH) if _is_torch(name) else None,
-        "threads": count,
-        "cpus": cpu_order(count, cpus),
-    }
-    variables = sample_environment(count, 0, len(cpus))
-    if not _is_peer(name):
-        variables |= process_environment(parse_model(name))
-    size = sum(plan.memory_bytes().values()) * (3 if _is_peer(name) else 1)  # theirs beside ours, with temporaries
-    command = TORCH_COMMAND if _is_torch(name) else LLMC_COMMAND if name == LLMC else SAMPLE_COMMAND
-    return Contestant(_key_text(key), whole_job, variables, size, limit_s, command)
+    )
 
 
 def _key_text(key: tuple[str, int]) -> str:

@@ -30,7 +30,7 @@ from ..analysis.roofline import bound_sentences, roofline_table
 from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
-from ..results.folder import leaves
+from ..results.nodes import leaves
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time

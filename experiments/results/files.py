@@ -8,6 +8,7 @@ import fcntl
 import io
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 
+LOCK_WAIT_S = 1.0
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -231,7 +233,8 @@ def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
     Parameters
     ----------
     wait : bool
-        Wait for another process; if not, it is an error.
+        Wait for another process; if not, it is an error after a moment: if the last one was killed while it started a
+        process, that process holds a copy of the open file until it runs its own program.
 
     Raises
     ------
@@ -242,10 +245,18 @@ def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(f"{path} cannot be opened ({error.strerror}); choose another") from None
+    deadline, held = time.monotonic() + LOCK_WAIT_S, False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        while not held:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                held = True
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UsageError(
+                        f"only one process may use {path}, another one does now; wait for it, or choose another"
+                    ) from None
+                time.sleep(0.02)
         yield
-    except BlockingIOError:
-        raise UsageError(f"only one process may use {path}, another one does now; wait for it") from None
     finally:
         os.close(descriptor)

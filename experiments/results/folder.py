@@ -8,13 +8,12 @@ a row, recognised by the reader and moved aside to `samples.jsonl.partial` when 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +23,11 @@ import msgspec
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from .files import NoRoom, output_folder
+from .files import NoRoom, locked_file, output_folder
+from .nodes import leaves
 from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
 
 SAMPLES = "samples.jsonl"
-LOCK_WAIT_S = 1.0
 CHANGEABLE = ("repeats", "budget_s", "check", "nodes")  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
@@ -221,13 +220,9 @@ class ResultsWriter:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise UsageError(f"{path} cannot be written ({error.strerror}); choose another folder with --out") from None
-        if not _lock(self._fd):
-            os.close(self._fd)
-            raise UsageError(
-                f"only one process may write to {str(out_dir)!r}, another one does now; wait for it or choose another "
-                f"folder with --out"
-            )
+        self._held = ExitStack()
         try:
+            self._held.enter_context(locked_file(path))
             self.results, partial = kind(path), []
             for row in read_rows(self.out_dir, partial):
                 self.results.add(row)
@@ -296,6 +291,7 @@ class ResultsWriter:
     def close(self) -> None:
         """Release the folder for another writer."""
         if self._fd >= 0:
+            self._held.close()
             os.close(self._fd)
             self._fd = -1
 
@@ -304,35 +300,3 @@ class ResultsWriter:
 
     def __exit__(self, *_) -> None:
         self.close()
-
-
-def _lock(fd: int) -> bool:
-    """Take the lock of a file; return False if another process has it.
-
-    The call waits a moment: if the last writer was killed while it started a process, that process holds a copy of the
-    open file until it runs its own program.
-    """
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        else:
-            return True
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of an environment as (dotted name, text)."""
-    if isinstance(value, Mapping) and value:
-        for key in value:
-            yield from leaves(value[key], f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
-        for i, v in enumerate(value):
-            yield from leaves(v, f"{name}[{i}]")
-    elif isinstance(value, (list, tuple)):
-        yield name, " ".join(map(str, value))
-    else:
-        yield name, "" if value is None else str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
@@ -10,12 +10,12 @@ from ...cython_src.reading import Text
 from .parts import Part, says
 
 NODES = ("one", "pooled")  # values of the option `nodes` of a sweep
-# What pooled nodes must have in common, as entries of their environments.
+# What pooled nodes must have in common, as `leaves` of their environments.
 KIND = {
-    "model of CPU": ("cpu", "model"),
-    "kernel": ("kernel",),
-    "CPUs to run on": ("affinity",),
-    "version of forktask": ("forktask",),
+    "model of CPU": "cpu.model",
+    "kernel": "kernel",
+    "CPUs to run on": "affinity",
+    "version of forktask": "forktask",
 }
 
 
@@ -60,8 +60,9 @@ def check_nodes(found: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> 
                 f'all rows must come from one node, got {first[0].name!r} and {node.name!r}; set nodes = "pooled" (in '
                 f"[measure], or by --nodes), or measure each node into a folder of its own"
             )
-        for what, path in KIND.items():
-            one, other = _entry(first[1], path), _entry(environment, path)
+        entries = dict(leaves(first[1])), dict(leaves(environment))
+        for what, name in KIND.items():
+            one, other = (found.get(name) for found in entries)
             if nodes == "pooled" and one != other:
                 raise UsageError(
                     f"nodes that are pooled must have the same {what}, got {one!r} on {first[0].name!r} and {other!r} "
@@ -69,7 +70,15 @@ def check_nodes(found: Iterable[tuple[Node, Mapping[str, Any]]], nodes: str) -> 
                 )
 
 
-def _entry(environment: Any, path: Iterable[str]) -> Any:
-    for key in path:
-        environment = environment.get(key) if isinstance(environment, Mapping) else None
-    return environment
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of an environment as (dotted name, text)."""
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from leaves(value[key], f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list)) for v in value):
+        for i, v in enumerate(value):
+            yield from leaves(v, f"{name}[{i}]")
+    elif isinstance(value, (list, tuple)):
+        yield name, " ".join(map(str, value))
+    else:
+        yield name, "" if value is None else str(value)

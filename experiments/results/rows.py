@@ -216,11 +216,6 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
         return self.options["batch"]
 
     @property
-    def phase(self) -> str:
-        """One of `lower`'s phases."""
-        return self.options["phase"]
-
-    @property
     def granularity(self) -> str:
         """How loops are cut into blocks."""
         return self.options["granularity"]

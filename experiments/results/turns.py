@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from statistics import median, median_low
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
@@ -144,10 +144,13 @@ def turns_of(
     last = {(r.repetition, _session(r)): r for r in rounds}
     judged = {key: judge_rounds(row) for key, row in last.items()}
     loud = {(*key, number) for key, row in last.items() if not row.interference for number in judged[key].loud}
+    moved = moved_sessions(last.values())
     found: dict[tuple[str, int, str, int], dict[RoundOf, float]] = {}
-    for row, quiet in _chosen(samples, last.values(), judged):
-        turns = {(row.repetition, _session(row), number): time for number, time in quiet.items() if time > 0}
-        if turns:
+    for row in samples:
+        session = row.repetition, _session(row)
+        quiet = quiet_turns(row, judged.get(session, NOT_JUDGED).disturbed)
+        turns = {(*session, number): time for number, time in quiet.items() if time > 0}
+        if turns and session not in moved:
             found.setdefault((row.plan_id, row.interference, row.model, row.threads), {}).update(turns)
     return found, loud
 
@@ -170,17 +173,6 @@ def mostly_in(turns: Iterable[tuple[Any, Any, int]], disturbed: Set[tuple[Any, A
 
 def _session(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
     return row.plan_id, row.interference, row.group
-
-
-def _chosen(
-    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow], judged: Mapping[tuple, Judged]
-) -> Iterator[tuple[SampleRow, dict[int, float]]]:
-    """Yield each sample whose CPUs lay as in most sessions, with the step times that `quiet_turns` chooses."""
-    moved = moved_sessions(rounds)
-    for row in samples:
-        session = row.repetition, _session(row)
-        if session not in moved:
-            yield row, quiet_turns(row, judged.get(session, NOT_JUDGED).disturbed)
 
 
 def turns_in(

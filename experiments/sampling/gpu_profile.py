@@ -19,6 +19,8 @@ from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
 from ..subjects.models import describe_gpu_convolutions, make_executor, models_on, parse_model
 from ..subjects.subject import build
+from ..tables import Column, text_table
+from ..tables.columns import count_column, number_column, percent_column, text_column
 from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
@@ -166,6 +168,14 @@ def measure_gpu_profile(job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _us(name: str, heading: str, digits: int = 2) -> Column:
+    return Column(heading, lambda r: f"{r[name] * 1e6:.{digits}f}", True)
+
+
+def _outliers(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {row[name][0]}, {row[name][1] * 1e6:.0f}" for name in OUTLIERS if row[name][0])
+
+
 def format_profile(row: Mapping[str, Any]) -> str:
     """Format the result of `measure_gpu_profile` for a terminal."""
     idle = 1 - row["busy_s"] / row["step_time_s"]
@@ -174,17 +184,16 @@ def format_profile(row: Mapping[str, Any]) -> str:
         f"kernels {row['busy_s'] * 1e6:.1f} us one after the other, idle {100 * idle:.0f} %"
         + (" (kernels overlap)" if idle < 0 else "")
     ]
-    for title, table, order in (("kernel", row["kernels"], False), ("call of the driver", row["calls"], True)):
-        width = max([len(title), *(len(r["name"]) for r in table)])
-        lines += [
-            "",
-            f"{title:{width}}  {'share':>7} {'us a step':>10} {'calls':>7} {'mean us':>9} {'min':>9} {'max':>9}",
-        ]
-        for r in sorted(table, key=lambda r: -r["time_s"]) if order else table:
-            lines.append(
-                f"{r['name']:{width}}  {100 * r['share']:6.1f}% {r['time_s'] * 1e6:10.1f} {r['calls']:7.1f} "
-                f"{r['mean_s'] * 1e6:9.2f} {r['min_s'] * 1e6:9.2f} {r['max_s'] * 1e6:9.2f}"
-            )
+    calls = sorted(row["calls"], key=lambda r: -r["time_s"])
+    for title, table in (("kernel", row["kernels"]), ("call of the driver", calls)):
+        columns = (
+            text_column("name", title),
+            percent_column("share", digits=1),
+            _us("time_s", "us a step", 1),
+            number_column("calls", digits=1),
+            *(_us(f"{name}_s", heading) for name, heading in (("mean", "mean us"), ("min", "min"), ("max", "max"))),
+        )
+        lines += ["", *text_table(columns, table)]
     waits = sum(r["time_s"] for r in row["calls"] if r["name"] in WAITING)
     lines += ["", f"in calls that may wait for the device: {waits * 1e6:.1f} us a step"]
     for place, text in (("to_device", "host to device"), ("to_host", "device to host")):
@@ -193,11 +202,14 @@ def format_profile(row: Mapping[str, Any]) -> str:
     if row["runtime_cost_s"] is not None:
         lines.append(f"the same launches with empty kernels: {row['runtime_cost_s'] * 1e6:.1f} us a step")
     if row["lengths"]:
-        lines += ["", f"{'kernel and size':40} {'place':8} {'count':>6} {'mean us':>9}   outliers: number, longest us"]
-        for r in row["lengths"]:
-            named = ", ".join(f"{name} {r[name][0]}, {r[name][1] * 1e6:.0f}" for name in OUTLIERS if r[name][0])
-            kernel = f"{r['kernel']} {r['size']}"
-            lines.append(f"{kernel:40} {r['place']:8} {r['count']:6} {r['mean_s'] * 1e6:9.1f}   {named}")
+        columns = (
+            Column("kernel and size", lambda r: f"{r['kernel']} {r['size']}"),
+            text_column("place"),
+            count_column("count"),
+            _us("mean_s", "mean us", 1),
+            Column("outliers: number, longest us", _outliers),
+        )
+        lines += ["", *text_table(columns, row["lengths"])]
     lines.append("once: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["gpu"]["costs_s"].items()))
     for what, seconds in row["profiled_step_s"].items():
         lines.append(

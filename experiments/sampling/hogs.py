@@ -15,27 +15,31 @@ from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 CAPACITY_S = 1.0  # duration of one measurement, long against a time slice
 UNIT_WORK = 4000  # units that time a kernel alone: long against the call, short against a time slice
 MOST_HOGS = 128
+SPELL_S = 0.004  # a hog spins so long without a look around
 
 
 @contextlib.contextmanager
-def hogs_running(count: int, cpus: Sequence[int]) -> Iterator[list[subprocess.Popen]]:
+def hogs_running(count: int, cpus: Sequence[int], rest_s: float = 0.0) -> Iterator[list[subprocess.Popen]]:
     """Keep `count` processes spinning on as many of `cpus`, the last CPU first; they end with this process.
 
     They have a process group of their own, so that Ctrl-C does not reach them, but the same session: Linux shares a
     CPU between sessions first (autogroups), and a session whose threads are on two CPUs weighs half on each. A hog in
-    a session of its own would take two thirds of a CPU instead of half.
+    a session of its own would take two thirds of a CPU instead of half. Each sleeps for `rest_s` between spells of
+    `SPELL_S`.
     """
     program = (
-        "import os, sys\np = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n"
-        "print(flush=True)\nwhile os.getppid() == p:\n    for _ in range(100000): pass\n"
+        "import os, sys, time\nparent, cpu, spell_s, rest_s = map(float, sys.argv[1:])\n"
+        "os.sched_setaffinity(0, {int(cpu)})\nprint(flush=True)\nwhile os.getppid() == parent:\n"
+        "    if rest_s: time.sleep(rest_s)\n"
+        "    end = time.perf_counter() + spell_s\n    while time.perf_counter() < end: pass\n"
     )
     hogs = []
     try:
         for k in range(count):
-            cpu = cpus[-1 - k % len(cpus)]
+            arguments = map(str, (os.getpid(), cpus[-1 - k % len(cpus)], SPELL_S, rest_s))
             hogs.append(
                 subprocess.Popen(
-                    [sys.executable, "-P", "-S", "-c", program, str(os.getpid()), str(cpu)],
+                    [sys.executable, "-P", "-S", "-c", program, *arguments],
                     stdout=subprocess.PIPE,
                     stdin=subprocess.DEVNULL,
                     process_group=0,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
+from .hogs import hogs_running
 
 INJECTIONS = ("first-touch", "cold-cache", "preemption")
 EVICTED_BYTES = 1 << 27  # that are written on each CPU to empty its caches: more than any last level holds for a core
-TAKEN_S, LEFT_S = 0.004, 0.04  # a process takes the CPU, and leaves it again
+LEFT_S = 0.04  # for which a hog leaves the CPU before it takes it again
 MADV_DONTNEED = 4  # Linux, all architectures
 
 
@@ -41,7 +40,7 @@ def injected(cause: str, bound, cpus: Sequence[int] | None) -> Iterator[Callable
     """
     used = sorted(os.sched_getaffinity(0)) if cpus is None else list(cpus)
     if cause == "preemption":
-        with _taking(used[-1]):
+        with hogs_running(1, used[-1:], LEFT_S):
             yield None
         return
     if cause == "first-touch":
@@ -75,27 +74,3 @@ def _evict(cpus: Sequence[int]) -> None:
             memory += 1
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextlib.contextmanager
-def _taking(cpu: int) -> Iterator[None]:
-    """Keep a process that takes a CPU again and again, from before the run to after it."""
-    program = (
-        "import os, sys, time\nparent = int(sys.argv[1])\nos.sched_setaffinity(0, {int(sys.argv[2])})\n"
-        "print(flush=True)\nwhile os.getppid() == parent:\n    time.sleep(float(sys.argv[4]))\n"
-        "    end = time.perf_counter() + float(sys.argv[3])\n    while time.perf_counter() < end: pass\n"
-    )
-    arguments = [os.getpid(), cpu, TAKEN_S, LEFT_S]
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-S", "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        process_group=0,
-    )
-    try:
-        process.stdout.readline()  # it has started and is on its CPU
-        yield
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from ...cython_src.errors import UsageError
@@ -13,11 +13,12 @@ from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
+from ..machine.proc import read_fields
 from ..subjects.memory import check_fits, planned_bytes
 from ..subjects.models import ModelSpec, convolution_for
 
 
-def resident_bytes() -> int:
+def resident_bytes(field: str = "VmRSS") -> int:
     """Return the resident memory of this process.
 
     Raises
@@ -26,27 +27,17 @@ def resident_bytes() -> int:
         The system does not show it.
     """
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        raise UsageError("measuring memory needs /proc/self/statm, which this system has not; use Linux") from None
+        return 1024 * int(read_fields(Path("/proc/self/status"), ":")[field].split()[0])
+    except (KeyError, ValueError):
+        raise UsageError(f"measuring memory needs {field} in /proc/self/status, which this system has not") from None
 
 
 def peak_resident_bytes() -> int:
-    """Return the most memory that was resident in this process so far.
+    """Return the most memory that was resident in this process so far; raises like `resident_bytes`.
 
     The figure of `getrusage` would not do: a process inherits it from the one that started it.
-
-    Raises
-    ------
-    UsageError
-        The system does not show it.
     """
-    try:
-        with open("/proc/self/status") as file:
-            return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
-    except (OSError, ValueError, StopIteration):
-        raise UsageError("measuring memory needs VmHWM in /proc/self/status, which this system has not") from None
+    return resident_bytes("VmHWM")
 
 
 def describe_plans(

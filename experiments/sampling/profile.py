@@ -74,12 +74,7 @@ def measure_runtime_cost(job: Mapping[str, Any], plan) -> float:
     bound = bind_for(job["model"], replica(plan, np.ones(plan.num_tasks), 0))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
-        stepper = Stepper(executor)
-        passes = 1
-        while (elapsed := stepper.run(passes)) < RUNTIME_COST_RUN_S / 2 and passes < 1 << 20:
-            passes *= 2
-        passes = max(1, round(passes * RUNTIME_COST_RUN_S / elapsed))
-        return float(np.median([stepper.run(passes) / passes for _ in range(RUNTIME_COST_RUNS)]))
+        return float(np.median(Stepper(executor).pass_times(RUNTIME_COST_RUN_S, RUNTIME_COST_RUNS)))
 
 
 def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:

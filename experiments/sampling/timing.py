@@ -44,6 +44,14 @@ class Stepper:
         self.iterations_done += count
         return elapsed
 
+    def pass_times(self, run_s: float, runs: int) -> list[float]:
+        """Return the seconds of a pass in each of several runs, which take about `run_s`."""
+        passes = 1
+        while (elapsed := self.run(passes)) < run_s / 2 and passes < 1 << 20:
+            passes *= 2
+        passes = max(1, round(passes * run_s / elapsed))
+        return [self.run(passes) / passes for _ in range(runs)]
+
 
 def still_falling(times: Sequence[float]) -> bool:
     """Return whether a series is still getting faster, by Mann and Kendall's test for a trend.

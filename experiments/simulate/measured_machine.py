@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,11 +96,7 @@ def _pass(model: str, threads: int, plan) -> float:
     disturbs a run lengthens it."""
     with make_executor(model, threads, cpus=cpu_order(threads)) as executor:
         executor.prepare(bind(plan))
-        stepper = Stepper(executor, 1, time.perf_counter)
-        passes = 1
-        while stepper.run(passes) < RUN_S and passes < 1 << 16:
-            passes *= 2
-        return min(stepper.run(passes) for _ in range(RUNS)) / passes
+        return min(Stepper(executor).pass_times(RUN_S, RUNS))
 
 
 def _loop_s(model: str, threads: int) -> float:

@@ -128,26 +128,23 @@ def write_study_report(results: StudyResults, out: Path) -> str:
     """
     report = build(results)
     drawn = []
-    try:
-        folder = out / "figures"
-        folder.mkdir(exist_ok=True)
-        write_table(out / "epochs.csv", epoch_table(results))
-        write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
-        for name in FIGURES:
-            for column, stem in (("single", f"{name}-single"), ("double", name)):
-                if (found := drawn_figure(results, name, column)) is None:
-                    break
-                for kind in FORMATS:
-                    save(found[0], folder / f"{stem}.{kind}")
-            if found is None:
-                continue
-            write_atomically(folder / f"{name}.txt", _caption_file(results, report, found[1]))
-            svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
-            drawn.append(DrawnFigure("study", name, svg, found[1]))
-        write_atomically(out / "report.html", render_html(report, drawn))
-        write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(f"the report must be writable to {str(out)!r}, got: {error.strerror}") from None
+    folder = out / "figures"
+    folder.mkdir(exist_ok=True)
+    write_table(out / "epochs.csv", epoch_table(results))
+    write_table(out / "runs.csv", pd.DataFrame(run_table(results)))
+    for name in FIGURES:
+        for column, stem in (("single", f"{name}-single"), ("double", name)):
+            if (found := drawn_figure(results, name, column)) is None:
+                break
+            for kind in FORMATS:
+                save(found[0], folder / f"{stem}.{kind}")
+        if found is None:
+            continue
+        write_atomically(folder / f"{name}.txt", _caption_file(results, report, found[1]))
+        svg = (folder / f"{name}.svg").read_text(encoding="utf-8")
+        drawn.append(DrawnFigure("study", name, svg, found[1]))
+    write_atomically(out / "report.html", render_html(report, drawn))
+    write_atomically(out / "report.json", json.dumps(render_json(report), indent=1) + "\n")
     return render_text(report) + f"{out}: report.html, runs.csv, epochs.csv, figures\n"
 
 

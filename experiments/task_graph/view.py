@@ -37,7 +37,6 @@ class DrawnRow:
 
     kind: str
     name: str
-    layer: str
     phase: str
     nodes: range
 
@@ -106,9 +105,9 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
     node_of = np.full(graph.num_nodes, -1, np.int64)
     count = 0
 
-    def add(kind: str, name: str, layer: str, phase: str, nodes: int) -> None:
+    def add(kind: str, name: str, phase: str, nodes: int) -> None:
         nonlocal count
-        rows.append(DrawnRow(kind, name, layer, phase, range(count, count + nodes)))
+        rows.append(DrawnRow(kind, name, phase, range(count, count + nodes)))
         count += nodes
 
     at_barrier = iter(range(graph.num_nodes - sum(ends), graph.num_nodes))
@@ -118,17 +117,17 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
         loops = [plan.loops[number] for number in numbers]
         first, tasks = loops[0], sum(loop.num_blocks for loop in loops)
         if shown[numbers[0]]:
-            add("loop", first.name, first.layer, first.phase, tasks)
+            add("loop", first.name, first.phase, tasks)
         else:
             text = f"{plural(tasks, 'task')} of {plural(len(loops), 'loop')}"
-            add("folded", text, first.layer, first.phase, 1)
+            add("folded", text, first.phase, 1)
         nodes = rows[-1].nodes
         node_of[first.first_task : first.first_task + tasks] = nodes if len(nodes) == tasks else nodes[0]
         for number in numbers:
             if ends[number] and number != numbers[-1]:
                 node_of[next(at_barrier)] = nodes[0]
             elif ends[number]:
-                add("barrier", f"barrier after {first.phase if barrier == 'phase' else barrier}", "", first.phase, 1)
+                add("barrier", f"barrier after {first.phase if barrier == 'phase' else barrier}", first.phase, 1)
                 node_of[next(at_barrier)] = rows[-1].nodes[0]
     first_join = count
     joins = np.flatnonzero(node_of < 0)

@@ -11,8 +11,7 @@ from forktask.cython_src.gpu.launch_log import LaunchLog
 from forktask.experiments.analysis.losses import COMPUTING, losses_of
 from forktask.experiments.analysis.windows import typical
 from forktask.experiments.diagnosis.case import LEAST_PART
-from forktask.experiments.diagnosis.event_logs import diagnose_log
-from forktask.experiments.diagnosis.gpu_lanes import busy_and_idle
+from forktask.experiments.diagnosis.event_logs import busy_and_idle, diagnose_log
 from forktask.experiments.events.event_states import CREATING, WAITING_DEVICE
 from forktask.experiments.events.events import COPIES, HOST, STREAM, read_events, write_events
 from forktask.experiments.sampling.trace import trace_run

@@ -162,7 +162,7 @@ def test_what_the_scheduler_lacks_or_refuses_is_one_sentence(scheduler, capsys, 
     scheduler("sbatch", "#!/bin/sh\necho module: not found > $(dirname $2)/0.log\necho 7\n")
     refused("0.log ends with 'module: not found'")
     with ResultsWriter("out"):
-        refused("only one process may write to 'out'")
+        refused("only one process may use out")
     scheduler("sbatch", SBATCH)
     assert main(RUN) == 0
     Path("few.toml").write_text(FILE.replace("batch = 2", "batch = 3"))

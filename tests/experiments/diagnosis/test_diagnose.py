@@ -30,8 +30,7 @@ from forktask.experiments.events.event_states import (
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.simulate.policies import Subject, simulate
 from forktask.experiments.subjects.models import parse_model
-from forktask.experiments.traces.collect import file_name
-from forktask.experiments.traces.sweep import plan_folder
+from forktask.experiments.traces.sweep import file_name, plan_folder
 
 
 @pytest.mark.parametrize("batch", [30, 60, 120])
