@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..results.rows import Loop, PlanRow, ProfileRow
+from ..results.rows import Loop, ProfileRow
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
 from .names import LOOP_MODELS, NETWORK, base_model, model_label, value_text
@@ -99,12 +99,14 @@ def unlike(logged: Estimate) -> str:
     return "" if 1 / ALIKE < logged.value < ALIKE else OTHER_RUNS
 
 
-def loop_names(plan: PlanRow, key) -> dict[Any, list[str]]:
-    """Return the names of a plan's loops by `key` of each, in plan order; loops of a chain share a name."""
-    names: dict[Any, dict[str, None]] = {}
-    for loop in plan.loops:
+def busy_by(sweep: Sweep, point: Point, key) -> tuple[list[Any], np.ndarray]:
+    """Return the seconds in blocks of each profile of a point by `key` of each loop: keys in plan order, and float64 of
+    shape (profiles, keys)."""
+    names: dict[Any, dict[str, None]] = {}  # loops of a chain share a name
+    for loop in sweep.plans[point[0]].loops:
         names.setdefault(key(loop), {})[loop.name] = None
-    return {key: list(of_key) for key, of_key in names.items()}
+    rows = [row.loop_time_s for row in sweep.profiles_of(point).values()]
+    return list(names), np.array([[sum(row[name] for name in own) for own in names.values()] for row in rows])
 
 
 def layer_table(sweep: Sweep, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
@@ -125,14 +127,13 @@ def layer_table(sweep: Sweep, plan_id: str, model: str = "serial", threads: int 
     def key_of(loop: Loop) -> tuple[str, str]:
         return (loop.layer or loop.name, loop.phase)
 
-    names = loop_names(sweep.plans[plan_id], key_of)
     for loop in sweep.plans[plan_id].loops:
         key = key_of(loop)
         group = groups.setdefault(key, {"layer": key[0], "phase": key[1], "loops": 0, "blocks": 0, "flops": 0.0})
         group["loops"] += 1
         group["blocks"] += loop.num_blocks
         group["flops"] += loop.flops
-    busy = np.array([[sum(p.loop_time_s[n] for n in names[key]) for key in groups] for p in profiles])
+    _, busy = busy_by(sweep, point, key_of)
     shares = busy / busy.sum(axis=1, keepdims=True)
     total = busy_time(sweep, point).value
     if not math.isfinite(total):

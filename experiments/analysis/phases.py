@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.plan.model import PHASES
-from .accounting import busy_against_serial, logged_over_timed, loop_names, unlike
+from .accounting import busy_against_serial, busy_by, logged_over_timed, unlike
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_parts, serial_profiles, speedup_bound
 from .memory import memory_table
@@ -45,17 +45,11 @@ def timed(sweep: Sweep, point: Point) -> str:
 
 def _shares(sweep: Sweep, point: Point) -> dict[int, np.ndarray]:
     """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
-    phases = phases_of(sweep, point[0])
-    names = loop_names(sweep.plans[point[0]], lambda loop: loop.phase)
-    walls = timed(sweep, point) == WALL and point[1] != "serial"
-    found = {}
-    for repetition, row in sweep.profiles_of(point).items():
-        if walls:
-            times = np.array([row.phase_wall_s[phase] for phase in phases])
-        else:
-            times = np.array([sum(row.loop_time_s[name] for name in names[phase]) for phase in phases])
-        found[repetition] = times / times.sum()
-    return found
+    profiles, (phases, busy) = sweep.profiles_of(point), busy_by(sweep, point, lambda loop: loop.phase)
+    if timed(sweep, point) == WALL and point[1] != "serial":
+        busy = np.array([[row.phase_wall_s[phase] for phase in phases] for row in profiles.values()])
+    order = [phases.index(phase) for phase in phases_of(sweep, point[0])]
+    return {repetition: times[order] / times.sum() for repetition, times in zip(profiles, busy, strict=True)}
 
 
 def _part(shares: Iterable[float]) -> Estimate:
@@ -75,11 +69,10 @@ def beside(sweep: Sweep, point: Point, phase: str, other: str) -> float:
     """Return the part of a phase's busy time during which a block of another phase ran too; NaN if it is not known."""
     if not {phase, other} <= set(phases_of(sweep, point[0])):
         return math.nan
-    names = loop_names(sweep.plans[point[0]], lambda loop: loop.phase)[phase]
-    profiles = sweep.profiles_of(point).values()
-    busy = [sum(row.loop_time_s[name] for name in names) for row in profiles]
-    both = [row.phase_beside_s[phase].get(other, 0.0) for row in profiles]
-    parts = [part / whole for part, whole in zip(both, busy, strict=True) if whole > 0]
+    phases, busy = busy_by(sweep, point, lambda loop: loop.phase)
+    both = [row.phase_beside_s[phase].get(other, 0.0) for row in sweep.profiles_of(point).values()]
+    whole = [own[phases.index(phase)] for own in busy]
+    parts = [part / time for part, time in zip(both, whole, strict=True) if time > 0]
     return float(np.mean(parts)) if parts else math.nan
 
 

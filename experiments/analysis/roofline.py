@@ -16,10 +16,10 @@ from ...cython_src.typed_text import rounded
 from ..bounds.bounds import least_times
 from ..results.rows import Loop
 from ..tables.numbers import plural
-from .accounting import loop_names
+from .accounting import busy_by
 from .counters import counter_table
 from .names import is_gpu, model_label
-from .sweep import Sweep
+from .sweep import Point, Sweep
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 LINE_BYTES = 64  # that a miss of the last level fetches
@@ -65,10 +65,11 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         row["bytes"] += memory_s * bytes_per_s
         row["floor_s"] += max(arithmetic_s, memory_s)
         row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
-    shares = _time_shares(sweep, plan_id)
-    step_s = sweep.typical_time((plan_id, "serial", 1)).value
+    point = Point(plan_id, "serial", 1)
+    step_s = sweep.typical_time(point).value
     table = pd.DataFrame(rows.values())
-    table["share"] = [shares.get(key, math.nan) for key in rows]
+    _, busy = busy_by(sweep, point, kernel_of)
+    table["share"] = (busy / busy.sum(axis=1, keepdims=True)).mean(axis=0) if len(busy) else math.nan
     table["time_s"] = table["share"] * step_s
     table["intensity"] = table["flops"] / table["bytes"].where(table["bytes"] > 0)
     table["memory_share"] = table["memory_s"] / table["floor_s"].where(table["floor_s"] > 0)
@@ -76,19 +77,6 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     table["roof"] = table["floor_s"] / table["time_s"]
     by = "time_s" if table["time_s"].notna().any() else "floor_s"
     return table.sort_values(by, ascending=False, kind="stable", ignore_index=True).drop(columns="memory_s")
-
-
-def _time_shares(sweep: Sweep, plan_id: str) -> dict[tuple[str, str], float]:
-    """Mean share of kernel and phase in the time of all blocks, over the serial profiles."""
-    profiles = list(sweep.profiles_of((plan_id, "serial", 1)).values())
-    names = loop_names(sweep.plans[plan_id], kernel_of)
-    shares: dict[tuple[str, str], float] = {}
-    for profile in profiles:
-        total = sum(profile.loop_time_s.values())
-        for key, of_key in names.items():
-            part = sum(profile.loop_time_s[name] for name in of_key) / total / len(profiles)
-            shares[key] = shares.get(key, 0.0) + part
-    return shares
 
 
 @lru_cache(maxsize=64)

@@ -243,8 +243,7 @@ class Sweep:
 
     def loop_times(self, profile: ProfileRow) -> list[list[float]]:
         """Return typical durations of each loop's blocks in seconds, in plan order, from a profile row."""
-        loops = [(loop.name, loop.num_blocks) for loop in self.plans[profile.plan_id].loops]
-        return bounds.durations_by_loop(loops, profile.block_time_s)
+        return bounds.durations_by_loop(self.plans[profile.plan_id].loops, profile.block_time_s)
 
 
 def _rows_of(profiles: Sequence[AnyProfile], point: Point) -> dict[int, AnyProfile]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -126,15 +127,13 @@ def plan_bounds(plan: Plan, block_time_s: Mapping[str, Sequence[float]]) -> Grap
     UsageError
         As in `durations_by_loop`.
     """
-    loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], block_time_s)
+    loop_times = durations_by_loop(plan.loops, block_time_s)
     return graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
 
 
-def durations_by_loop(
-    loops: Sequence[tuple[str, int]], block_time_s: Mapping[str, Sequence[float]]
-) -> list[list[float]]:
+def durations_by_loop(loops: Iterable[Any], block_time_s: Mapping[str, Sequence[float]]) -> list[list[float]]:
     """Return the durations of each loop's blocks, in plan order; those of loops that share a name follow each other
-    under it.
+    under it. Loops are those of a plan or of its row.
 
     Raises
     ------
@@ -143,7 +142,8 @@ def durations_by_loop(
     """
     used: dict[str, int] = {}
     result = []
-    for name, num_blocks in loops:
+    for loop in loops:
+        name, num_blocks = loop.name, loop.num_blocks
         start = used.get(name, 0)
         used[name] = start + num_blocks
         blocks = list(block_time_s.get(name, ())[start : start + num_blocks])

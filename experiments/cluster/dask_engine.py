@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -46,8 +45,6 @@ class DaskEngine:
         The user's.
     shard_command : sequence of str
         Arguments of the workers' Python that start the process which measures a shard.
-    stream : text file, optional
-        Messages; default: standard error.
 
     Raises
     ------
@@ -56,16 +53,10 @@ class DaskEngine:
     """
 
     def __init__(
-        self,
-        address: str,
-        configuration: Configuration,
-        command: str,
-        *,
-        shard_command: Sequence[str] = SHARD_COMMAND,
-        stream: TextIO | None = None,
+        self, address: str, configuration: Configuration, command: str, *, shard_command: Sequence[str] = SHARD_COMMAND
     ):
         distributed = optional("distributed", "--on dask", "dask")
-        self._address, self._configuration, self._stream = address, configuration, stream or sys.stderr
+        self._address, self._configuration = address, configuration
         self._shard_command = tuple(shard_command)
         self._job = {
             "configuration": configuration.as_dict(),
@@ -217,7 +208,7 @@ class DaskEngine:
                         f"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
                     )
                 )
-                say(said, self._stream)
+                say(said)
             self._seen[address] = None if reason else answer
         return [address for address in live if self._seen.get(address)]
 

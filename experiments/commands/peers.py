@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from .arguments import (
-    add_check,
     add_device,
+    add_fields,
     add_json,
     add_models,
     add_out,
@@ -14,10 +14,9 @@ from .arguments import (
     add_threads,
     duration,
     folder_of,
+    given,
     models,
-    number_from,
     plan_options,
-    positive,
     show,
     texts,
     threads,
@@ -33,7 +32,7 @@ MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "task
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from ..peers.modes import MODES_OF_IMAGES, MODES_OF_TOKENS
+    from ..peers.peers import MODES_OF_IMAGES, MODES_OF_TOKENS, PeersSettings
 
     add_plan_options(parser)
     add_device(parser)
@@ -44,35 +43,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="M[,M...]",
         help=f"of PyTorch; default: {','.join(MODES_OF_IMAGES)}, of tokens {','.join(MODES_OF_TOKENS)}; , for none",
     )
-    parser.add_argument(
-        "--llmc", default="", metavar="PROGRAM", help="llm.c's train_gpt2, built for the processor, to measure beside"
-    )
     add_threads(parser)
-    parser.add_argument(
-        "--repeats",
-        type=number_from(1, most=100_000),
-        default=5,
-        metavar="R",
-        help="processes of each; default: %(default)s",
-    )
-    parser.add_argument(
-        "--seconds", type=positive, default=0.6, metavar="S", help="timed in each process; default: %(default)s"
-    )
-    parser.add_argument(
-        "--rounds",
-        type=number_from(1, most=1000),
-        default=3,
-        metavar="N",
-        help="turns of each process, at least, however long its steps are; default: %(default)s",
-    )
+    add_fields(parser, PeersSettings)
     parser.add_argument(
         "--budget",
         type=duration,
         metavar="TIME",
         help="such as 90s or 3min: no repetition begins that would end later; default: none, and 5 min a process",
     )
-    parser.add_argument("--seed", type=number_from(0), default=0, help="of weights and data; default: %(default)s")
-    add_check(parser)
     add_out(parser, "peers", "new folder for peers.json, peers.csv and peers.txt")
     add_json(parser, "raw samples and table")
 
@@ -85,7 +63,7 @@ def modes_or_none(text: str) -> tuple[str, ...]:
 def call(arguments: Namespace) -> int:
     """Measure, and print the table, after Ctrl-C too. Exit code 1: nothing could be measured."""
     from ..peers.files import check_new_folder, write_files
-    from ..peers.peers import INTERRUPTED, as_text, compare_with_torch
+    from ..peers.peers import INTERRUPTED, PeersSettings, as_text, compare_with_torch
 
     folder = folder_of(arguments)
     # First of all: minutes of measurements must not end at a folder that cannot be written.
@@ -93,17 +71,12 @@ def call(arguments: Namespace) -> int:
     result = compare_with_torch(
         arguments.network,
         plan_options(arguments),
+        PeersSettings(**given(arguments, PeersSettings)),
         models=models(arguments),
         modes=arguments.modes,
         threads=threads(arguments),
-        repeats=arguments.repeats,
-        seconds=arguments.seconds,
-        rounds=arguments.rounds,
         budget_s=arguments.budget,
-        seed=arguments.seed,
         device=arguments.device,
-        llmc=arguments.llmc,
-        check=arguments.check,
     )
     write_files(folder, result)
     show(arguments, result, as_text)

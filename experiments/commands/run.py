@@ -112,8 +112,7 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     from ..cluster.client import Names, measure_on, next_shards
     from ..results.folder import ResultsWriter, read_results
     from ..sweep.comparison import judge
-    from ..sweep.questions import undecided
-    from ..sweep.status import describe_status
+    from ..sweep.status import describe_status, undecided
 
     if arguments.trace or configuration.measure.inject:
         raise UsageError(

@@ -10,7 +10,7 @@ from ...cython_src.errors import MachineError
 from . import machine_peaks
 from .disturbance import Disturbance
 from .environment import collect, this_node
-from .topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
+from .topology import core_counts, cpu_order, last_level_cache_bytes
 
 
 def _working_set(environment: dict) -> int:
@@ -20,15 +20,14 @@ def _working_set(environment: dict) -> int:
     return wanted if free is None else min(wanted, free // 4)
 
 
-def measure_capacity(threads, *, cpus=None, seconds: float = 0.1) -> dict[str, float]:
+def measure_capacity(threads: Iterable[int], seconds: float = 0.1) -> dict[str, float]:
     """Return how many single threads' arithmetic so many threads do together, by thread count; see `measure_machine`.
 
     Virtual machines and clocks move, so a sweep measures it before the first repetition and in each one.
     """
-    cpus = cpus or available_cpus()
     return _by_threads(
         threads,
-        lambda n: 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, cpu_order(n, cpus, oversubscribe=True)),
+        lambda n: 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, cpu_order(n, oversubscribe=True)),
     )
 
 
@@ -41,38 +40,33 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
     return found
 
 
-def measure_machine(threads=None, *, cpus=None, environment: dict | None = None, seconds: float = 0.1) -> dict:
+def measure_machine(environment: dict | None = None, seconds: float = 0.1) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
     Parameters
     ----------
-    threads : sequence of int, optional
-        Thread counts. Default: 1, 2, 4, ... up to the CPUs this process may use.
-    cpus : iterable of int, optional
-        CPUs to choose from, as in `cpu_order`.
     environment : dict, optional
         Result of `collect`, if at hand.
     seconds : float
         Duration of each single measurement: one of the peak, one of bandwidth and capacity for each thread count.
     """
     environment = collect() if environment is None else environment
-    cpus = available_cpus() if cpus is None else sorted(set(cpus))
-    threads = core_counts(len(cpus)) if threads is None else sorted(set(threads))
+    threads = core_counts()
     disturbance = Disturbance()
     before = disturbance.read()
     start = time.perf_counter()
-    first = cpu_order(1, cpus)[0]
+    first = cpu_order(1)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
     working_set = _working_set(environment)
     bandwidth = _by_threads(
-        threads, lambda n: machine_peaks.measure_memory(n, seconds, working_set, cpu_order(n, cpus, oversubscribe=True))
+        threads, lambda n: machine_peaks.measure_memory(n, seconds, working_set, cpu_order(n, oversubscribe=True))
     )
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]
         if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
     }
-    capacity = measure_capacity(threads, cpus=cpus, seconds=seconds)
+    capacity = measure_capacity(threads, seconds)
     return {
         "node": this_node(),
         "instruction_set": peak["instruction_set"],

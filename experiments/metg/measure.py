@@ -151,7 +151,7 @@ def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
         executor.run(DURATION_PASSES * plan.iteration_stride, plan.iteration_stride)
         events = executor.workers.events()
     times = block_times(events, plan, DURATION_PASSES)["block_time_s"]
-    by_loop = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], times)
+    by_loop = durations_by_loop(plan.loops, times)
     return {"durations_s": [max(seconds, 1e-9) for blocks in by_loop for seconds in blocks]}
 
 

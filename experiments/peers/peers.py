@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
+from ...cython_src.records import Record, about
+from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.estimates import Estimate, Estimates
 from ..machine.environment import collect
@@ -32,12 +34,17 @@ from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
-from .llmc_files import sizes_of
-from .llmc_worker import BATCH, SEQUENCE
-from .modes import check_modes, modes_of
+from .llmc_worker import BATCH, SEQUENCE, sizes_of
 
 TORCH_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.torch_worker")
 LLMC_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.peers.llmc_worker")
+# eager          PyTorch's default; attention of tokens as a product, a masked softmax and a product
+# channels_last  channels of images in the innermost dimension
+# sdpa           attention of tokens through scaled_dot_product_attention
+# compile        compiled by torch.compile; attention of tokens as in sdpa
+MODES = ("eager", "channels_last", "sdpa", "compile")
+MODES_OF_IMAGES = ("eager", "channels_last", "compile")
+MODES_OF_TOKENS = ("eager", "sdpa", "compile")
 TORCH = "torch "  # beginning of the names of PyTorch's modes among the contestants
 LLMC = "llm.c"
 INTERRUPTED = "interrupted"
@@ -45,21 +52,29 @@ WARMUP_S = 1.0  # longest warm-up of forktask's models before they are timed
 TIME_LIMIT_S = 300.0  # of a process, where no budget says how long it may take
 
 
+class PeersSettings(Record, frozen=True):
+    """Settings of the comparison with other programs."""
+
+    llmc: Annotated[str, about("llm.c's train_gpt2, built for the processor, to measure beside")] = ""
+    repeats: Annotated[int, about("processes of each", least=1, below=100_001)] = 5
+    seconds: Annotated[float, about("timed in each process", above=0, below=MOST_SECONDS)] = 0.6
+    rounds: Annotated[
+        int, about("turns of each process, at least, however long its steps are", least=1, below=1001)
+    ] = LEAST_ROUNDS
+    seed: Annotated[int, about("of weights and data", least=0)] = 0
+    check: Annotated[bool, about("check the plan of a network of one's own, once, before it is measured")] = True
+
+
 def compare_with_torch(
     network: str,
     options: PlanOptions,
+    settings: PeersSettings,
     *,
     models: Sequence[str],
     modes: Sequence[str] | None,
     threads: Sequence[int],
-    repeats: int = 5,
-    seconds: float = 0.6,
-    rounds: int = LEAST_ROUNDS,
-    budget_s: float | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-    llmc: str = "",
-    check: bool = True,
+    budget_s: float | None,
+    device: str,
 ) -> dict[str, Any]:
     """Measure PyTorch and forktask's models in turns, in each repetition in fresh processes.
 
@@ -71,19 +86,9 @@ def compare_with_torch(
         Specs of models of the device.
     modes : sequence of str or None
         Modes of PyTorch, some of `modes_of` the network; None: all of these.
-    repeats : int
-        Processes for each contestant and number of threads.
-    seconds : float
-        Duration of the timed runs of each process.
-    rounds : int
-        Turns of each process, at least.
-    budget_s : float, optional
+    budget_s : float or None
         No repetition begins that would end later, and no process goes on for longer.
     device : {"cpu", "gpu"}
-    llmc : str
-        Program of llm.c to measure too; empty: none.
-    check : bool
-        Check the plan of a network of one's own before it is first run.
 
     Returns
     -------
@@ -102,7 +107,7 @@ def compare_with_torch(
     spec = get_network(network)
     modes = modes_of(spec) if modes is None else tuple(modes)
     _check_torch(spec, modes, device)
-    llmc = _check_llmc(llmc, spec, options, device) if llmc else ""
+    llmc = _check_llmc(settings.llmc, spec, options, device) if settings.llmc else ""
     specs = [parse_model(part) for part in models]
     ours = [(str(spec), count) for spec in specs for count in counts_for(spec, threads)]
     theirs = [(f"{TORCH}{mode}", count) for count in threads for mode in modes]
@@ -111,19 +116,18 @@ def compare_with_torch(
         check_threads(count)
     # The plan of forktask's models, for the table; measuring processes lower it again.
     plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
-    checked = check_together([{"network": network, **options.as_dict()}], ours, check)
+    checked = check_together([{"network": network, **options.as_dict()}], ours, settings.check)
     conditions = {"network": network, **options.as_dict()}
     job = {
         "kind": "sample",
         "plan": conditions,
-        "seed": seed,
+        "seed": settings.seed,
         "check_iterations": len(LOSS_TOLERANCES),
         "warmup_s": WARMUP_S,
         "device": device,
         "llmc": llmc,
     }
-    effort = {"repeats": repeats, "seconds": seconds, "rounds": rounds, "budget_s": budget_s}
-    samples, failures, stopped = _measure(contestants, job, plan, **effort)
+    samples, failures, stopped = _measure(contestants, job, plan, settings, budget_s)
     if stopped == INTERRUPTED and not samples:
         raise KeyboardInterrupt
     for key, message in wrong_modes(samples).items():
@@ -138,9 +142,26 @@ def compare_with_torch(
         "check": checked,
         "failures": failures,
         "stopped": stopped,
-        "repeats": repeats,
+        "repeats": settings.repeats,
         "samples": {_key_text(key): values for key, values in samples.items()},
     }
+
+
+def modes_of(network: Network) -> tuple[str, ...]:
+    """Return the modes that have a meaning for a network."""
+    return MODES_OF_TOKENS if network.tokens else MODES_OF_IMAGES
+
+
+def check_modes(network: Network, modes: tuple[str, ...]) -> None:
+    """Raise `UsageError` for a mode that PyTorch has not, or that has no meaning for a network."""
+    for mode in modes:
+        check_choice("a PyTorch mode", mode, MODES)
+        if mode not in modes_of(network):
+            kind = "tokens" if network.tokens else "images"
+            raise UsageError(
+                f"PyTorch's mode {mode!r} has no meaning for networks of {kind}, such as {network.name!r}; choose from "
+                f"{', '.join(modes_of(network))}"
+            )
 
 
 def _check_torch(network: Network, modes: Sequence[str], device: str) -> None:
@@ -217,10 +238,7 @@ def _measure(
     contestants: Sequence[tuple[str, int]],
     job: Mapping[str, Any],
     plan: Plan,
-    *,
-    repeats: int,
-    seconds: float,
-    rounds: int,
+    settings: PeersSettings,
     budget_s: float | None,
 ) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str], str]:
     """Measure all contestants in turns, in each repetition in fresh processes.
@@ -253,7 +271,7 @@ def _measure(
         processes = [_contestant(key, job, plan, limit_s) for key in alive.values()]
         most = max((key for key in alive.values() if not _is_peer(key[0])), key=lambda key: key[1], default=("", 0))
         seed = f"{job['seed']}/{repetition}"
-        groups = measure_generation(Generation(processes, _key_text(most), seconds, rounds, seed))
+        groups = measure_generation(Generation(processes, _key_text(most), settings.seconds, settings.rounds, seed))
         for number, group in enumerate(groups):
             disturbed, loud = map(sorted, judge_rounds(SimpleNamespace(**group["rounds"])))
             seen = {"group": number, "disturbed": disturbed, "loud": loud}
@@ -262,15 +280,15 @@ def _measure(
 
     def jobs() -> Iterator[Job]:
         nonlocal stopped
-        for repetition in range(repeats):
+        for repetition in range(settings.repeats):
             if stopped or not schedule.with_room({None: schedule.took.get(None, 0.0)}):
                 stopped = budget_spent
                 return
             said = plural(len(contestants), "contestant")
-            yield Job(f"repetition {repetition + 1} of {repeats}", said, partial(generation, repetition))
+            yield Job(f"repetition {repetition + 1} of {settings.repeats}", said, partial(generation, repetition))
 
     try:
-        schedule.run(jobs(), repeats)
+        schedule.run(jobs(), settings.repeats)
     except KeyboardInterrupt:
         stopped = INTERRUPTED
     if stopped:

@@ -99,7 +99,7 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         events = executor.workers.events()
     times = block_times(events, plan, passes)
     means = times.pop("block_mean_s")
-    loops = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], means)
+    loops = durations_by_loop(plan.loops, means)
     return {
         **times,
         "phase_wall_s": phase_walls(events, plan, passes) if spec.barrier in PHASE_BARRIERS else None,

@@ -6,12 +6,11 @@ An experiment is a generator of jobs, which may look at the rows so far, and at 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
-from ..tables.progress import ProgressBar
+from ..tables.progress import ProgressBar, say
 
 
 class Job(NamedTuple):
@@ -42,14 +41,10 @@ class Schedule:
     write : callable (row)
     budget_s : float
         Time that the jobs should take together; they are never cut short.
-    stream : text file, optional
-        Progress and messages; default: standard error.
     """
 
-    def __init__(
-        self, label: str, write: Callable[[Any], object], *, budget_s: float = math.inf, stream: TextIO | None = None
-    ):
-        self._label, self._write, self._stream = label, write, stream or sys.stderr
+    def __init__(self, label: str, write: Callable[[Any], object], *, budget_s: float = math.inf):
+        self._label, self._write = label, write
         self._start = self.now()
         self._bar: ProgressBar | None = None
         self.budget_s = budget_s
@@ -83,7 +78,7 @@ class Schedule:
     def run(self, jobs: Iterable[Job], total: int = 0) -> None:
         """Measure all jobs; `total`: how many there are, where that is known."""
         stage = ""
-        with ProgressBar(total, self._label, self._stream, lines=False) as self._bar:
+        with ProgressBar(total, self._label, lines=False) as self._bar:
             for number, job in enumerate(jobs):
                 if not self._bar.visible and job.stage != stage:
                     self.say(job.stage + (f": {number} of {total} done" if total and number else ""))
@@ -98,4 +93,4 @@ class Schedule:
         """Print a line for people."""
         if self._bar is not None:
             self._bar.clear()
-        print(f"forktask: {message}", file=self._stream, flush=True)
+        say(message)

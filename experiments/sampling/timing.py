@@ -16,6 +16,7 @@ WARMUP_CHUNK_S = 0.005  # shortest run that is timed during warm-up: 250 times t
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 
+@dataclass
 class Stepper:
     """Runner of an executor that counts iterations, so that each run continues where the last one ended.
 
@@ -29,11 +30,10 @@ class Stepper:
         Seconds, monotonic.
     """
 
-    def __init__(self, executor, stride: int = 1, clock: Callable[[], float] = time.perf_counter):
-        self.executor = executor
-        self.stride = stride
-        self.clock = clock
-        self.iterations_done = 0
+    executor: Any
+    stride: int = 1
+    clock: Callable[[], float] = time.perf_counter
+    iterations_done: int = 0
 
     def run(self, passes: int) -> float:
         """Run `passes` passes through the plan and return how long they took, in seconds."""

@@ -20,7 +20,7 @@ from msgspec import Meta
 from ...cython_src.binding.bind import BoundPlan
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, read_json
 from ...tasking.executor import expected_cost_ns
-from ..bounds.bounds import durations_by_loop, graph_bounds_of, predicted_times, record_graph
+from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times, record_graph
 from ..results.files import write_atomically
 from ..sampling.profile import measure_profile
 
@@ -143,8 +143,8 @@ def predictions(plan, block_ns: Mapping[str, Sequence[float]], threads: Sequence
         "taskiter"}}}. Undisturbed threads, no cost of the runtime: upper bounds of speedup.
     """
     seconds = {name: [t * 1e-9 for t in times] for name, times in block_ns.items()}
-    loop_times = durations_by_loop([(loop.name, loop.num_blocks) for loop in plan.loops], seconds)
-    graph = graph_bounds_of(record_graph(plan.accesses, closed=True), [t for blocks in loop_times for t in blocks])
+    loop_times = durations_by_loop(plan.loops, seconds)
+    graph = plan_bounds(plan, seconds)
     counts = {}
     for n in threads:
         floors = predicted_times(loop_times, n, graph=graph)

@@ -6,6 +6,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def without_internals(function: Callable) -> Callable:
     return called
 
 
+@dataclass
 class ScalingTest:
     """The fixture: call it with a subject.
 
@@ -57,30 +59,23 @@ class ScalingTest:
         Claims without a verdict, with the reason.
     """
 
-    def __init__(
-        self,
-        models: Sequence[str],
-        threads: Sequence[int],
-        *,
-        rtol: float | None,
-        baselines: model.Baselines,
-        folder: Path,
-        test: str,
-        budget_s: float,
-        xdist: bool = False,
-    ):
-        self.models = [str(spec) for spec in parse_models(list(models))]
-        self.threads = sorted(set(threads))
+    models: Sequence[str]
+    threads: Sequence[int]
+    _: KW_ONLY
+    rtol: float | None
+    baselines: model.Baselines
+    folder: Path
+    test: str
+    budget_s: float
+    xdist: bool = False
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    inconclusive: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.models = [str(spec) for spec in parse_models(list(self.models))]
+        asked, self.threads = self.threads, sorted(set(self.threads))
         if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
-            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(threads)}")
-        self.rtol = rtol
-        self.baselines = baselines
-        self.folder = folder
-        self.test = test
-        self.budget_s = budget_s
-        self.xdist = xdist
-        self.rows: list[dict[str, Any]] = []
-        self.inconclusive: list[str] = []
+            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(asked)}")
 
     @without_internals
     def __call__(self, what: str | Callable, /, **arguments: Any) -> Claims:

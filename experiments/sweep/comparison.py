@@ -12,9 +12,8 @@ from ..subjects.models import parse_models
 from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
-from .questions import undecided
 from .runner import SweepRunner
-from .status import failure_report, standing_failures
+from .status import failure_report, standing_failures, undecided
 
 
 @dataclass

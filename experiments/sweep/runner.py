@@ -7,12 +7,10 @@ processes; this process chooses which shard comes next (`shards.py`) and keeps t
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TextIO
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
@@ -34,8 +32,6 @@ class SweepRunner:
     ----------
     command_line : str
         The user's command: kept in the results and repeated when the run is interrupted.
-    stream : text file
-        Progress and messages.
     means : Means
         With what this machine measures.
     undecided : callable (results) -> set of config ids or None, optional
@@ -48,7 +44,6 @@ class SweepRunner:
     configuration: Configuration
     out_dir: str
     command_line: str
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
     means: Means = field(default_factory=Means)
     undecided: Callable[[Results], set[str] | None] | None = None
     shards: Iterable[Shard] | None = None
@@ -74,29 +69,28 @@ class SweepRunner:
             if writer.results.partial:
                 say(
                     "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured "
-                    "again",
-                    self.stream,
+                    "again"
                 )
             if continued and self.shards is None:
                 missing = self._missing(writer.results)
                 number = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
-                say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing", self.stream)
+                say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing")
             if not any(row.node.is_same(site.node) for row in writer.results.of(MachineRow)):
-                say("measuring the machine's limits", self.stream)
+                say("measuring the machine's limits")
                 writer.append(site.machine_row())
             known = {row.plan_id for row in writer.results.of(PlanRow)}
             for plan_id, row in site.plans.items():
                 if plan_id not in known:
                     writer.append(row)
             budget_s = self.configuration.measure.budget_s if self.undecided else 0.0
-            schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf, stream=self.stream)
+            schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf)
             measure = partial(self._measure, schedule, site, Answers(writer.results.rows), set())
             try:
                 schedule.run(self._jobs(schedule, writer.results, measure))
             except KeyboardInterrupt:
                 done = len(writer.results.finished())
                 kept = f"{done} measurements are kept in {self.out_dir}"
-                say(f"interrupted; {kept}. To go on: {self.command_line}", self.stream)
+                say(f"interrupted; {kept}. To go on: {self.command_line}")
                 raise
             return writer.results
 

@@ -1,4 +1,8 @@
-"""Status of a results folder: its content, the missing samples of its configuration, and standing failures."""
+"""Status of a results folder: its content, what is missing of its configuration, standing failures, open questions.
+
+Questions are those of the report, on the largest number of threads, for each plan. Intervals are valid at every look,
+so that measuring may stop after any generation.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
+from ..analysis.estimates import UNDECIDED, Estimates, verdict
+from ..analysis.names import base_model
+from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
-from ..results.rows import FailureRow, RunRow, SampleRow
+from ..results.rows import FailureRow, RoundsRow, RunRow, SampleRow
+from ..results.turns import separate_nodes, turns_of
+from ..subjects.models import MODELS
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column
 from ..tables.numbers import plural
 from .configuration import from_dict
+
+NARROW = 0.01  # half-width of an interval that is not measured further
 
 
 def failure_report(results: Results) -> tuple[list[str], bool]:
@@ -105,3 +116,33 @@ def status_text(status: dict[str, Any]) -> str:
     else:
         lines.append("complete")
     return "\n".join(lines)
+
+
+def undecided(results: Results) -> set[str] | None:
+    """Return the ids of the configurations to measure again, or None where there is no question at all.
+
+    Those of the questions that are undecided or whose interval is wider than `NARROW`, the serial ones among them: a
+    decision alone may rest on the six generations that an interval needs at least, the widest there is.
+    """
+    rows = separate_nodes(results.rows)
+    samples = [row for row in rows if isinstance(row, SampleRow)]
+    ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
+    times = Estimates(*turns_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
+    open_ones: set[str] = set()
+    asked = False
+    for plan in dict.fromkeys(point[:2] for point in times.points):
+        here = [point[2:] for point in times.points if point[:2] == plan]
+        serial = [each for each in here if each[0] == "serial"]
+
+        def fastest(contestants, plan=plan):
+            return times.fastest([(*plan, *each) for each in contestants])[2:]
+
+        for question in questions(here, fastest):
+            if MODELS[base_model(question.contestant[0])].far_behind:
+                continue
+            asked = True
+            candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
+            ratio = times.ratio_to_fastest(candidate, others)
+            if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
+                open_ones |= {ids[*plan, *each] for each in (question.contestant, *question.references, *serial)}
+    return open_ones if asked else None

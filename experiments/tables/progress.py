@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-from typing import TextIO
 
 
 def format_seconds(seconds: float) -> str:
@@ -21,31 +20,31 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
-def say(message: str, stream: TextIO | None = None) -> None:
+def say(message: str) -> None:
     """Print a line for people; to standard error, so that tables and JSON on standard output stay clean."""
-    print(f"forktask: {message}", file=stream or sys.stderr, flush=True)
+    if sys.stderr is not None:  # a program may have none
+        print(f"forktask: {message}", file=sys.stderr, flush=True)
 
 
 class ProgressBar:
-    """A line that is drawn again and again; where the stream is no terminal, a new line at most every `LINE_S` seconds.
+    """A line that is drawn again and again; where standard error is no terminal, a new line at most every `LINE_S`
+    seconds.
 
     Parameters
     ----------
     total : float
         Amount of work, in any unit; 0: not known, and no bar is drawn.
-    stream : text file, optional
-        Default: standard error, so that tables and JSON on standard output stay clean.
     lines : bool
-        False: print no lines where the stream is no terminal, since the caller says by itself how far it is.
+        False: print no lines where standard error is no terminal, since the caller says by itself how far it is.
     """
 
     WIDTH = 24
     LINE_S = 20.0
 
-    def __init__(self, total: float, label: str, stream: TextIO | None = None, lines: bool = True):
+    def __init__(self, total: float, label: str, lines: bool = True):
         self.total = total
         self.label = label
-        self.stream = stream or sys.stderr or io.StringIO()  # a program may have no standard error
+        self.stream = sys.stderr or io.StringIO()  # a program may have no standard error
         self.visible = self.stream.isatty()
         self._start = time.monotonic()
         self._length = 0
@@ -62,7 +61,7 @@ class ProgressBar:
         left = f"{format_seconds(elapsed * (1 - fraction) / fraction)} left" if fraction > 0 else ""
         if not self.visible:
             parts = [f"{100 * fraction:.0f} %", left, note]
-            say(f"{self.label}: {', '.join(part for part in parts if part)}", self.stream)
+            say(f"{self.label}: {', '.join(part for part in parts if part)}")
             self._said = now
             return
         filled = round(fraction * self.WIDTH)

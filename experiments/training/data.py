@@ -22,9 +22,17 @@ from ...cython_src.networks.layers import Network
 from ...cython_src.reading import open_regular
 from ..images.packed import CHANNELS
 from ..images.source import table_of_counts
-from ..machine.disturbance import read_memory
 from .config import TrainingConfig
-from .dataset import SPLIT_SEED, VALID_FRACTION, Dataset, check_spec, check_there, stratified_split, synthetic_count
+from .dataset import (
+    SPLIT_SEED,
+    VALID_FRACTION,
+    Dataset,
+    check_memory,
+    check_spec,
+    check_there,
+    stratified_split,
+    synthetic_count,
+)
 from .folders import KINDS, load_folder
 
 SIDE = 32
@@ -164,12 +172,8 @@ def _make_synthetic(argument: str, network: Network | None) -> Dataset:
     num_other = max(count // 10, 1)
     total = count + 2 * num_other
     shape, classes = (network.input_shape, network.num_classes) if network else ((CHANNELS, SIDE, SIDE), 10)
-    needed, free = 4 * total * math.prod(shape), read_memory()["available_bytes"]
-    if free is not None and needed > free:
-        raise UsageError(
-            f"--data synthetic:{count} needs {needed / 2**30:.1f} GiB in images of shape {shape}, and "
-            f"{free / 2**30:.1f} GiB are free; use fewer"
-        )
+    what = f"the images of --data synthetic:{count}, of shape {shape},"
+    check_memory(4 * total * math.prod(shape), what, "use fewer")
     generator = np.random.default_rng(SPLIT_SEED)
     images = aligned_empty((total, *shape), np.float32)
     generator.standard_normal(out=images, dtype=np.float32)

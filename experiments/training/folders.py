@@ -17,11 +17,9 @@ from ..images.listing import Listing, list_classes, list_table
 from ..images.packed import CHANNELS, default_folder, pack
 from ..images.source import ImageSource, standardising_table, table_of_counts
 from ..images.thumbnails import write_thumbnails
-from ..machine.disturbance import read_memory
-from ..subjects.memory import format_bytes, parse_bytes
 from ..tables.numbers import plural
 from .config import TrainingConfig
-from .dataset import VALID_FRACTION, Dataset, stratified_split
+from .dataset import VALID_FRACTION, Dataset, check_memory, stratified_split
 
 KINDS = ("folder", "csv", "thumbnails")
 MEASURED = 512  # images whose pixels give mean and deviation where all are decoded anew in each epoch
@@ -58,7 +56,9 @@ def load_folder(
         return _decoded_in_each_step(kind, listing, height, width, options.decoder, check)
     needed = 4 * len(listing.files) * CHANNELS * height * width
     if options.load == "memory":
-        _check_memory(needed, options.memory_limit, f"{len(listing.files)} images of {height} x {width}")
+        what = f"{len(listing.files)} images of {height} x {width}"
+        remedy = "read them in each step with --load cache, or take a smaller --image-size"
+        check_memory(needed, what, remedy, options.memory_limit)
     unread = None if options.load == "memory" else ImageSource(_not_there)
     check(_dataset(kind, listing, _split(listing), _no_images(height, width), unread))
     packed = pack(
@@ -157,18 +157,6 @@ def _size(text: str, network: Network | None) -> tuple[int, int]:
     if not (1 <= height <= 65535 and 1 <= width <= 65535):
         raise UsageError(f"image-size must be HEIGHTxWIDTH such as 270x360, got {text!r}")
     return height, width
-
-
-def _check_memory(needed: int, limit: str, what: str) -> None:
-    """Raise `UsageError` unless so many bytes are within the limit and free, before anything is loaded."""
-    free = read_memory()["available_bytes"]
-    bounds = {"the memory limit is": parse_bytes(limit) if limit else None, "free are": free}
-    for said, most in bounds.items():
-        if most is not None and needed > most:
-            raise UsageError(
-                f"{what} need {format_bytes(needed)} of memory, {said} {format_bytes(most)}; read them in each step "
-                f"with --load cache, or take a smaller --image-size"
-            )
 
 
 def _split(listing: Listing, kept: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

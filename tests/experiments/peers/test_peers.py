@@ -18,7 +18,7 @@ from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences
 from forktask.experiments.commands.main import main
-from forktask.experiments.peers import llmc_files
+from forktask.experiments.peers import llmc_worker
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.subjects.subject import fill_dataset
 
@@ -109,7 +109,7 @@ def test_files_of_llmc_byte_by_byte(tmp_path):
     random = np.random.default_rng(0)
     shapes = network.parameter_shapes()
     parameters = {name: random.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
-    llmc_files.write_model(tmp_path / "model", parameters, network)
+    llmc_worker.write_model(tmp_path / "model", parameters, network)
     header = struct.pack("<8i", 20240326, 3, 3, 5, 2, 2, 4, 128) + bytes(1024 - 32)
     order = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight"]
     order += ["attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias"]
@@ -117,7 +117,7 @@ def test_files_of_llmc_byte_by_byte(tmp_path):
     names = ["wpe.weight", *(f"h.{layer}.{name}" for name in order for layer in (0, 1)), "ln_f.weight", "ln_f.bias"]
     padded = parameters["wte.weight"].tobytes() + bytes((128 - 5) * 4 * 4)
     assert (tmp_path / "model").read_bytes() == header + padded + b"".join(parameters[name].tobytes() for name in names)
-    llmc_files.write_tokens(tmp_path / "tokens", np.array([0, 65535, 7]))
+    llmc_worker.write_tokens(tmp_path / "tokens", np.array([0, 65535, 7]))
     content = struct.pack("<3i", 20240520, 1, 3) + bytes(1012) + struct.pack("<3H", 0, 65535, 7)
     assert (tmp_path / "tokens").read_bytes() == content
 

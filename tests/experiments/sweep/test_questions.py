@@ -5,7 +5,7 @@ import pytest
 from experiments.synthetic_results import synthetic_rows, typed
 
 from forktask.experiments.results.folder import Results
-from forktask.experiments.sweep.questions import undecided
+from forktask.experiments.sweep.status import undecided
 
 
 @pytest.mark.parametrize("decided, scatter", [(True, 0.0), (False, 0.3), (False, 0.03)])

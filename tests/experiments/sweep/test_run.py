@@ -1,6 +1,5 @@
 """Sweeps: what is measured, what is kept, what is said when something goes wrong."""
 
-import io
 import json
 import os
 import re
@@ -121,7 +120,6 @@ def runner(tmp_path):
             Configuration(grid=grid, measure=measure),
             str(tmp_path / "out"),
             "forktask compare --out out",
-            stream=io.StringIO(),
             means=Means(
                 sample_command=(sys.executable, "-S", str(script), str(folder)),
                 plan_row=fake_plan_row,
@@ -178,7 +176,7 @@ def test_a_finished_sweep_is_not_measured_again(runner):
     assert counts(runner(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
 
 
-def test_a_budget_repeats_the_quick_plans(runner, monkeypatch):
+def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
     """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
     clock = SimpleNamespace(now=0.0)
 
@@ -199,7 +197,7 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch):
         started.undecided = lambda samples: None
         results = started.run()
         batch_of = {row.plan_id: row.batch for row in results.of(PlanRow)}
-        return Counter(batch_of[row.plan_id] for row in results.of(SampleRow)), started.stream.getvalue()
+        return Counter(batch_of[row.plan_id] for row in results.of(SampleRow)), capsys.readouterr().err
 
     # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
     assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
@@ -222,7 +220,7 @@ def test_generations_of_a_budget_are_not_measured_again(runner):
     assert run(3) == first + Counter([("serial", 2), ("forkjoin", 2)])
 
 
-def test_a_half_written_sample_is_measured_again(runner):
+def test_a_half_written_sample_is_measured_again(runner, capsys):
     """Check that a sweep recognises a cut last line, says so and completes."""
     runner().run()
     path = Path(runner().out_dir, "samples.jsonl")
@@ -231,8 +229,8 @@ def test_a_half_written_sample_is_measured_again(runner):
     samples = again.run().of(SampleRow)
     assert len({(row.config_id, row.repetition) for row in samples}) == 2 * NUM_POINTS
     assert len(samples) == 3 * NUM_POINTS - 1, "the whole generation is measured again"
-    assert "half-written" in again.stream.getvalue()
-    assert "5 of 10" in again.stream.getvalue()
+    said = capsys.readouterr().err
+    assert "half-written" in said and "5 of 10" in said
 
 
 def test_a_sweep_goes_on_after_failures(runner):

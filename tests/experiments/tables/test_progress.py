@@ -8,19 +8,19 @@ from forktask.experiments.tables import progress
 from forktask.experiments.tables.progress import ProgressBar, format_seconds
 
 
-def test_no_bar_without_a_terminal():
+def test_no_bar_without_a_terminal(capsys):
     """Check that a file gets nothing, so that logs stay readable."""
-    stream = io.StringIO()
-    with ProgressBar(4, "training", stream) as bar:
+    with ProgressBar(4, "training") as bar:
         bar.show(2)
-    assert stream.getvalue() == ""
+    assert capsys.readouterr().err == ""
 
 
-def test_work_of_an_unknown_amount_has_no_bar():
+def test_work_of_an_unknown_amount_has_no_bar(monkeypatch):
     """Check that only the label and the note stand there, not a full bar."""
     stream = io.StringIO()
     stream.isatty = lambda: True
-    with ProgressBar(0, "measuring", stream) as bar:
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    with ProgressBar(0, "measuring") as bar:
         bar.show(3, "repetition 4")
     assert "measuring repetition 4" in stream.getvalue() and "%" not in stream.getvalue()
 
@@ -33,22 +33,20 @@ def test_a_program_without_standard_error(monkeypatch):
     assert not bar.visible
 
 
-def test_lines_without_a_terminal(monkeypatch):
+def test_lines_without_a_terminal(monkeypatch, capsys):
     """Check that a long command says now and then how far it is, and one that says so by itself does not."""
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    stream, silent = io.StringIO(), io.StringIO()
-    bars = [ProgressBar(8, "tuning", stream), ProgressBar(8, "measuring", silent, lines=False)]
+    bars = [ProgressBar(8, "tuning"), ProgressBar(8, "measuring", lines=False)]
     for done in range(8):
         for bar in bars:
             bar.show(done, f"candidate {done}")
             bar.clear()
         clock[0] += 0.4 * ProgressBar.LINE_S
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         "forktask: tuning: 38 %, 40 s left, candidate 3",
         "forktask: tuning: 75 %, 16 s left, candidate 6",
     ]
-    assert silent.getvalue() == ""
 
 
 @pytest.mark.parametrize(
