@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from statistics import median
 
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share
 from ..results.turns import judge_rounds, moved_sessions
 from ..tables.numbers import format_time, plural
-from .names import model_label
+from .names import axis_label, model_label, value_text
 from .sweep import Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
@@ -46,8 +49,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
         )
     if sweep.disturbed_points:
-        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(sweep.disturbed_points))
-        sentences.append(f"Most samples had too few undisturbed rounds; do not use: {named}.")
+        named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))
+        sentences.append(f"Most samples had too few undisturbed rounds; do not use {named}.")
     hot = sum(bool(seen.get("thermal_throttles")) for seen in sweep.samples.get("disturbance", ()))
     if hot:
         sentences.append(
@@ -55,3 +58,11 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"it a stronger supply or lower its frequency, and measure again."
         )
     return sentences
+
+
+def _points_text(sweep: Sweep, plan_id: str, points: Iterable[tuple[str, str, int]]) -> str:
+    """Name the points of a plan, and the plan by its swept options, where there are several."""
+    named = ", ".join(f"{model_label(model)} on {plural(threads, 'thread')}" for _, model, threads in points)
+    record = sweep.records[plan_id]
+    swept = ", ".join(f"{axis_label(axis)} {value_text(record[axis])}" for axis in sweep.axes)
+    return f"{named} ({swept})" if swept else named

@@ -34,6 +34,7 @@ from ..results.rows import (
 )
 from ..results.turns import disturbed_points, separate_nodes, turns_of
 from ..subjects.models import MODELS
+from ..tables.numbers import plural
 from .answers import LOSS_TOLERANCES, disagreement
 from .disturbance import disturbance_warnings
 from .names import base_model, is_gpu, model_label, plan_beside
@@ -240,8 +241,9 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
             f"{row['threads']} threads; the serial baseline was disturbed or did other work: measure again"
         )
     return [
-        f"{model_label(row['model'])} on {row['threads']} threads has an efficiency of {row['efficiency']:.0%}, which "
-        "no computer can have: its samples or those of the serial run are too few and disturbed. Do not use this point."
+        f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} has an efficiency of "
+        f"{row['efficiency']:.0%}, which no computer can have: its samples or those of the serial run are too few and "
+        "disturbed. Do not use this point."
         for row in table[table["efficiency"] > IMPLAUSIBLE_EFFICIENCY].to_dict("records")
     ]
 

@@ -173,7 +173,8 @@ def _title(sweep: Sweep) -> str:
     if len(problems) <= NAMED_PROBLEMS:
         return "; ".join(problems) or "no samples"
     values = {axis: dict.fromkeys(value_text(sweep.records[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
-    return f"{len(problems)} problems: " + "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
+    differing = "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
+    return f"{len(problems)} workloads: {differing}"
 
 
 def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:
