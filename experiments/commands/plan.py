@@ -93,6 +93,7 @@ def _check_effects(arguments: Namespace) -> None:
 def _draw(arguments: Namespace, network: str, options: Sequence[Any]) -> dict[str, Any]:
     from ...cython_src.errors import UsageError
     from ...cython_src.lowering.lower import lower
+    from ...cython_src.lowering.options import describe
     from ..task_graph.picture import write_picture
     from ..task_graph.view import view_of
 
@@ -100,7 +101,8 @@ def _draw(arguments: Namespace, network: str, options: Sequence[Any]) -> dict[st
         raise UsageError(f"--graph draws one plan, got {len(options)}; give one value for each option")
     plan = lower(network, options[0], num_batches=1)
     barriers = arguments.barriers or BARRIERS
-    views = [view_of(plan, barrier, arguments.layers or (), arguments.phases or ()) for barrier in barriers]
+    title = ", ".join(filter(None, (plan.name, describe(options[0], ("batch", "phase")))))
+    views = [view_of(plan, barrier, arguments.layers or (), arguments.phases or (), title) for barrier in barriers]
     path = write_picture(views, arguments.graph)
     return {"graph": str(path), "views": [view.describe() for view in views]}
 

@@ -156,8 +156,10 @@ def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> Ab
     """Return the engine that `--on` names, as a context manager."""
     kind, _, address = arguments.on.partition(":")
     if arguments.on == "slurm":
-        from ..cluster.slurm import SlurmEngine
+        from ..cluster.slurm import SlurmEngine, check_program
 
+        if not arguments.script:
+            check_program("sbatch")  # before there is a folder
         return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach))
     if kind == "dask" and address:
         from ..cluster.dask_engine import DaskEngine

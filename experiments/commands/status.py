@@ -14,6 +14,7 @@ DESCRIPTION = (
     "Say what a results folder holds, what is missing and which command goes on; of a sweep on Slurm also how many "
     "shards run, wait and were lost, by the folder and the queue."
 )
+NOTHING = "nothing was measured yet; the command that began this folder, given again, goes on"
 WATCH_S = 10.0
 
 
@@ -39,7 +40,7 @@ def call(arguments: Namespace) -> int:
             results.run.check_holds("samples", arguments.folder)
         jobs = describe_jobs(arguments.folder)
         found: dict[str, Any] = {**(describe_status(results) if results.rows else {}), "jobs": jobs}
-        rows = status_text if results.rows else lambda _: "no row is here; the command that began it goes on"
+        rows = status_text if results.rows else lambda _: NOTHING
         show(arguments, found, lambda found, jobs=jobs, rows=rows: "\n".join([*jobs_text(jobs), rows(found)]))
         if not arguments.watch or not jobs or not jobs["running"] + jobs["queued"]:
             return 0

@@ -169,12 +169,13 @@ def build(sweep: Sweep) -> Report:
 
 
 def _title(sweep: Sweep) -> str:
-    """Return the names of a sweep's problems, or what they differ by where they are many."""
+    """Return the names of a sweep's problems, or what its plans differ by where they are many."""
     problems = list(dict.fromkeys(sweep.problem_name(p) for p in sweep.plan_ids()))
     if len(problems) <= NAMED_PROBLEMS:
         return "; ".join(problems) or "no samples"
     values = {axis: dict.fromkeys(value_text(sweep.records[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
-    return f"{len(problems)} problems: " + "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
+    differing = "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
+    return f"{len(sweep.plan_ids())} plans: {differing}"
 
 
 def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:

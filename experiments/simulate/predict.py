@@ -246,6 +246,6 @@ def error_text(table: pd.DataFrame) -> str:
     worst = each.loc[each["error"].abs().idxmax()]
     median = known["error"].abs().median()
     return (
-        f"Error at points measured on several threads ({len(known)}): median {median:.1%}, at most "
+        f"Error of the simulation at points measured on several threads ({len(known)}): median {median:.1%}, at most "
         f"{worst['error']:+.1%} ({worst['model']} on {worst['threads']} threads)."
     )

@@ -125,7 +125,8 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     if "batch" not in results.study.axes or not len(table):
         return None
     others = [name for name in results.study.axes if name != "batch"]
-    table["line"] = [_written({name: row[name] for name in others}) or "all" for _, row in table.iterrows()]
+    only = model_label(next(run for run, _ in results.done()).stages[0].model)  # where nothing else was varied
+    table["line"] = [_written({name: row[name] for name in others}) or only for _, row in table.iterrows()]
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):

@@ -193,7 +193,10 @@ def parse_model(text: str) -> ModelSpec:
         raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     model = MODELS[name]
     if not model.is_built:
-        raise UsageError(f"model {name!r} is not part of this installation; available: {', '.join(built_models())}")
+        raise UsageError(
+            f"model {name!r} is in installations whose build found its library, got one without; install the library, "
+            f"then forktask again (forkjoin/README.md), or take one of {', '.join(built_models())}"
+        )
     given: dict[str, Any] = {}
     again = 0
     for pair in pairs:

@@ -80,7 +80,9 @@ class GraphView:
         )
 
 
-def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = ()) -> GraphView:
+def view_of(
+    plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequence[str] = (), title: str = ""
+) -> GraphView:
     """Return the view of a plan's tasks of some layers and phases.
 
     Parameters
@@ -90,6 +92,8 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
         Names of layers, each with all below it ("h.0" has "h.0.mlp.c_fc"); empty: all.
     phases : sequence of str
         Empty: all.
+    title : str
+        Empty: the plan's name.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def view_of(plan: Plan, barrier: str, layers: Sequence[str] = (), phases: Sequen
             edges[a, b] = edges.get((a, b), True) and bool(t)
     edges, joins_left = _without_small_joins(edges, first_join)
     depth = round(span(graph, np.ones(plan.num_tasks)))
-    return GraphView(plan.name, barrier, tuple(rows), range(first_join, first_join + joins_left), edges, depth)
+    return GraphView(title or plan.name, barrier, tuple(rows), range(first_join, first_join + joins_left), edges, depth)
 
 
 def _is_shown(loop: BlockLoop, layers: Sequence[str], phases: Sequence[str]) -> bool:

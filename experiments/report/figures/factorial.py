@@ -79,5 +79,5 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     return [
         "(a) Step time by creation, barrier and placement of tasks; eager tasks cannot be partitioned. (b) Effect of "
         "each switch, its geometric mean over all orders of switching; the three multiply up to the whole.",
-        f"Bars: 95 % intervals; grey: below {EQUIVALENCE_BAND:.0%}.",
+        f"Bars: 95 % intervals; grey: ± {EQUIVALENCE_BAND:.0%}.",
     ]

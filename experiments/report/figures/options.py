@@ -98,5 +98,5 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     )
     return [
         f"Time with one value of an option over that with its first, all else equal: {panels}. Bars: 95 % intervals; "
-        f"grey: below {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
+        f"grey: ± {EQUIVALENCE_BAND:.0%}. Weights are bit-identical within each plan."
     ]

@@ -114,5 +114,5 @@ def caption_over_plans(what: str) -> list[str]:
     """Return the caption's sentences; `what` describes the first panel."""
     return [
         f"(a) {what} (b) Time over that of the better fork-join form of the same plan. Bars and bands: 95 % intervals; "
-        f"grey: below {EQUIVALENCE_BAND:.0%}."
+        f"grey: ± {EQUIVALENCE_BAND:.0%}."
     ]

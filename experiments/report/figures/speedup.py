@@ -95,6 +95,6 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     gpu = any(map(is_gpu, sweep.samples["model"]))
     return [
         "(a) Speedup over the fastest serial run, (b) speedup over threads, (c) time over that of the better fork-join "
-        f"form. Bars and bands: 95 % intervals; dots: generations; grey: below {EQUIVALENCE_BAND:.0%}.",
+        f"form. Bars and bands: 95 % intervals; dots: generations; grey: ± {EQUIVALENCE_BAND:.0%}.",
         "Lines across: models of a GPU, in (c) over gpu_forkjoin." if gpu else "",
     ]

@@ -2,6 +2,7 @@
 
 import math
 import types
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,7 @@ from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
 from forktask.experiments.analysis.costs import cost_table
+from forktask.experiments.analysis.disturbance import disturbance_warnings
 from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
@@ -263,6 +265,16 @@ def test_disturbed_rounds_are_left_out_and_counted():
     assert any(text.startswith("1 of 4 rounds were disturbed") for text in s.warnings)
     turns = s.turns[sample["plan_id"], sample["model"], sample["threads"]]
     assert [number for generation, _, number in turns if generation == 0] == [0, 1, 2]
+
+
+def test_disturbed_points_are_named_with_their_plans():
+    """Check that points of two plans are told apart by what the plans differ in, each named once."""
+    s = sweep_of(synthetic_rows(models=("serial", "forkjoin"), batches=(16, 64)))
+    small, large = s.plan_ids()
+    s = replace(s, disturbed_points={(small, "forkjoin", 2), (large, "forkjoin", 2), (large, "serial", 1)})
+    (said,) = (text for text in disturbance_warnings(s) if "do not use" in text)
+    assert "forkjoin on 2 threads (batch 16)" in said
+    assert "forkjoin on 2 threads, serial on 1 thread (batch 64)" in said and said.count("forkjoin") == 2
 
 
 def test_interference_is_compared_with_itself_only():

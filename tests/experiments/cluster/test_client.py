@@ -169,7 +169,7 @@ def test_what_the_scheduler_lacks_or_refuses_is_one_sentence(scheduler, capsys, 
     refused("another configuration: batch differ")
     monkeypatch.setenv("PATH", str(tmp_path))
     Path("few.toml").write_text(FILE.replace("repeats = 3", "repeats = 5"))
-    refused("must find Slurm's squeue on PATH")
+    refused("must find Slurm's sbatch on PATH")
 
 
 def test_a_script_is_written_without_a_scheduler(tmp_path, monkeypatch, capsys):
@@ -184,6 +184,16 @@ def test_a_script_is_written_without_a_scheduler(tmp_path, monkeypatch, capsys):
     assert wanted <= {line.removeprefix("#SBATCH ") for line in lines}
     assert lines[-2] == "export SEEN_BY_TASK=1" and lines[-1].startswith("exec ")
     assert os.system(f"/bin/bash -n {script}") == 0
+
+
+def test_without_a_scheduler_no_folder_is_left(tmp_path, monkeypatch, capsys):
+    """Check that the missing program is named before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    Path("few.toml").write_text(FILE)
+    assert main(RUN) == 2
+    assert "must find Slurm's sbatch on PATH" in capsys.readouterr().err
+    assert os.listdir() == ["few.toml"]
 
 
 def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):

@@ -53,6 +53,13 @@ def test_what_is_wrong_and_what_is_known_is_said(text, names):
     assert all(name in str(error.value) for name in names)
 
 
+def test_a_model_that_was_not_built_is_refused_with_a_remedy(monkeypatch):
+    """Check that what to install is said, and what there is."""
+    monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name != "starpu"))
+    with pytest.raises(UsageError, match=r"'starpu' .* install the library, then forktask again .* serial, forkjoin"):
+        parse_model("starpu")
+
+
 def test_a_model_given_twice_counts_once():
     """Check that duplicates vanish, also in another spelling, and that none is refused."""
     assert [str(s) for s in parse_models(["forkjoin", "serial", "forkjoin:region=loop"])] == ["forkjoin", "serial"]

@@ -101,13 +101,14 @@ def test_taskwaits_are_what_the_views_differ_in():
 
 
 def test_the_command_writes_pictures(tmp_path, capsys):
-    """Check the SVG of a block, and what is said about it."""
+    """Check the SVG of a block, that its title has the plan's options, and what is said about it."""
     path = tmp_path / "block.svg"
-    words = "plan --network gpt2_tiny --batch 2 --layers h.1 --phases forward,backward --json --graph"
+    words = "plan --network gpt2_tiny --batch 2 --optimizer adamw --layers h.1 --phases forward,backward --json --graph"
     assert main([*words.split(), str(path)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [text.partition(":")[0] for text in said["views"]] == ["barrier phase", "barrier none"]
     assert said["graph"] == str(path) and ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert "optimizer adamw, barrier phase" in path.read_text()
 
 
 def test_a_layer_is_named_with_all_of_its_name():
