@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import pandas as pd
 
-from .estimates import FASTER, SLOWER, verdict
+from .estimates import FASTER, SLOWER
 from .names import base_model
-from .speeds import better_forkjoin
+from .speeds import better_forkjoin, judged
 from .sweep import Point, Sweep
 
 
@@ -60,7 +60,7 @@ def _once(sweep: Sweep, samples: pd.DataFrame, point: Point) -> float:
 
 def _break_even(sweep: Sweep, plan_id: str, model: str, other: str, threads: int, once) -> int | str:
     mine, theirs = (plan_id, model, threads), (plan_id, other, threads)
-    answer = verdict(sweep.ratio(mine, theirs))
+    answer = judged(sweep, sweep.ratio(mine, theirs), mine, theirs)
     if answer == SLOWER:
         return "never"
     if answer != FASTER:
