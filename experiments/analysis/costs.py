@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import pandas as pd
 
-from .estimates import FASTER, SLOWER, verdict
+from .estimates import FASTER, SLOWER
 from .names import base_model
-from .speeds import better_forkjoin
+from .speeds import better_forkjoin, judged
 from .sweep import Point, Sweep
 
 ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
@@ -52,7 +52,7 @@ def _once(sweep: Sweep, point: Point) -> float:
 
 
 def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, float]) -> int | str:
-    answer = verdict(sweep.ratio(mine, theirs))
+    answer = judged(sweep, sweep.ratio(mine, theirs), mine, theirs)
     if answer == SLOWER:
         return "never"
     if answer != FASTER:

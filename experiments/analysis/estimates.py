@@ -32,6 +32,7 @@ import numpy as np
 from ..tables.numbers import plural
 
 FASTER, SLOWER, SAME, UNDECIDED = "faster", "slower", "same", "undecided"
+NOT_USABLE = "not usable"  # in place of a verdict on a time that must not be used
 EQUIVALENCE_BAND = 0.02
 MIN_GENERATIONS = 6
 # Undisturbed rounds behind a verdict, and their share; chosen by simulation (docs/notes/intervals_of_ratios.md).

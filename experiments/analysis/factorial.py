@@ -21,8 +21,8 @@ from functools import lru_cache
 import pandas as pd
 
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
-from .estimates import NOTHING, verdict
-from .speeds import interval_columns, is_usable
+from .estimates import NOTHING
+from .speeds import interval_columns, is_usable, judged
 from .sweep import Point, Sweep
 
 BARRIERS = ("loop", "iteration", "none")
@@ -146,7 +146,7 @@ def effect_table(sweep: Sweep) -> pd.DataFrame:
                     "low": estimate.low,
                     "high": estimate.high,
                     "share": math.log(estimate.value) / whole if kind == "attribution" and whole else math.nan,
-                    "verdict": verdict(estimate) if of_point else "",
+                    "verdict": judged(sweep, estimate, *of_point) if of_point else "",
                     "usable": all(is_usable(sweep, point) for point in of_point),
                     "note": "" if of_point else "cannot be told: eager x partitioned cannot exist",
                 }

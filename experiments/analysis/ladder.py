@@ -8,8 +8,8 @@ import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
 from ..subjects.models import ModelSpec, parse_model
-from .estimates import NOTHING, verdict
-from .speeds import interval_columns, on_most_threads, speed_table
+from .estimates import NOTHING
+from .speeds import interval_columns, judged, on_most_threads, speed_table
 from .sweep import Sweep
 
 START, CREATION = "start of threads", "creation of tasks"
@@ -57,14 +57,15 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     own = {row["model"]: row for row in speeds.to_dict("records")}
     rows, above = [], None
     for model in (model for model in rungs(sweep, plan_id) if model in own):
-        ratio = sweep.ratio((plan_id, model, threads), (plan_id, above, threads)) if above else NOTHING
+        pair = [(plan_id, one, threads) for one in (model, above)]
+        ratio = sweep.ratio(*pair) if above else NOTHING
         row = own[model]
         rows.append(
             {
                 **{name: row[name] for name in ("model", "threads", "median_s", "low_s", "high_s", "usable")},
                 "takes": _takes(above, model),
                 **interval_columns("above", ratio),
-                "above_verdict": verdict(ratio) if above else "",
+                "above_verdict": judged(sweep, ratio, *pair) if above else "",
                 **{name: row[name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")},
             }
         )

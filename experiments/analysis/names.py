@@ -34,6 +34,7 @@ ALWAYS_NAMED = (NETWORK, "batch", "phase", GRANULARITY, INTERFERENCE)
 
 _CALLED: ContextVar[Mapping[str, str]] = ContextVar("called", default=MappingProxyType({}))
 LONGEST_NAME = 100  # of a folder
+AGAIN_LABEL = "again (A/A)"  # of a model's second contestant
 
 
 def base_model(model: str) -> str:
@@ -67,14 +68,17 @@ def is_gpu(model: str) -> bool:
 
 
 def model_label(model: str) -> str:
-    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent"; or what
-    it is `called`."""
+    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent", with
+    `again=1` "forkjoin, persistent, again (A/A)"; or what it is `called`."""
     if model in (names := _CALLED.get()):
         return names[model]
     name, *chosen = model.split(":")
     words = []
     for option in chosen:
         key, _, value = option.partition("=")
+        if key == AGAIN:
+            words.append(AGAIN_LABEL if value == "1" else f"{AGAIN_LABEL} {value}")
+            continue
         words.append(f"{key.replace('_', ' ')} {value}" if value.isdecimal() else value)
     return ", ".join([name, *words])
 

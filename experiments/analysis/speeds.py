@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
-from .estimates import NOTHING, Estimate, verdict
+from .estimates import NOT_USABLE, NOTHING, Estimate, verdict
 from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, plan_beside, value_text
 from .sweep import Point, Sweep
 
@@ -86,7 +86,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
                 **interval_columns("efficiency", NOTHING if gpu else speedup.divided_by(threads)),
                 "reference": reference or "",
                 **interval_columns("ratio", ratio),
-                "verdict": verdict(ratio) if reference else "",
+                "verdict": judged(sweep, ratio, point, sweep.times.fastest(forms)) if reference else "",
                 "usable": is_usable(sweep, point),
             }
         )
@@ -102,6 +102,11 @@ def is_usable(sweep: Sweep, point: Point) -> bool:
     serial = best_serial(sweep, plan_id)
     possible = is_gpu(model) or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
     return possible and point not in sweep.disturbed_points
+
+
+def judged(sweep: Sweep, ratio: Estimate, *points: Point) -> str:
+    """Return the verdict on a ratio of points' times; where one of them is not usable, that in place of a direction."""
+    return verdict(ratio) if all(is_usable(sweep, point) for point in points) else NOT_USABLE
 
 
 def row_is_usable(sweep: Sweep, row: Mapping[str, Any]) -> bool:
@@ -149,12 +154,9 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
         reference = joins.loc[joins["median_s"].idxmin()] if len(joins) else None
         for _, row in best.iterrows():
             comparable = reference is not None and row["model"] != reference["model"]
-            ratio = NOTHING
-            if comparable:
-                ratio = sweep.ratio_to_fastest(
-                    (row["plan_id"], row["model"], threads),
-                    [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()],
-                )
+            point = (row["plan_id"], row["model"], threads)
+            forms = [(join["plan_id"], join["model"], threads) for _, join in joins.iterrows()]
+            ratio = sweep.ratio_to_fastest(point, forms) if comparable else NOTHING
             own = row[["problem", "threads", "model", "granularity", "plan_id", "median_s", "speedup"]]
             rows.append(
                 {
@@ -162,7 +164,7 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
                     "reference": reference["model"] if comparable else "",
                     "reference_granularity": reference["granularity"] if comparable else "",
                     **interval_columns("ratio", ratio),
-                    "verdict": verdict(ratio) if comparable else "",
+                    "verdict": judged(sweep, ratio, point, sweep.times.fastest(forms)) if comparable else "",
                 }
             )
     rows.sort(key=lambda r: (r["problem"], r["threads"], model_rank(r["model"])))
@@ -201,10 +203,10 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
             for value in others:
                 work = value / first if axis in PER else 1.0
                 for model, threads in sweep.points_of(of_value[value]):
-                    point = (of_value[value], model, threads)
-                    if (baseline, model, threads) not in sweep.turns:
+                    point, first_point = (of_value[value], model, threads), (baseline, model, threads)
+                    if first_point not in sweep.turns:
                         continue
-                    ratio = sweep.ratio(point, (baseline, model, threads)).divided_by(work)
+                    ratio = sweep.ratio(point, first_point).divided_by(work)
                     rows.append(
                         {
                             "axis": axis,
@@ -218,7 +220,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
                             "baseline": value_text(first),
                             "median_s": sweep.typical_time(point).value,
                             **interval_columns("ratio", ratio),
-                            "verdict": verdict(ratio),
+                            "verdict": judged(sweep, ratio, point, first_point),
                         }
                     )
     return pd.DataFrame(rows)

@@ -93,7 +93,8 @@ class Engine(Protocol):
 def measure_on(
     engine: Engine, configuration: Configuration, out_dir: str, *, undecided: Callable[[Results], set[str] | None]
 ) -> Results | None:
-    """Measure a sweep on a cluster; every row is in the folder before the next is asked for.
+    """Measure a sweep on a cluster; every row is in the folder before the next is asked for, but those of a generation
+    that broke off: it is given out again, and kept at the end where it never came whole.
 
     Parameters
     ----------
@@ -121,24 +122,26 @@ def measure_on(
         def keep(rows: Iterable[AnyRow]) -> None:
             rows = list(rows)
             joined.add(rows)
-            joined.finish()
             failed.update((row.config_id, row.repetition) for row in rows if isinstance(row, FailureRow))
 
         def still_open() -> set[str] | None:
             return undecided(read_results(out_dir))  # all rows, for this question alone
 
-        engine.fetch(keep)
-        failed.clear()  # by an earlier client: what may be mended is tried again
-        while shards := next_shards(configuration, writer.results, still_open, failed):
-            with ProgressBar(len(shards), "measuring") as bar:
+        try:
+            engine.fetch(keep)
+            failed.clear()  # by an earlier client: what may be mended is tried again
+            while shards := next_shards(configuration, writer.results, still_open, failed):
+                with ProgressBar(len(shards), "measuring") as bar:
 
-                def show(running: int, queued: int, lost: int, shards=shards, bar=bar) -> None:
-                    done = len(shards) - len(missing_shards(shards, writer.results))
-                    said = f"{done} of {len(shards)} shards done, {running} running, {queued} queued, {lost} lost"
-                    bar.show(done, said)
+                    def show(running: int, queued: int, lost: int, shards=shards, bar=bar) -> None:
+                        done = len(shards) - len(missing_shards(shards, writer.results))
+                        said = f"{done} of {len(shards)} shards done, {running} running, {queued} queued, {lost} lost"
+                        bar.show(done, said)
 
-                if not engine.measure(shards, keep, show):
-                    return None
+                    if not engine.measure(shards, keep, show):
+                        return None
+        finally:
+            joined.finish()  # of a generation that broke off no whole one came
     return read_results(out_dir)
 
 

@@ -55,7 +55,7 @@ class Joined:
 
     Notes
     -----
-    A generation that broke off waits for `finish`, since another folder may hold it whole.
+    A generation that broke off waits for `finish`, since another folder or worker may bring it whole.
     """
 
     def __init__(self, writer: Any, remedy: str = "choose another folder with --out", before: Iterable[AnyRow] = ()):

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..analysis.estimates import amount, verdict
-from ..analysis.names import is_again, measured_again, model_label
+from ..analysis.estimates import amount
+from ..analysis.names import measured_again, model_label
 from ..analysis.questions import Contestant, questions
-from ..analysis.speeds import best_serial, interval_columns, is_usable, main_plan
+from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, main_plan
 from ..analysis.sweep import Point, Sweep
 from .words import axes_text, plan_title
-
-NOT_USABLE = "not usable"  # in place of a verdict
 
 
 @lru_cache(maxsize=4)
@@ -48,13 +46,12 @@ def _row(
     ratio = sweep.ratio_to_fastest(point, references)  # as in the tables
     reference = sweep.times.fastest(references)
     usable = is_usable(sweep, point) and is_usable(sweep, reference)
-    label = model_label(measured_again(point[1]))
     other = "itself" if reference[1] == measured_again(point[1]) else model_label(reference[1])
     return {
         "plan_id": point[0],
         "plan": axes_text(sweep, point[0]) or plan_title(sweep, point[0]),
-        "question": f"{label} against {other}" + (f": {what}" if what else ""),
-        "label": f"A/A: {label}" if is_again(point[1]) else label,
+        "question": f"{model_label(measured_again(point[1]))} against {other}" + (f": {what}" if what else ""),
+        "label": model_label(point[1]),
         "contestant": contestant,
         "model": point[1],
         "reference": reference[1],
@@ -62,7 +59,7 @@ def _row(
         "generations": ratio.count,
         "rounds": ratio.rounds,
         **interval_columns("ratio", ratio),
-        "verdict": verdict(ratio) if usable else NOT_USABLE,
+        "verdict": judged(sweep, ratio, point, reference),
         "usable": usable,
-        "amount": amount(ratio),
+        "amount": amount(ratio) if usable or not ratio.enough else "",
     }

@@ -63,7 +63,7 @@ from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8
-QUICK_BATCHES = 2
+QUICK_LARGEST = 16  # of several batches, unless there are more
 MOST_SAMPLES = 1_000_000
 CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
 ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
@@ -409,14 +409,13 @@ class Configuration:
     def quick(self) -> Configuration:
         """Return the sweep at small sizes: small batches, the most threads, one short repeat.
 
-        Every value of the other axes stays. Of several batches all stay where nothing else is swept, else the first
-        two. Its title says that it is small, and the head of `how_to_read` what was left out.
+        Each batch has a smaller one in its place, in the same order, and every value of the other axes stays. Its title
+        says that it is small, and the head of `how_to_read` what was left out.
         """
-        grid = self.grid
-        swept = [axis for axis in AXES if axis not in ("models", "threads") and len(getattr(grid, axis)) > 1]
-        kept = grid.batch if swept == ["batch"] else grid.batch[:QUICK_BATCHES]
-        batches = tuple(dict.fromkeys(min(batch, QUICK_BATCH * (k + 1)) for k, batch in enumerate(kept)))
-        small = replace(grid, batch=batches, threads=(max(grid.threads),))
+        grid, count = self.grid, len(self.grid.batch)
+        step = QUICK_BATCH if count == 1 else max(1, QUICK_LARGEST // count)
+        smaller = {batch: min(batch, step * rank) for rank, batch in enumerate(sorted(grid.batch), 1)}
+        small = replace(grid, batch=tuple(smaller[batch] for batch in grid.batch), threads=(max(grid.threads),))
         changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "threads")}
         return replace(
             self,

@@ -96,6 +96,6 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     return [
         f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
         f"{EQUIVALENCE_BAND:.0%}. Hollow: too few generations for an interval.",
-        "A/A: a model against itself." if again else "",
+        "Again (A/A): a model against itself." if again else "",
         f"{hidden} more in the table." if hidden else "",
     ]

@@ -9,11 +9,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...analysis.estimates import EQUIVALENCE_BAND, verdict
+from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.nodes import sweep_on
-from ...analysis.speeds import interval_columns, is_usable
+from ...analysis.speeds import interval_columns, is_usable, judged
 from ...analysis.sweep import Sweep
-from ..answers import NOT_USABLE, answers
+from ..answers import answers
 from .axes import mark_ratio, rows_of_ratios
 from .style import COLUMN_WIDTH_IN, TALLEST_IN, model_styles
 
@@ -36,7 +36,7 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
             if all(point in there.turns for point in points):
                 ratio, usable = there.ratio(*points), all(is_usable(there, point) for point in points)
                 own = {"generations": ratio.count, **interval_columns("ratio", ratio), "usable": usable}
-                own["verdict"] = verdict(ratio) if usable else NOT_USABLE
+                own["verdict"] = judged(there, ratio, *points)
                 found.append({**row, "node": node, **own})
     return found
 

@@ -7,10 +7,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from experiments.synthetic_results import typed
+from experiments.synthetic_results import synthetic_rows, typed
 from msgspec import structs
 
-from forktask.experiments.cluster.client import ROUND, Names, next_shards
+from forktask.experiments.cluster.client import ROUND, Names, measure_on, next_shards
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import ResultsWriter, read_results
 from forktask.experiments.results.rows import FailureRow, MachineRow, SampleRow
@@ -194,6 +194,56 @@ def test_without_a_scheduler_no_folder_is_left(tmp_path, monkeypatch, capsys):
     assert main(RUN) == 2
     assert "must find Slurm's sbatch on PATH" in capsys.readouterr().err
     assert os.listdir() == ["few.toml"]
+
+
+class Breaking:
+    """An engine whose generations break off, each as often as `breaks` says: of two contestants one has no sample."""
+
+    def __init__(self, configuration, breaks, stop=False):
+        self.configuration, self.breaks, self.stop, self.given = configuration, breaks, stop, []
+
+    def fetch(self, keep):
+        pass
+
+    def measure(self, shards, keep, show):
+        for shard in shards:
+            k = shard.repetition
+            times = self.given.count(k)
+            self.given.append(k)
+            left = [*shard.samples][: 1 if times < self.breaks.get(k, 0) else None]
+            about = {"plan_id": shard.plan_id, "interference": 0, "repetition": k}
+            turns = {"order": [[0, 1]], "spin_s": [[1e-6] * 2], "handover_s": [None], "wall_s": [1.0], "group": 0}
+            turns |= {"steal_ticks": [0], "pressure_us": [0], "contestants": [*shard.samples]}
+            head = [row for row in synthetic_rows(models=("serial",), repeats=1) if row["kind"] == "run"]
+            head[0]["config"] = self.configuration.as_dict()
+            # position: how often the generation was given before
+            common = {"kind": "sample", "model": "serial", "threads": 1, "position": times, **about}
+            samples = [{**common, "config_id": config_id, "step_time_s": 1.0} for config_id in left]
+            keep(typed([*head, {"kind": "rounds", **about, **turns}, *samples]))
+        if self.stop:
+            raise KeyboardInterrupt
+        return True
+
+
+def test_a_generation_that_broke_off_gives_way_to_a_whole_one(tmp_path):
+    """Check that what broke off is given out again and its part left out, and that it is kept where the client is
+    stopped before a whole one came."""
+    configuration = Configuration(
+        grid=Grid(network=("lenet5",), batch=(4,), models=("serial", "tasks"), threads=(1,)),
+        measure=Measure(repeats=3, profile=False),
+    )
+
+    def measured(folder):
+        return sorted((row.repetition, row.position) for row in read_results(folder).of(SampleRow))
+
+    engine = Breaking(configuration, {1: 2})
+    measure_on(engine, configuration, str(tmp_path / "whole"), undecided=lambda results: None)
+    assert sorted(engine.given) == [0, 1, 1, 1, 2]
+    assert measured(tmp_path / "whole") == [(0, 0), (0, 0), (1, 2), (1, 2), (2, 0), (2, 0)]
+    with pytest.raises(KeyboardInterrupt):
+        stopped = Breaking(configuration, {1: 2}, stop=True)
+        measure_on(stopped, configuration, str(tmp_path / "part"), undecided=lambda results: None)
+    assert measured(tmp_path / "part") == [(0, 0), (0, 0), (1, 0), (2, 0), (2, 0)]
 
 
 def test_rounds_end_when_all_is_decided_or_the_budget_spent(capsys):

@@ -4,6 +4,8 @@ import csv
 import html.parser
 import json
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from experiments.synthetic_results import report_rows, report_text, sweep_of, synthetic_rows, write_rows
@@ -13,10 +15,12 @@ from forktask.experiments.analysis.accounting import accounting_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
+from forktask.experiments.analysis.speeds import axis_table, own_best_table
 from forktask.experiments.report import figures, files, sections
 from forktask.experiments.report.answers import answers
 from forktask.experiments.report.columns import ACCOUNT
-from forktask.experiments.report.render_text import render_answers
+from forktask.experiments.report.exports import latex_tables
+from forktask.experiments.report.render_text import render_answers, render_text
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -245,6 +249,9 @@ def test_answers_are_those_of_the_tables():
     expected += [("taskgraph", "tasks"), ("taskiter", "taskgraph"), ("forkjoin", "serial")]
     assert [(row["model"], row["reference"]) for row in found] == expected
     assert [row["contestant"] for row in found] == [True] * 4 + [False] * 3
+    again = "forkjoin, again (A/A)"  # the same words in the forest plot and in all legends and tables
+    assert found[0]["label"] == model_label("forkjoin:again=1") == again
+    assert again in [text.get_text() for text in figures.draw(sweep).legends[0].get_texts()]
     for row in found:
         theirs = 1 if row["reference"] == "serial" else 2
         times = [
@@ -258,6 +265,38 @@ def test_answers_are_those_of_the_tables():
     assert {row["amount"] for row in answers(few)} == {"3 of 6 generations"}
     one = sweep_of(synthetic_rows(models=("serial",), threads=(1,), repeats=3))
     assert answers(one) == []
+
+
+@pytest.mark.parametrize("model", ["taskiter", "forkjoin"])
+def test_what_is_not_usable_has_no_verdict(model):
+    """Check each table of verdicts: none says faster or slower of a point that is not usable, nor of one that is
+    compared with it; and that CSV, text, LaTeX and answers do not either."""
+    models, forms = ("serial", "forkjoin", "taskiter"), ({}, {"weight_gradients": "chain"})
+    chosen = {"granularities": (4, 16), "options": forms, "slowdowns": (1.0, 1.2)}
+    whole = sweep_of(synthetic_rows(models=models, threads=(1, 2), repeats=7, **chosen))
+    sweep = replace(whole, disturbed_points={(plan_id, model, 2) for plan_id in whole.plan_ids()})
+
+    def verdicts(sweep):
+        speeds, own_best, axes = (
+            table[(table["threads"] == 2) & (table["verdict"] != "") & table["model"].isin(named)]
+            for table, named in (
+                (summary_table(sweep), ["taskiter"]),
+                (own_best_table(sweep), ["taskiter"]),
+                (axis_table(sweep), [model]),
+            )
+        )
+        return [*speeds["verdict"], *own_best["verdict"], *axes["verdict"]]
+
+    assert {"faster", "slower"} & {*verdicts(whole)} and len(verdicts(whole)) == len(verdicts(sweep)) == 10
+    assert {*verdicts(sweep)} == {"not usable"}
+    for row in answers(sweep):
+        assert row["usable"] or (row["verdict"], row["amount"]) == ("not usable", "")
+    text = render_text(sections.build(sweep))  # in which taskiter is also compared with itself, along an axis
+    for page in (latex_tables(sweep), *([text] if model == "taskiter" else [])):
+        rows = [line for line in page.splitlines() if re.search(r"taskiter +&? *2 ", line)]
+        assert any("not usable" in row for row in rows) and not any(
+            re.search("(  |& )(faster|slower)", row) for row in rows
+        )
 
 
 def test_the_text_of_a_comparison_fits_a_terminal():
