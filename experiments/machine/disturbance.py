@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
 from .heat import count_throttles, is_throttled
 from .proc import read_fields, read_int, read_text
+
+TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def cgroup_folders(root="/") -> list[Path]:
@@ -75,17 +78,23 @@ def read_pressure(root="/") -> dict | None:
     return {key: float(value) for key, value in (field.split("=") for field in some.split())} if some else None
 
 
-def _steal_ticks(root="/") -> int | None:
-    ticks = read_fields(Path(root, "proc/stat"), " ").get("cpu", "").split()
-    return int(ticks[7]) if len(ticks) > 7 else None
+def _ticks(root="/") -> tuple[int | None, int | None]:
+    """Return the ticks that all CPUs have worked, and those that the hypervisor gave to others."""
+    ticks = [int(field) for field in read_fields(Path(root, "proc/stat"), " ").get("cpu", "").split()]
+    if len(ticks) < 8:
+        return None, None
+    user, nice, system, _, _, interrupts, soft, steal = ticks[:8]
+    return user + nice + system + interrupts + soft, steal
 
 
 class Disturbance:
     """Difference of the machine's disturbance counters over a measured interval.
 
-    The five numbers, None where the machine hides one:
+    The six numbers, None where the machine hides one:
     "pressure_some_us": time in which some runnable thread of the machine waited for a CPU (own threads
     included);
+    "others_us": CPU time of all but this process. The kernel counts the whole in ticks, so that it errs by some ticks,
+    either way; over intervals that follow each other these errors cancel;
     "steal_ticks": time the hypervisor gave to others, in clock ticks (usually 1/100 s), summed over CPUs;
     "nonvoluntary_switches": times a thread of this process was pushed off its CPU;
     "throttled_us": time this container stood still for its quota;
@@ -99,22 +108,32 @@ class Disturbance:
     >>> disturbance = Disturbance()
     >>> before = disturbance.read()
     >>> sorted(disturbance.since(before))
-    ['nonvoluntary_switches', 'pressure_some_us', 'steal_ticks', 'thermal_throttles', 'throttled_us']
+    ['nonvoluntary_switches', 'others_us', 'pressure_some_us', 'steal_ticks', 'thermal_throttles', 'throttled_us']
     """
 
-    FIELDS = ("pressure_some_us", "steal_ticks", "nonvoluntary_switches", "throttled_us", "thermal_throttles")
+    FIELDS = (
+        "pressure_some_us",
+        "others_us",
+        "steal_ticks",
+        "nonvoluntary_switches",
+        "throttled_us",
+        "thermal_throttles",
+    )
 
     def __init__(self, root="/"):
         self.root = root
         self.throttle_files = [f / "cpu.stat" for f in cgroup_folders(root) if (f / "cpu.stat").is_file()]
 
     def read(self) -> dict:
-        """Return the counters now, as a dict of the five fields, and "slowed": whether heat slows a CPU right now."""
-        pressure = read_pressure(self.root)
+        """Return the counters now, as a dict of the six fields, and "slowed": whether heat slows a CPU right now."""
+        pressure, own = read_pressure(self.root), resource.getrusage(resource.RUSAGE_SELF)
+        worked, stolen = _ticks(self.root)
+        own_us = round(1e6 * (own.ru_utime + own.ru_stime))
         return {
             "pressure_some_us": None if pressure is None else int(pressure["total"]),
-            "steal_ticks": _steal_ticks(self.root),
-            "nonvoluntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+            "others_us": None if worked is None else worked * TICK_US - own_us,
+            "steal_ticks": stolen,
+            "nonvoluntary_switches": own.ru_nivcsw,
             "throttled_us": self._throttled_us(),
             "thermal_throttles": count_throttles(self.root),
             "slowed": is_throttled(self.root),

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 TICK_S = 0.01
-# An epoch or a machine was disturbed if a runnable thread waited, or its CPU was stolen or throttled, for a larger
-# share of the time.
+# An epoch or a machine was disturbed if a runnable thread waited for others, or its CPU was stolen or throttled, for a
+# larger share of the time.
 DISTURBED_SHARE = 0.05
 
 
 def disturbed_share(disturbance: Mapping[str, Any], seconds: float) -> float:
-    """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any."""
+    """Return the share of `seconds` lost to others: the largest of the kernel's counts; NaN without any.
+
+    Waiting counts as far as others had the CPU meanwhile: threads of one process wait for each other too.
+    """
+    waited, others = disturbance.get("pressure_some_us"), disturbance.get("others_us")
     lost = [
-        (disturbance.get("pressure_some_us"), 1e-6),
+        (waited if waited is None or others is None else min(waited, max(others, 0)), 1e-6),
         (disturbance.get("throttled_us"), 1e-6),
         (disturbance.get("steal_ticks"), TICK_S),
     ]

@@ -125,7 +125,7 @@ class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     capacity_beside: Annotated[
         dict[Digits, dict[Digits, Amount]], says("part of the CPUs left beside hogs: by threads, then by hogs")
     ]
-    disturbance: Annotated[dict[str, Amount | None], says("as in a sample, while this was measured")]
+    disturbance: Annotated[dict[str, Real | None], says("as in a sample, while this was measured")]
     elapsed_s: Annotated[Amount, says("duration of that")]
 
 
@@ -310,10 +310,11 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     ]
     cpu_swaps: Annotated[Count, says("swaps of CPUs in its turns")]
     disturbance: Annotated[
-        dict[str, Amount | None],
+        dict[str, Real | None],
         says(
-            "during its turns: `pressure_some_us`, `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, "
-            "`thermal_throttles` (times that heat or low voltage slowed a CPU); null where the machine hides one"
+            "during its turns: `pressure_some_us`, `others_us` (CPU time of all other processes, in the kernel's ticks), "
+            "`steal_ticks`, `nonvoluntary_switches`, `throttled_us`, `thermal_throttles` (times that heat or low "
+            "voltage slowed a CPU); null where the machine hides one"
         ),
     ]
     counters: Annotated[
@@ -472,7 +473,7 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     points: Annotated[list[GraphAtWork], Meta(min_length=1), says("with more and more work")]
     record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
-    disturbance: Annotated[dict[str, Amount | None], says("as in a sample")]
+    disturbance: Annotated[dict[str, Real | None], says("as in a sample")]
     wall_s: Annotated[Positive, says("duration of all of it")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -10,6 +11,9 @@ from msgspec import Meta
 from ...cython_src.reading import Amount, Count, Name, Number, Real, Text
 from .disturbance import DISTURBED_SHARE, disturbed_share
 from .parts import Part, Row, says
+
+SPAN_S = 1.0  # the kernel's ticks, on which the CPU time of others rests, err by some 10 ms
+
 
 
 class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
@@ -32,15 +36,36 @@ class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
     other_s: Annotated[Amount | None, says("of the epoch")] = None
     gpu_memory_bytes: Annotated[Amount | None, says("most in use on the GPU, by all; null: not sampled")] = None
     gpu_utilisation: Annotated[Amount | None, says("mean part of the driver's periods in which a kernel ran")] = None
-    disturbance: Annotated[dict[str, Amount | None], says("as in a sample, during the epoch")]
+    disturbance: Annotated[dict[str, Real | None], says("as in a sample, during the epoch")]
 
 
 def epoch_times(history: Iterable[EpochRow]) -> Iterator[tuple[EpochRow, float, bool]]:
-    """Yield the epochs of a training, each with its own seconds, and whether others left it undisturbed."""
-    before = 0.0
+    """Yield the epochs of a training, each with its own seconds, and whether others left it undisturbed.
+
+    Threads of the training wait for each other's CPUs too, so no more of their waiting counts than others can have
+    caused: the CPU time that these took in a span of epochs that is long enough for the kernel's ticks.
+    """
+    before, epochs = 0.0, []
     for row in history:
-        seconds, before = row.time_s - before, row.time_s
-        yield row, seconds, not disturbed_share(row.disturbance, seconds) > DISTURBED_SHARE
+        epochs.append((row, row.time_s - before))
+        before = row.time_s
+    while epochs:
+        span, epochs = _first_span(epochs)
+        others = [row.disturbance.get("others_us") for row, _ in span]
+        span_s = sum(seconds for _, seconds in span)
+        for row, seconds in span:
+            lost = dict(row.disturbance)
+            lost["others_us"] = None if None in others else sum(others) * seconds / span_s
+            yield row, seconds, not disturbed_share(lost, seconds) > DISTURBED_SHARE
+
+
+def _first_span(epochs: list[tuple[EpochRow, float]]) -> tuple[list, list]:
+    """Divide epochs after the first `SPAN_S` seconds; a shorter rest belongs to them."""
+    total = list(accumulate(seconds for _, seconds in epochs))
+    end = next((i + 1 for i, spent in enumerate(total) if spent >= SPAN_S), len(epochs))
+    if total[-1] - total[end - 1] < SPAN_S:
+        end = len(epochs)
+    return epochs[:end], epochs[end:]
 
 
 class TrainedRow(Row, frozen=True, kw_only=True, tag="trained"):

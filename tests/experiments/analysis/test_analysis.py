@@ -252,6 +252,8 @@ def test_generations_that_found_cpus_elsewhere_are_left_out(moved_s, usual_s):
 def test_disturbed_rounds_are_left_out_and_counted():
     """Check the share of time lost to others, the sentence, and that the turns of the round are gone."""
     assert disturbed_share({"pressure_some_us": 2e5, "steal_ticks": 10}, 1.0) == pytest.approx(0.2)
+    assert disturbed_share({"pressure_some_us": 2e5, "others_us": 3e4, "steal_ticks": 1}, 1.0) == pytest.approx(0.03)
+    assert disturbed_share({"pressure_some_us": 2e5, "others_us": -1e4, "steal_ticks": None}, 1.0) == 0
     assert math.isnan(disturbed_share({}, 1.0))
     rows = synthetic_rows()
     about = {"kind": "rounds", "plan_id": first(rows, "plan")["plan_id"]}

@@ -170,7 +170,7 @@ def disturbance_files(*, pressure, steal, throttled):
 
 
 def test_disturbance_is_the_difference_of_two_readings(tmp_path):
-    """Check all four counters."""
+    """Check the counters of waiting, of stolen and of throttled time."""
     write_tree(tmp_path, disturbance_files(pressure=1000, steal=7, throttled=500))
     disturbance = Disturbance(tmp_path)
     before = disturbance.read()

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from experiments.synthetic_results import typed
@@ -14,7 +15,7 @@ from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
-from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow
+from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow, epoch_times
 from forktask.experiments.studies import figures, loaders, running, tables
 from forktask.experiments.studies.configuration import read_study
 from forktask.experiments.studies.report import drawn_figure
@@ -125,6 +126,22 @@ def history(errors, step):
     return [
         EpochRow(seed=0, epoch=i + 1, time_s=step * (i + 1), error_rate=error, **same) for i, error in enumerate(errors)
     ]
+
+
+def test_threads_that_wait_for_their_own_process_disturb_no_epoch():
+    """Check that waiting counts as far as others had the CPU, within spans longer than the kernel's ticks."""
+    waiting = {"pressure_some_us": 1e4, "steal_ticks": 0}
+
+    def usable(others_us):
+        epochs = history([0.5] * len(others_us), 0.1)
+        counts = [waiting | {"others_us": others} for others in others_us]
+        rows = [msgspec.structs.replace(row, disturbance=d) for row, d in zip(epochs, counts, strict=True)]
+        return [quiet for *_, quiet in epoch_times(rows)]
+
+    assert all(usable([1e4, -1e4] * 12))  # ticks alone: some are counted early, some late
+    assert usable([0.0] * 10 + [1e4] * 10) == [True] * 10 + [False] * 10
+    assert usable([1e4] * 10 + [0.0] * 13) == [False] * 10 + [True] * 13  # a rest below a second is no span
+    assert not any(usable([None] * 3)) and not any(usable([1e4] * 3))  # a training below a second
 
 
 def result(digest):
