@@ -312,9 +312,9 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     disturbance: Annotated[
         dict[str, Real | None],
         says(
-            "during its turns: `pressure_some_us`, `others_us` (CPU time of all other processes, in the kernel's ticks), "
-            "`steal_ticks`, `nonvoluntary_switches`, `throttled_us`, `thermal_throttles` (times that heat or low "
-            "voltage slowed a CPU); null where the machine hides one"
+            "during its turns: `pressure_some_us`, `others_us` (CPU time of all other processes, in the kernel's "
+            "ticks), `steal_ticks`, `nonvoluntary_switches`, `throttled_us`, `thermal_throttles` (times that heat or "
+            "low voltage slowed a CPU); null where the machine hides one"
         ),
     ]
     counters: Annotated[

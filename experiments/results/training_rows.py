@@ -15,7 +15,6 @@ from .parts import Part, Row, says
 SPAN_S = 1.0  # the kernel's ticks, on which the CPU time of others rests, err by some 10 ms
 
 
-
 class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
     """An epoch of a training. After a resumption the last row of an epoch counts."""
 
