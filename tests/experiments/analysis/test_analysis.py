@@ -16,8 +16,8 @@ from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
 from forktask.experiments.analysis.costs import cost_table
-from forktask.experiments.analysis.disturbance import disturbance_warnings
 from forktask.experiments.analysis.limits import bound_table, floor_table
+from forktask.experiments.analysis.load import disturbance_warnings
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
 
