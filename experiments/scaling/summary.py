@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..machine.environment import collect
-from ..results.files import write_atomically
 from ..tables import Column, markdown_cell, markdown_table
 from ..tables.numbers import plural
 
@@ -126,7 +126,7 @@ def summaries(asked: str | None) -> list[str]:
 def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, asked: str | None, title: str = TITLE) -> None:
     """Write JSON lines to a file where one is named, and append the summary to the files of `summaries`."""
     if jsonl:
-        write_atomically(jsonl, json_lines(rows))
+        Path(jsonl).write_text(json_lines(rows), encoding="utf-8")
     for path in summaries(asked):
         with open(path, "a", encoding="utf-8") as file:
             file.write(markdown(rows, title))
