@@ -1,7 +1,6 @@
 """Commands with `--device gpu`: on the fake device what they measure and print, without a GPU what they say."""
 
 import re
-import sys
 
 import pytest
 from experiments.synthetic_results import (
@@ -177,7 +176,6 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
         Configuration("gpu", grid, how),
         str(tmp_path),
         "forktask run",
-        stream=sys.stdout,
         means=Means(
             environment=environment,
             sample_command=measuring_command("forktask.experiments.sampling.measure"),
