@@ -89,13 +89,23 @@ def measure_for(folder: str | os.PathLike, then: Mapping[str, Any], limits: Mach
     from .measured_machine import measure_this_machine
 
     environment = collect()
+    here = json.loads(json.dumps({part: environment[part] for part in HARDWARE}))
     for part in HARDWARE:
-        if json.loads(json.dumps(environment[part])) != then.get(part):
+        if here[part] != then.get(part):
             raise OtherMachine(
-                f"{str(folder)!r} was measured on another machine ({part}: {then.get(part)}), so this one's latencies "
-                f"and overheads say nothing of it; give `forktask simulate` or `diagnose` there first"
+                f"{str(folder)!r} was measured on another machine ({part}: {_difference(then.get(part), here[part])}), "
+                f"so this one's latencies and overheads say nothing of it; give `forktask simulate` or `diagnose` "
+                f"there first"
             )
     return measure_this_machine(environment, limits)
+
+
+def _difference(then: Any, here: Any) -> str:
+    """Name the first thing in which two descriptions of a machine's part differ."""
+    if isinstance(then, Mapping) and isinstance(here, Mapping):
+        name = next(name for name in {**then, **here} if then.get(name) != here.get(name))
+        return f"{name} {_difference(then.get(name), here.get(name))}"
+    return f"{str(then)[:80]} in place of {str(here)[:80]}"
 
 
 def keep_machine(out_dir: str | os.PathLike) -> None:

@@ -189,17 +189,19 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     said = {label: _written({name: own[name] for name in own if name != "load"}) for label, own in axes_of.items()}
     bars = []
     for row in runs:
-        name, load = marked(said[row["label"]], row["usable"]), stages[row["label"]].load
+        name, load = said[row["label"]], stages[row["label"]].load
         bars.append((name, row["samples_per_s"], row["peak_bytes"], 0.0, load))
     for row in alone:
         name = f"{row['load']}, {row['way']}" + (f", {row['count']}" if row["way"] != "loop" else "")
-        bars.append((marked(name, row["usable"]), row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
+        bars.append((name, row["images_per_s"], row["peak_bytes"], row["workers_bytes"], ALONE))
     kinds = list(dict.fromkeys(kind for *_, kind in bars))
     colors = {kind: COLORS[7] if kind == ALONE else COLORS[number] for number, kind in enumerate(kinds)}
     figure, axes = new_figure(column, 2, 0.35 + 0.17 * len(bars))
     places = np.arange(len(bars))
     shade = [colors[kind] for *_, kind in bars]
     axes[0].barh(places, [rate for _, rate, *_ in bars], color=shade, height=0.7)
+    wrong = [place for place, row in enumerate([*runs, *alone]) if not row["usable"]]
+    cross_out(axes[0], [bars[place][1] for place in wrong], wrong)
     axes[1].barh(places, [peak / 2**20 for _, _, peak, *_ in bars], color=shade, height=0.7)
     left, workers = zip(*((peak / 2**20, more / 2**20) for _, _, peak, more, _ in bars), strict=True)
     axes[1].barh(places, workers, left=left, color=shade, alpha=0.45, height=0.7)
@@ -210,7 +212,7 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     for axis, title, unit in zip(axes, ("rate", "memory"), units, strict=True):
         panel_title(axis, title)
         axis.set(xlabel=unit, xlim=(0, None))
-        names = [textwrap.fill(name, 90 if column == "double" else 28) for name, *_ in bars]
+        names = [textwrap.fill(name, 90 if column == "double" else 44) for name, *_ in bars]
         axis.set_yticks(places, names if axis is axes[0] or column == "single" else [], linespacing=0.9)
         axis.invert_yaxis()
         axis.tick_params(axis="y", length=0)
@@ -222,19 +224,21 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
     missing = list(dict.fromkeys(said_of for run, _ in results.failed() if (said_of := _written(run.axes))))
     note = f" Did not run: {'; '.join(missing)}." if missing else ""
     return figure, (
-        f"{results.study.title}: images a second of training, or of loading alone, and the most memory that was "
-        f"resident in the process.{note}"
+        f"{results.study.title}: images a second of training, or of loading alone (crossed out: disturbed), and the "
+        f"most memory that was resident in the process.{note}"
     )
 
 
 def title(results: Any) -> str:
     """Return the line above the panels: what all runs of a study have in common."""
-    stage, axes = results.study.trainings()[0].stages[0], results.study.axes
+    stages, axes = [run.stages[0] for run in results.study.trainings()], results.study.axes
+    stage = max(stages, key=lambda stage: stage.threads)
+    fewer = dict.fromkeys(model_label(other.model) for other in stages if other.threads < stage.threads)
     facts = {
         "network": stage.network,
         "data": stage.data,
         "batch": f"batch {stage.batch}",
-        "threads": plural(stage.threads, "thread"),
+        "threads": plural(stage.threads, "thread") + (f" ({', '.join(fewer)}: 1)" if fewer else ""),
     }
     return ", ".join(fact for name, fact in facts.items() if name not in axes)
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
 from forktask.experiments.results.training_rows import EpochRow, Stage, Summary, TrainedRow, TrainingRow, epoch_times
@@ -256,6 +258,8 @@ def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, t
     bars = [[bar.get_width() for bar in axis.patches] for axis in drawn.axes]
     assert bars[0] == [row[name] for key, name in RATES for row in report[key]]
     assert bars[1][: len(bars[0])] == [row["peak_bytes"] / 2**20 for key, _ in RATES for row in report[key]]
+    crosses = sum(len(line.get_xdata()) for line in drawn.axes[0].lines if line.get_gid() == CROSSED)
+    assert crosses == sum(not row["usable"] for key, _ in RATES for row in report[key])
     assert (tmp_path / "out" / "figures" / "loading.svg").exists()
     for row in report["loading"]:
         loads = max(found["images_per_s"] for found in report["loaders"])
@@ -294,6 +298,13 @@ def test_a_file_says_what_it_is(tmp_path, capsys):
     ):
         path.write_text(text)
         assert main(["run", str(path)]) == 2 and said in capsys.readouterr().err
+
+
+def test_a_title_has_the_threads_of_all_models(tmp_path):
+    """Check that a model of one thread, which comes first, is named beside the number that others have."""
+    path = tmp_path / "own.toml"
+    path.write_text('[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 2\n')
+    assert figures.title(SimpleNamespace(study=read_study(path))) == "lenet5, digits, batch 32, 2 threads (serial: 1)"
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
