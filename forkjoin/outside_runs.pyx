@@ -2,10 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
-from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
-from .thread_state cimport SignalPoll, ThreadState, forktask_start_poll
+from outside_runs_c cimport *
 
 import errno as errors_of_system
 import os
@@ -13,36 +12,6 @@ import os
 import numpy as np
 
 from ..cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
-
-
-cdef extern from "forkjoin/outside.h" nogil:
-    ctypedef struct CellLists:
-        const int32_t *offsets
-        const int32_t *cells
-
-    ctypedef struct OutsideRun:
-        const LoopRecord *loops
-        const int32_t *task_loop
-        int num_loops, num_threads
-        int32_t num_tasks, num_cells
-        int64_t first_replay, num_replays
-        WorkerState *workers
-        ThreadState *threads
-        const int *cpus
-        SignalPoll poll
-        int team_size
-        const uint8_t *wait_after
-        CellLists *lists
-        const char *scheduler
-        int32_t num_nodes
-        const int32_t *successor_offsets
-        const int32_t *successors
-        const int32_t *num_predecessors
-
-    ctypedef struct OutsideLibrary:
-        void *(*prepare)(OutsideRun *run, int *error) noexcept nogil
-        int (*run)(void *session) noexcept nogil
-        void (*close)(void *session) noexcept nogil
 
 
 def depend_lists(table):

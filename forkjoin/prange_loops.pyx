@@ -11,37 +11,9 @@ from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
-from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState, run_block
 from ..cython_src.binding.bind cimport BoundPlan, Workers
 from .serial_loops cimport check_signals
-from .thread_state cimport (
-    SignalPoll, ThreadState, forktask_enter_thread, forktask_flush_denormals, forktask_leave_thread,
-    forktask_must_stop, forktask_restore_denormals, forktask_start_poll,
-)
-
-
-cdef extern from "forkjoin/persistent_region.h" nogil:
-    enum:
-        FORKTASK_STATIC
-        FORKTASK_STATIC_CHUNK
-        FORKTASK_DYNAMIC
-        FORKTASK_GUIDED
-
-    ctypedef struct PersistentRun:
-        const LoopRecord *loops
-        int num_loops
-        int num_threads
-        int schedule
-        int chunk_size
-        int64_t first_replay
-        int64_t num_replays
-        WorkerState *workers
-        ThreadState *threads
-        const int *cpus
-        SignalPoll poll
-        int team_size
-
-    void forktask_run_persistent(PersistentRun *run)
+from prange_loops_c cimport *
 
 
 # Blocks that have not begun when one fails are left out: a thread must not go on with its share after Ctrl-C has ended

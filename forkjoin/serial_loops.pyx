@@ -4,11 +4,8 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from ..cython_src.kernels.interface.block_kernel cimport run_block
 from ..cython_src.binding.bind cimport BoundPlan, Workers
-from .thread_state cimport (
-    SignalPoll, ThreadState, forktask_enter_thread, forktask_leave_thread, forktask_must_stop, forktask_start_poll,
-)
+from serial_loops_c cimport *
 
 
 cdef int check_signals(void *errors) noexcept with gil:

@@ -23,6 +23,13 @@ static inline int32_t graph_num_edges(const RecordedGraph *g)
     return g->successor_offsets[g->num_nodes];
 }
 
+/* Let a vector clock know what another knows. */
+static inline void raise_clock(int32_t *clock, const int32_t *other, int32_t length)
+{
+    for (int32_t x = 0; x < length; x++)
+        clock[x] = clock[x] > other[x] ? clock[x] : other[x];
+}
+
 /* List the edges by target. offsets: shape (num_nodes + 2,), zero on entry; predecessors: shape (num_edges,), each
  * 2 * source + token, sources ascending; index_of_edge: shape (num_edges,), where each edge went, or NULL. */
 static void graph_list_predecessors(const RecordedGraph *g, int32_t *offsets, int32_t *predecessors,

@@ -12,9 +12,9 @@
 #ifndef FORKTASK_REDUCE_H
 #define FORKTASK_REDUCE_H
 
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "recorded_graph.h"
 
 #define REDUCE_CHAINS 64
 #define REDUCE_WINDOW 1024 /* a power of two */
@@ -51,12 +51,6 @@ static inline int reduce_implies(const Reduce *r, int64_t iteration, int32_t by,
     return ((by & 1) == (edge & 1) ? clock->own : clock->former)[r->chain[u]] > r->position[u];
 }
 
-static inline void reduce_merge(int32_t *into, const int32_t *from, int32_t n)
-{
-    for (int32_t c = 0; c < n; c++)
-        into[c] = into[c] > from[c] ? into[c] : from[c];
-}
-
 /* Set the clock of a task's instance from those of its predecessors. */
 static void reduce_learn(Reduce *r, int64_t iteration, int32_t task)
 {
@@ -70,9 +64,9 @@ static void reduce_learn(Reduce *r, int64_t iteration, int32_t task)
             continue;
         const ReduceClock *before = reduce_clock(r, (iteration - token) * r->num_tasks + w);
         if (before != NULL) {
-            reduce_merge(token ? clock->former : clock->own, before->own, r->num_chains);
+            raise_clock(token ? clock->former : clock->own, before->own, r->num_chains);
             if (!token)
-                reduce_merge(clock->former, before->former, r->num_chains);
+                raise_clock(clock->former, before->former, r->num_chains);
         } else if (r->chain[w] >= 0) {
             int32_t *known = &(token ? clock->former : clock->own)[r->chain[w]];
             *known = *known > r->position[w] ? *known : r->position[w] + 1;

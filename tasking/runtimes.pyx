@@ -11,14 +11,7 @@ from libc.string cimport memset
 from posix.unistd cimport getpid
 
 from ..cython_src.binding.bind cimport BoundPlan, Workers
-from ..cython_src.kernels.interface.block_kernel cimport LoopRecord, WorkerState, forktask_now_ns
-from .headers cimport (
-    COMPILE_CYCLE, RUN_STOPPED, CTeam, ClaimWord, CpuSwap, Eager, EagerTable, ProgramEntry, ProgramWorker, Programs,
-    RecordedGraph, Replay, ReplayNode, Scheduler, TaskHints, TeamJob, cpu_swap_restore, deque_size_hint, eager_close,
-    eager_open, eager_reset, eager_work, ft_register_membarrier, load_i32, load_i64, load_u32, programs_close,
-    programs_open, programs_order, programs_reset, programs_work, replay_close, replay_open, replay_reset, replay_work,
-    scheduler_end, team_allow_swaps, team_close, team_open, team_start, team_wait,
-)
+from runtimes_c cimport *
 
 import os
 

@@ -100,6 +100,22 @@ static int team_wait(Team *team, int64_t timeout_ns)
     return ft_load(&team->running, acquire) == 0;
 }
 
+/* Any thread, for reports: what a worker has noted. */
+static inline int64_t load_i64(atomic_i64 *p)
+{
+    return ft_load(p, relaxed);
+}
+
+static inline int32_t load_i32(atomic_i32 *p)
+{
+    return ft_load(p, acquire);
+}
+
+static inline uint32_t load_u32(atomic_u32 *p)
+{
+    return ft_load(p, relaxed);
+}
+
 /* Caller only, between jobs: end the threads. */
 static void team_close(Team *team)
 {

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
-from ..kernels.interface.block_kernel cimport LoopRecord, WorkerState
+from interface_c cimport LoopRecord, WorkerState
 
 
 cdef class BoundPlan:

@@ -3,11 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
-from ..kernels.interface.block_kernel cimport (
-    FORKTASK_ABI_VERSION, FORKTASK_MAX_OPERANDS, BlockEvent, BlockKernel, KernelArgs, LoopRecord, MicroKernels,
-    Spell, TaskContext, WorkerState,
-    forktask_flush_denormals, forktask_restore_denormals, run_block,
-)
+from interface_c cimport *
 
 from functools import partial
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import UsageError
 from ..kernels import kernel_table
 from ..plan.cells import build_access_table
-from ..plan.dependences import TaskGraph, record_graph
+from ..plan.dependences import TaskGraph, record_graph, topological_order
 from ..plan.model import READ, WRITE, BlockLoop, Plan, UniformBlocks
 from ..reading import Count, Number
 from .bind import BlockFailure, BoundPlan, Workers, bind
@@ -615,16 +615,9 @@ def span_in_tasks(graph: TaskGraph, num_replays: int = 1) -> int:
     """
     if num_replays > 1 and not graph.closed:
         raise UsageError(f"a graph that is not closed has 1 iteration, got num_replays={num_replays}; close it")
-    counters = graph.num_intra.tolist()
-    order = [node for node, count in enumerate(counters) if count == 0]
-    start, split = graph.successor_offsets.tolist(), graph.successor_split.tolist()
-    targets = graph.successors.tolist()
-    for node in order:
-        for target in targets[start[node] : split[node]]:
-            counters[target] -= 1
-            if counters[target] == 0:
-                order.append(target)
-    assert len(order) == graph.num_nodes, "the edges within an iteration form a cycle"
+    arrays = graph.successor_offsets, graph.successor_split, graph.successors
+    order = topological_order(*arrays).tolist()
+    start, split, targets = (array.tolist() for array in arrays)
     ready = [0] * graph.num_nodes
     longest = 0
     for _ in range(num_replays):

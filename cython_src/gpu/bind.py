@@ -224,7 +224,7 @@ class GpuBoundPlan(Shown):
         self._cuts = self._find_cuts()
         for owner in self._members:
             own_memory.add(owner, cuts=self._cuts[owner])
-        self.uses = [self._uses(loop) for loop in plan.loops]
+        self.uses = [self._uses(number) for number in range(self.num_loops)]
         self.copy_stream = self.device.stream()
         self.log: Any = None  # a `LaunchLog` while one is on
         self._allocate()
@@ -233,7 +233,7 @@ class GpuBoundPlan(Shown):
     @staticmethod
     def _products(spec, loop) -> Products | None:
         rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
-        return products_of(loop.kernel, loop.attributes, rows)
+        return products_of(loop.kernel, loop.attributes, rows, loop.operands)
 
     @property
     def multiplies(self) -> bool:
@@ -313,10 +313,10 @@ class GpuBoundPlan(Shown):
             owner = self._owner[access.buffer]
             shape = self.plan.buffers[access.buffer].shape
             cuts = self._cuts[owner]
-            if owner != access.buffer or not shape:
+            if owner != access.buffer:
                 yield owner, 0, access.kind, 0.0
                 continue
-            first, last = access.box[0] if access.box else (0, shape[0])
+            first, last = access.box[0] if access.box else (0, shape[0] if shape else 1)
             rest = math.prod(stop - start for start, stop in access.box[1:]) * math.prod(
                 shape[max(1, len(access.box)) :]
             )
@@ -365,33 +365,22 @@ class GpuBoundPlan(Shown):
                 starts.append(number)
         return [(a, b - a) for a, b in zip(starts, [*starts[1:], len(blocks)], strict=True)]
 
-    def _uses(self, loop) -> list[tuple[str, bool, bool]]:
-        plan = self.plan
-        reads: dict[str, bool] = {}
-        writes: dict[str, bool] = {}
-        overwritten: dict[str, int] = {}
-        table = plan.accesses
-        first, last = table.task_offsets[[loop.first_task, loop.first_task + loop.num_blocks]]
-        names = list(plan.buffers)
-        numbers, kinds = table.access_buffer[first:last].tolist(), table.access_kind[first:last].tolist()
-        pairs = {*zip(numbers, kinds, strict=True)}
-        for number, kind in pairs:
-            owner = self._owner[names[number]]
-            reads[owner] = reads.get(owner, False) or kind != WRITE
-            writes[owner] = writes.get(owner, False) or kind != READ
-        for block in loop.blocks if isinstance(loop.blocks, tuple) else ():
-            for access in block.accesses:
-                if access.kind == WRITE:
-                    shape = plan.buffers[access.buffer].shape
-                    size = math.prod(stop - start for start, stop in access.box) * math.prod(shape[len(access.box) :])
-                    overwritten[access.buffer] = overwritten.get(access.buffer, 0) + size
-        # Blocks are independent, so their writes are disjoint: a buffer is overwritten whole if their sizes add up.
-        for owner in writes:
-            whole = (
-                overwritten.get(owner, 0) == math.prod(plan.buffers[owner].shape) if owner in plan.buffers else False
-            )
-            reads[owner] = reads[owner] or (not whole and writes[owner])
-        return [(owner, reads[owner], writes[owner]) for owner in reads]
+    def _uses(self, number: int) -> list[tuple[str, bool, bool]]:
+        """What a loop uses: memory, whether old content is needed, whether it is written."""
+        loop, table = self.plan.loops[number], self.plan.accesses
+        found: dict[str, tuple[bool, bool]] = {}
+        if isinstance(loop.blocks, tuple):
+            for owner, reads, writes, rows in self.uses_of(number, 0, loop.num_blocks):
+                before, cuts = found.get(owner, (False, False)), self._cuts[owner]
+                found[owner] = before[0] or reads or rows != (cuts[0], cuts[-1]), before[1] or writes
+        else:  # what blocks from arrays write may be a part
+            first, last = table.task_offsets[[loop.first_task, loop.first_task + loop.num_blocks]]
+            names = list(self.plan.buffers)
+            numbers, kinds = table.access_buffer[first:last].tolist(), table.access_kind[first:last].tolist()
+            for buffer, kind in zip(numbers, kinds, strict=True):
+                owner = self._owner[names[buffer]]
+                found[owner] = True, kind != READ or found.get(owner, (True, False))[1]
+        return [(owner, *use) for owner, use in found.items()]
 
     def _record(self, number: int, loop, own) -> np.ndarray:
         spec = kernel_table.get(loop.kernel, own)

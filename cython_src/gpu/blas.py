@@ -12,7 +12,7 @@ stream.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ..kernels.convolution import algorithms
@@ -20,6 +20,7 @@ from ..kernels.maps.nhwc import channel_end
 from ..kernels.simd.instruction_sets import LANES
 
 PRODUCTS = ("cublas", "tf32", "own")
+MASKS = {"activation", "index"}  # operands by which a fully connected layer's gradient is more than a product
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,12 @@ def _weight_gradient(a: Mapping, b: Mapping) -> Product | None:
     )
 
 
-def _fully_connected(transposed: bool, out: int) -> Callable[[Mapping, Mapping], Product]:
+def _fully_connected(transposed: bool, out: int) -> Callable[[Mapping, Mapping], Product | None]:
     """y = x W^T (transposed), or dx = dy W; with several lanes a product for each group, the weights on the left."""
 
-    def product(a: Mapping, b: Mapping) -> Product:
+    def product(a: Mapping, b: Mapping) -> Product | None:
+        if a.get("out_halo"):
+            return None
         sizes = (a["features"], a["outputs"]) if transposed else (a["outputs"], a["features"])
         inner, columns = sizes
         lanes, groups = a["lanes"], b["g1"] - b["g0"]
@@ -222,7 +225,6 @@ _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
     "nhwc_conv_backward_data": _convolution(2, True),
     "nhwc_conv_backward_weights": _weight_gradient,
     "fc_forward": _fully_connected(True, 3),
-    "fc_relu_forward": _fully_connected(True, 3),
     "fc_backward_data": _fully_connected(False, 2),
     "fc_backward_weights": _fully_connected_weights,
     "linear_forward": _linear_forward,
@@ -231,15 +233,19 @@ _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
 }
 
 
-def products_of(kernel: str, attributes: Mapping, bounds: list[dict[str, int]]) -> Products | None:
+def products_of(
+    kernel: str, attributes: Mapping, bounds: list[dict[str, int]], operands: Collection[str] = ()
+) -> Products | None:
     """The products of a loop's blocks; None unless every block is one.
 
     Parameters
     ----------
     bounds : list of dict
         Of each block, by name.
+    operands : collection of str
+        The operands that the loop gives.
     """
-    make = _PRODUCTS.get(kernel)
+    make = None if MASKS & {*operands} else _PRODUCTS.get(kernel)
     blocks = tuple(make(attributes, b) for b in bounds) if make else ()
     return Products(blocks) if blocks and all(blocks) else None
 

@@ -158,8 +158,6 @@ _PER_STRIP = per_strip(lambda a, b: a["in_pitch"])
 # A thread for each channel of a vector.
 _PER_VECTOR_ELEMENT = per_item(lambda a, b: extents(b, 0) + LANES)
 _PER_PARAMETER = per_item(lambda a, b: extents(b, 0))
-_FC_FORWARD = per_block(lambda a, b: extents(b, 0) * a["outputs"])
-_FC_DATA = per_item(lambda a, b: extents(b, 0) * a["features"] * a["lanes"])
 
 
 def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -276,8 +274,8 @@ _LAUNCHES: dict[str, Grid] = {
     ),
     "pool_forward": _PER_LANE["out"],
     **dict.fromkeys(("pool_backward", "relu_forward", "relu_backward"), _PER_LANE["in"]),
-    **dict.fromkeys(("fc_forward", "fc_relu_forward"), _FC_FORWARD),
-    **{f"fc_backward_data{form}": _FC_DATA for form in ("", "_unpool", "_halo", "_relu")},
+    "fc_forward": per_block(lambda a, b: extents(b, 0) * a["outputs"]),
+    "fc_backward_data": per_item(lambda a, b: extents(b, 0) * a["features"] * a["lanes"]),
     "fc_backward_weights": per_item(lambda a, b: a["outputs"] * (a["features"] + 1)),
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
@@ -297,8 +295,7 @@ _LAUNCHES: dict[str, Grid] = {
     **{f"nhwc_norm_{what}": _PER_FOUR for what in ("apply", "backward_apply")},
     **{f"nhwc_{what}": _PER_FOUR for what in ("activation", "activation_backward", "add")},
     **{f"nhwc_{what}": _PER_PIXEL for what in ("depthwise_forward", "depthwise_backward_data", "norm_depthwise")},
-    **{f"nhwc_{what}": _PER_PIXEL for what in ("max_pool", "max_pool_backward")},
-    **{f"nhwc_{what}": _PER_PIXEL for what in ("average_pool", "average_pool_backward")},
+    **{f"nhwc_{what}": _PER_PIXEL for what in ("pool", "pool_backward")},
     **{f"nhwc_{what}": _PER_PIXEL for what in ("global_pool_backward", "flatten_backward")},
     "nhwc_dropout": per_item(lambda a, b: extents(b, 0, 2) * math.ceil(_sizes(a, "in", "width", "pitch") / 64) * 16),
     "nhwc_global_pool": per_item(lambda a, b: extents(b, 0, 2)),
@@ -329,18 +326,16 @@ _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
     **TOKEN_AFTER,
 }
 
-_FC_BIAS = per_item(lambda a, b: extents(b, 0) * a["outputs"] * a["lanes"])
 # What is left to do after a loop's matrix products, unless the last function says that it is nothing.
 _BESIDE_PRODUCTS: dict[str, tuple[str, Grid, Callable[[Mapping, Collection[str]], bool]]] = {
     "nhwc_conv_forward": ("nhwc_conv_bias", _PER_PIXEL, lambda a, given: "bias" in given or a["activation"]),
-    "fc_forward": ("fc_bias", _FC_BIAS, lambda a, given: True),
-    "fc_relu_forward": ("fc_bias_relu", _FC_BIAS, lambda a, given: True),
+    "fc_forward": ("fc_bias", per_item(lambda a, b: extents(b, 0) * a["outputs"] * a["lanes"]), lambda a, given: True),
     "fc_backward_weights": ("fc_bias_gradient", per_item(lambda a, b: a["outputs"]), lambda a, given: True),
     **TOKEN_BESIDE_PRODUCTS,
 }
 
 # Kernels whose lanes must divide THREADS.
-_LANES_OF_THREADS = ("fc_forward", "fc_relu_forward", "softmax_loss")
+_LANES_OF_THREADS = ("fc_forward", "softmax_loss")
 TASK_BENCH_MEMORY = 2
 
 

@@ -61,11 +61,9 @@ def _per_row(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
 # A thread for each number of the rows; of a product's result.
 _PER_NUMBER = per_item(lambda a, b: extents(b, 0) * a["features"])
 _PER_NUMBER_OF_PRODUCT = per_item(lambda a, b: extents(b, 0, 2))
-_PER_TOKEN = per_item(lambda a, b: extents(b, 0) * a["sequence"])
-_WEIGHT_GRADIENT = per_strip(lambda a, b: a["features"])
 
 TOKEN_LAUNCHES: dict[str, Grid] = {
-    **dict.fromkeys(("tokens_load", "labelled_tokens_load"), _PER_TOKEN),
+    "tokens_load": per_item(lambda a, b: extents(b, 0) * a["sequence"]),
     "embedding_token_gradient": lambda symbol, a, b: per_item(lambda a, b: extents(b, 0) * a["vocabulary"])(
         "embedding_token_clear", a, b
     ),
@@ -73,14 +71,13 @@ TOKEN_LAUNCHES: dict[str, Grid] = {
     "trigram_forward": per_item(lambda a, b: extents(b, 0) * 3 * a["features"]),
     "first_token_backward": per_item(lambda a, b: extents(b, 0) * a["sequence"] * a["features"]),
     **dict.fromkeys(("embedding_forward", "embedding_position_gradient", "positions_forward"), _PER_NUMBER),
-    **dict.fromkeys(("trigram_backward", "first_token_forward", "no_norm_forward", "no_norm_backward"), _PER_NUMBER),
-    **dict.fromkeys(("gelu_forward", "gelu_backward", "rows_add"), _PER_NUMBER),
-    **dict.fromkeys(("rows_relu_forward", "rows_relu_backward"), _PER_NUMBER),
+    **dict.fromkeys(("trigram_backward", "first_token_forward"), _PER_NUMBER),
+    **dict.fromkeys(("rows_activation", "rows_activation_backward", "rows_add"), _PER_NUMBER),
     **dict.fromkeys(("layernorm_forward", "layernorm_backward"), _per_row),
     **{f"linear_{what}": _product for what in ("forward", "backward_data", "backward_weights")},
     **{f"attention_{what}": _attention for what in ("forward", "backward")},
     "attention_add_parts": per_item(lambda a, b: extents(b, 0, 2, 4) * (a["features"] // a["heads"])),
-    **{f"vocabulary_{what}": _per_row for what in ("loss", "evaluate", "logsumexp", "gradient")},
+    **{f"vocabulary_{what}": _per_row for what in ("loss", "evaluate", "gradient")},
 }
 
 # What a kernel launches after itself where an operand is given.
@@ -89,8 +86,7 @@ TOKEN_AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
         "embedding_token_gradient",
         lambda symbol, a, b: Launch(symbol, min(MAX_TILES, a["rows"]), 4),
     ),
-    ("layernorm_backward", "weight_partials"): ("layernorm_weight_gradient", _WEIGHT_GRADIENT),
-    ("no_norm_backward", "weight_partials"): ("no_norm_weight_gradient", _WEIGHT_GRADIENT),
+    ("layernorm_backward", "weight_partials"): ("layernorm_weight_gradient", per_strip(lambda a, b: a["features"])),
     ("linear_backward_weights", "bias"): ("linear_bias_gradient", per_strip(lambda a, b: extents(b, 2))),
 }
 

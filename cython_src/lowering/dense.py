@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from ..networks.layers import FullyConnected
 from .state import Loops, Lowering, TensorMap
@@ -22,8 +21,8 @@ def fully_connected(low: Lowering, unit: Unit, again: bool) -> None:
     operands = {"input": low.layout.features(low, unit)}
     operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
     operands["output"] = low.output_map(unit, again)
-    kernel = "fc_relu_forward" if unit.activation else "fc_forward"
-    low.loop(name, kernel, operands, low.sample_bounds(), name, "forward", **shape_of(low, unit))
+    shape = {**shape_of(low, unit), "activation": unit.activation}
+    low.append(unit, "", "fc_forward", operands, low.sample_bounds(), **shape)
 
 
 def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -35,26 +34,11 @@ def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> 
 
 
 def data_gradient(
-    low: Lowering,
-    unit: Unit,
-    gradient: TensorMap,
-    target: TensorMap,
-    ending: str = "",
-    masks: Mapping[str, str | TensorMap] | None = None,
+    low: Lowering, unit: Unit, gradient: TensorMap, target: TensorMap, **masks: str | TensorMap | None
 ) -> None:
-    """Append the data gradient.
-
-    Parameters
-    ----------
-    ending : str
-        Of the kernel's name, for what it does besides.
-    masks : mapping
-        Further operands.
-    """
-    name = unit.layer.name
-    operands = {"gradient": gradient, "weight": f"{name}.weight", "output": target, **(masks or {})}
-    kernel, shape = f"fc_backward_data{ending}", shape_of(low, unit)
-    low.loop(f"{name}.data_gradient", kernel, operands, low.sample_bounds(), name, "backward", **shape)
+    """Append the data gradient; `masks`: what sends it past a ReLU or a pooling, by operand."""
+    operands = {"gradient": gradient, "weight": f"{unit.layer.name}.weight", "output": target, **masks}
+    low.append(unit, "data_gradient", "fc_backward_data", operands, low.sample_bounds(), **shape_of(low, unit))
 
 
 def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:

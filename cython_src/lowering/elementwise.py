@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..networks.layers import Add, Dropout
 from .gradients import pass_on, sent_back, sent_to
-from .state import Loops, Lowering, TensorMap, loop_name, phase_of
+from .state import Loops, Lowering, TensorMap, repeated
 from .units import ACTIVATIONS, Unit
 
 
@@ -12,7 +12,7 @@ def add(low: Lowering, unit: Unit, again: bool) -> None:
     """Append the sum of two tensors."""
     first, second = (low.maps[name] for name in unit.sources)
     maps = {"first": first, "second": second, "output": low.output_map(unit, again)}
-    low.layout.elementwise(low, loop_name(unit, again), "add", unit, phase_of(again), maps, activation=unit.activation)
+    low.layout.elementwise(low, unit, repeated(again), "add", maps, activation=unit.activation)
 
 
 def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -25,35 +25,33 @@ def activation(low: Lowering, unit: Unit, again: bool) -> None:
     """Append an activation that no other unit includes."""
     maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
     code = ACTIVATIONS[type(unit.layer)]
-    low.layout.elementwise(low, loop_name(unit, again), "activation", unit, phase_of(again), maps, activation=code)
+    low.layout.elementwise(low, unit, repeated(again), "activation", maps, activation=code)
 
 
 def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append the gradient where the activation lets it pass."""
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
-        name, own = f"{unit.layer.name}.gradient", {"activation": ACTIVATIONS[type(unit.layer)]}
-        own["accumulate"] = int(accumulate)
-        low.layout.elementwise(low, name, "activation_backward", unit, "backward", maps, **own)
+        own = {"activation": ACTIVATIONS[type(unit.layer)], "accumulate": int(accumulate)}
+        low.layout.elementwise(low, unit, "gradient", "activation_backward", maps, **own)
 
 
 def dropout(low: Lowering, unit: Unit, again: bool) -> None:
     """Append dropout; in other phases than training networks have none."""
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
-    _dropout_loop(low, loop_name(unit, again), unit, phase_of(again), source, target)
+    _dropout_loop(low, unit, repeated(again), low.maps[unit.sources[0]], low.output_map(unit, again))
 
 
 def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append the same loop over the gradient."""
     with sent_back(low, unit, unit.sources[0]) as target:
-        _dropout_loop(low, f"{unit.layer.name}.gradient", unit, "backward", gradient, target)
+        _dropout_loop(low, unit, "gradient", gradient, target)
 
 
-def _dropout_loop(low: Lowering, name: str, unit: Unit, phase: str, source: TensorMap, target: TensorMap) -> None:
+def _dropout_loop(low: Lowering, unit: Unit, what: str, source: TensorMap, target: TensorMap) -> None:
     """Append the kernel of both directions: its random numbers are a function of place and iteration."""
     maps = {"input": source, "output": target}
     own = {"seed": low.options.dropout_seed, "layer": low.units.index(unit), "rate": unit.layer.rate}
-    low.layout.elementwise(low, name, "dropout", unit, phase, maps, **own)
+    low.layout.elementwise(low, unit, what, "dropout", maps, **own)
 
 
 LOOPS = {

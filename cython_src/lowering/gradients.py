@@ -37,7 +37,7 @@ def add_gradients(low: Lowering, unit: Unit, tensor: str, loop: str, name: str, 
     """Append the sum of two parts of a tensor's gradient, in a map of its own."""
     new = low.keep(low.layout.gradient(low, name, tensor), "gradient")
     maps = {"first": parts[0], "second": parts[1], "output": new}
-    low.layout.elementwise(low, loop, "add", unit, "backward", maps, activation=0)
+    low.layout.elementwise(low, unit, loop, "add", maps, activation=0)
     set_gradient(low, tensor, new)
 
 
@@ -50,8 +50,8 @@ def pass_on(low: Lowering, unit: Unit, tensor: str, gradient: TensorMap) -> None
     if present is None:
         set_gradient(low, tensor, gradient)
         return
-    loop, name = f"{unit.layer.name}.{tensor}.gradient_sum", f"{tensor}.gradient_{len(low.sharers)}"
-    add_gradients(low, unit, tensor, loop, name, (present, gradient))
+    name = f"{tensor}.gradient_{len(low.sharers)}"
+    add_gradients(low, unit, tensor, f"{tensor}.gradient_sum", name, (present, gradient))
 
 
 @contextlib.contextmanager
@@ -61,8 +61,8 @@ def sent_back(low: Lowering, unit: Unit, tensor: str) -> Iterator[TensorMap]:
     target = new_gradient(low, tensor, f"{tensor}.gradient_{unit.layer.name}" if present else f"{tensor}.gradient")
     yield target
     if present is not None:
-        loop, name = f"{unit.layer.name}.gradient_sum", f"{tensor}.gradient_sum_{unit.layer.name}"
-        add_gradients(low, unit, tensor, loop, name, (present, target))
+        name = f"{tensor}.gradient_sum_{unit.layer.name}"
+        add_gradients(low, unit, tensor, "gradient_sum", name, (present, target))
 
 
 @contextlib.contextmanager
@@ -92,6 +92,6 @@ def before_activation(low: Lowering, unit: Unit) -> TensorMap:
     name = unit.layer.name
     new = low.keep(low.layout.gradient(low, f"{name}.gradient", unit.target, before_activation=unit), "gradient")
     maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": new}
-    loop, own = f"{name}.activation_gradient", {"activation": unit.activation, "accumulate": 0}
-    low.layout.elementwise(low, loop, "activation_backward", unit, "backward", maps, **own)
+    own = {"activation": unit.activation, "accumulate": 0}
+    low.layout.elementwise(low, unit, "activation_gradient", "activation_backward", maps, **own)
     return new

@@ -180,9 +180,9 @@ class Layout(ABC):
 
     @abstractmethod
     def elementwise(
-        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+        self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float
     ) -> None:
-        """Append a loop that treats each element alone.
+        """Append a loop that treats each element alone; see `Lowering.append`.
 
         Parameters
         ----------
@@ -391,6 +391,21 @@ class Lowering:
                 blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
         self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase)
 
+    def append(
+        self,
+        unit: Unit,
+        what: str,
+        kernel: str,
+        operands: Mapping[str, str | TensorMap | None],
+        bounds: Iterable[Mapping[str, int]],
+        /,
+        **attributes: float,
+    ) -> None:
+        """Append a unit's loop, as `loop` does: forward where `what` is empty; else backward, called by the unit's name
+        and `what`."""
+        name, phase = (f"{unit.layer.name}.{what}", "backward") if what else (unit.layer.name, "forward")
+        self.loop(name, kernel, operands, bounds, unit.layer.name, phase, **attributes)
+
     def weight_loops(
         self,
         unit: Unit,
@@ -457,13 +472,13 @@ def check_end(spec: Network) -> None:
 
 
 def phase_of(backward: bool) -> str:
-    """Phase of a loop: recomputation and packing for data gradients belong to the backward pass."""
+    """Phase of a loop that gets weights ready: for data gradients that is part of the backward pass."""
     return "backward" if backward else "forward"
 
 
-def loop_name(unit: Unit, again: bool) -> str:
-    """Name of a unit's loop forward, or of its recomputation."""
-    return f"{unit.layer.name}.again" if again else unit.layer.name
+def repeated(again: bool) -> str:
+    """What a unit's loop forward does, for `Lowering.append`: its recomputation belongs to the backward pass."""
+    return "again" if again else ""
 
 
 def group_bounds(groups: tuple[int, int]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from .model import COMMUTATIVE, READ, Access, Block, BlockLoop, Buffer, read, update, write
-from .reductions import bounds_of, kernel_attributes
+from .reductions import bounds_of, loop_like
 
 FORMS = ("chain", "commutative", "tree")
 
@@ -113,7 +113,7 @@ def _whole(buffer: Buffer) -> tuple[tuple[int, int], ...]:
 def _fill(buffer: Buffer, name: str, like: BlockLoop) -> BlockLoop:
     """A loop that sets a buffer to zero."""
     block = Block(bounds_of(buffer.shape, _whole(buffer)), (write(buffer.name),), 0.0, float(buffer.size_bytes))
-    return _loop(f"{name}.zero.{buffer.name}", "reduction_fill", {"out": buffer.name}, buffer, [block], like)
+    return loop_like(like, f"{name}.zero.{buffer.name}", "reduction_fill", {"out": buffer.name}, [block], buffer, "sum")
 
 
 def _add(buffer: Buffer, name: str, pairs: Sequence[tuple[str, str]], like: BlockLoop) -> BlockLoop:
@@ -123,16 +123,5 @@ def _add(buffer: Buffer, name: str, pairs: Sequence[tuple[str, str]], like: Bloc
         Block(bounds, (update(to), read(other)), elements, 3.0 * buffer.size_bytes, {"out": to, "copy0": other})
         for to, other in pairs
     ]
-    return _loop(name, "reduction_combine", {"out": pairs[0][0], "copy0": pairs[0][1]}, buffer, blocks, like, copies=1)
-
-
-def _loop(name, kernel, operands, buffer: Buffer, blocks, like: BlockLoop, **attributes: int) -> BlockLoop:
-    return BlockLoop(
-        name=name,
-        kernel=kernel,
-        operands=MappingProxyType(operands),
-        attributes=MappingProxyType({**kernel_attributes(buffer, "sum"), **attributes}),
-        blocks=tuple(blocks),
-        layer=like.layer,
-        phase=like.phase,
-    )
+    operands = {"out": pairs[0][0], "copy0": pairs[0][1]}
+    return loop_like(like, name, "reduction_combine", operands, blocks, buffer, "sum", copies=1)

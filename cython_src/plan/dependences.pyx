@@ -18,13 +18,12 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memset
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import UsageError
-from ..shown import Shown
-from .model import AccessTable
+from .model import AccessTable, TaskGraph
 
 FLOW, ANTI, SHARING, SELF = 0, 1, 2, 3
 EDGE_KINDS = ("flow", "anti", "sharing", "self")
@@ -37,67 +36,6 @@ cdef enum:
     C_READ = 0
     C_WRITE = 1
     C_CONCURRENT = 3                 # this and above: in any order with others of the same kind
-
-
-@dataclass(frozen=True, repr=False)
-class TaskGraph(Shown):
-    """A plan's tasks and joins with their dependences, as flat arrays.
-
-    Nodes 0 ... num_tasks - 1 are the plan's tasks; the joins follow.
-
-    Attributes
-    ----------
-    num_tasks, num_joins : int
-    successor_offsets : int32, shape (num_nodes + 1,)
-    successor_split : int32, shape (num_nodes,)
-        Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
-        the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
-    successors : int32
-    edge_kind : uint8 or None
-        FLOW (read after write), ANTI (write after read or write), SHARING (shared memory), SELF (keeps a task that
-        depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
-        nothing that runs a graph needs it, and an edge then takes 4 bytes.
-    num_intra, num_cross : int32, shape (num_nodes,)
-        Predecessors in the same and in the former iteration.
-    closed : bool
-        Whether edges to the next iteration were found.
-    """
-
-    num_tasks: int
-    num_joins: int
-    successor_offsets: np.ndarray
-    successor_split: np.ndarray
-    successors: np.ndarray
-    edge_kind: np.ndarray | None
-    num_intra: np.ndarray
-    num_cross: np.ndarray
-    closed: bool
-
-    def __repr__(self):
-        closed = "closed " if self.closed else ""
-        return f"<{closed}graph of {self.num_tasks} tasks: {self.num_edges} edges, {self.num_joins} joins>"
-
-    def _rows(self):
-        crossing = int((self.successor_offsets[1:] - self.successor_split).sum())
-        return [
-            {"edges": "within an iteration", "number": self.num_edges - crossing},
-            {"edges": "to the next iteration", "number": crossing},
-        ]
-
-    @property
-    def num_nodes(self):
-        return self.num_tasks + self.num_joins
-
-    @property
-    def num_edges(self):
-        return len(self.successors)
-
-    def edges(self):
-        """Arrays (source, target, token): token 1 for edges to the next iteration."""
-        counts = np.diff(self.successor_offsets)
-        source = np.repeat(np.arange(self.num_nodes, dtype=np.int32), counts)
-        token = (np.arange(self.num_edges) >= np.repeat(self.successor_split, counts)).astype(np.int32)
-        return source, self.successors, token
 
 
 def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, const int32_t[::1] successors):
@@ -230,6 +168,17 @@ cdef inline int push(IntVector *v, int32_t value) except -1 nogil:
     return 0
 
 
+cdef struct Edge:
+    int32_t source, target, token, kind
+
+
+cdef inline int push_edge(IntVector *edges, int32_t source, int32_t target, int token, int kind) except -1 nogil:
+    push(edges, source)
+    push(edges, target)
+    push(edges, token)
+    return push(edges, kind)
+
+
 cdef int compare_int32(const void *a, const void *b) noexcept nogil:
     cdef int32_t x = (<const int32_t *> a)[0], y = (<const int32_t *> b)[0]
     return (x > y) - (x < y)
@@ -249,6 +198,16 @@ cdef inline void sort_int32(int32_t *data, Py_ssize_t n) noexcept nogil:
             data[k] = data[k - 1]
             k -= 1
         data[k] = value
+
+
+cdef inline Py_ssize_t hash_slot(const int32_t *list, Py_ssize_t n, int kind, Py_ssize_t size) noexcept nogil:
+    """Place of a list of one kind in a hash table of `size` places, a power of two."""
+    cdef Py_ssize_t i
+    cdef uint64_t h = 1469598103934665603ULL + <uint64_t> kind
+    for i in range(n):
+        h = (h ^ <uint64_t> list[i]) * 1099511628211ULL
+    h ^= h >> 29
+    return <Py_ssize_t> (h & <uint64_t> (size - 1))
 
 
 cdef class _Recorder:
@@ -346,18 +305,14 @@ cdef class _Recorder:
 
     cdef int32_t intern(self, int kind) except -2 nogil:
         """Number of the producer list in `found`, -1 if it is empty; one that a join might serve is stored once."""
-        cdef Py_ssize_t n = self.found.size, i, slot
-        cdef uint64_t h = 1469598103934665603ULL + <uint64_t> kind
+        cdef Py_ssize_t n = self.found.size, slot
         cdef int32_t which
         if n == 0:
             return -1
         if n <= 2:
             return self.store(n, kind)
         sort_int32(self.found.data, n)
-        for i in range(n):
-            h = (h ^ <uint64_t> self.found.data[i]) * 1099511628211ULL
-        h ^= h >> 29
-        slot = <Py_ssize_t> (h & <uint64_t> (self.table_size - 1))
+        slot = hash_slot(self.found.data, n, kind, self.table_size)
         while self.table[slot] >= 0:
             which = self.table[slot]
             if (self.list_length.data[which] == n and self.list_kind.data[which] == kind
@@ -383,8 +338,7 @@ cdef class _Recorder:
         return <int32_t> self.list_start.size - 1
 
     cdef int grow_table(self) except -1 nogil:
-        cdef Py_ssize_t size = 4 * self.table_size, i, k, slot
-        cdef uint64_t h
+        cdef Py_ssize_t size = 4 * self.table_size, i, slot
         cdef int32_t *grown = <int32_t *> malloc(size * sizeof(int32_t))
         if grown == NULL:
             with gil:
@@ -394,11 +348,8 @@ cdef class _Recorder:
         for i in range(self.list_start.size):
             if self.list_length.data[i] <= 2:
                 continue
-            h = 1469598103934665603ULL + <uint64_t> self.list_kind.data[i]
-            for k in range(self.list_length.data[i]):
-                h = (h ^ <uint64_t> self.producer.data[self.list_start.data[i] + k]) * 1099511628211ULL
-            h ^= h >> 29
-            slot = <Py_ssize_t> (h & <uint64_t> (size - 1))
+            slot = hash_slot(self.producer.data + self.list_start.data[i], self.list_length.data[i],
+                             self.list_kind.data[i], size)
             while grown[slot] >= 0:
                 slot = (slot + 1) & (size - 1)
             grown[slot] = <int32_t> i
@@ -522,7 +473,7 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
             f"record_graph() takes the accesses of a plan, got {access_table!r}; call it with plan.accesses")
     cdef _Recorder recorder = _Recorder(access_table)
     cdef int32_t n = <int32_t> recorder.num_tasks
-    cdef IntVector source, target, token, kind
+    cdef IntVector edges
     cdef Py_ssize_t i, k, length, start, uses
     cdef int32_t which, consumer, p, num_joins = 0
     cdef int32_t *join_of
@@ -531,10 +482,7 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
         recorder.record(0, not closed)
         if closed:
             recorder.record(n, True)
-    memset(&source, 0, sizeof(IntVector))
-    memset(&target, 0, sizeof(IntVector))
-    memset(&token, 0, sizeof(IntVector))
-    memset(&kind, 0, sizeof(IntVector))
+    memset(&edges, 0, sizeof(edges))
     cdef int32_t first = n if closed else 0   # ids from here on belong to the steady iteration
     join_of = <int32_t *> malloc((recorder.list_start.size + 1) * sizeof(int32_t))
     seen = <int32_t *> malloc((2 * n + recorder.list_start.size + 1) * sizeof(int32_t))
@@ -557,10 +505,8 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     start = recorder.list_start.data[i]
                     for k in range(length):
                         p = recorder.producer.data[start + k]
-                        push(&source, p - first if p >= first else p)
-                        push(&target, join_of[i])
-                        push(&token, 0 if p >= first else 1)
-                        push(&kind, recorder.list_kind.data[i])
+                        push_edge(&edges, p - first if p >= first else p, join_of[i], p < first,
+                                  recorder.list_kind.data[i])
             for i in range(recorder.wait_consumer.size):
                 consumer = recorder.wait_consumer.data[i] - first
                 which = recorder.wait_list.data[i]
@@ -568,10 +514,7 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     if seen[n + join_of[which]] == consumer:
                         continue
                     seen[n + join_of[which]] = consumer
-                    push(&source, join_of[which])
-                    push(&target, consumer)
-                    push(&token, 0)
-                    push(&kind, recorder.list_kind.data[which])
+                    push_edge(&edges, join_of[which], consumer, 0, recorder.list_kind.data[which])
                     continue
                 start = recorder.list_start.data[which]
                 for k in range(recorder.list_length.data[which]):
@@ -579,64 +522,58 @@ def record_graph(access_table, bint closed=True, *, bint edge_kinds=False):
                     if seen[p] == consumer:
                         continue
                     seen[p] = consumer
-                    push(&source, p - first if p >= first else p)
-                    push(&target, consumer)
-                    push(&token, 0 if p >= first else 1)
-                    push(&kind, recorder.list_kind.data[which])
-        return _flat_graph(n, num_joins, &source, &target, &token, &kind, closed, edge_kinds)
+                    push_edge(&edges, p - first if p >= first else p, consumer, p < first,
+                              recorder.list_kind.data[which])
+        return _flat_graph(n, num_joins, &edges, closed, edge_kinds)
     finally:
         free(join_of)
         free(seen)
-        free(source.data)
-        free(target.data)
-        free(token.data)
-        free(kind.data)
+        free(edges.data)
 
 
-cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *source, IntVector *target, IntVector *token,
-                        IntVector *kind, bint closed, bint edge_kinds):
+cdef object _flat_graph(int32_t num_tasks, int32_t num_joins, IntVector *edges, bint closed, bint edge_kinds):
     """Put the edges in order of their source, those within the iteration first: a counting sort."""
     cdef int32_t num_nodes = num_tasks + num_joins, v, place
     cdef Py_ssize_t i
+    cdef const Edge *edge = <const Edge *> edges.data
     num_intra_array = np.zeros(num_nodes, np.int32)
     num_cross_array = np.zeros(num_nodes, np.int32)
     cdef int32_t[::1] num_intra = num_intra_array, num_cross = num_cross_array
-    for i in range(target.size):
-        if token.data[i]:
-            num_cross[target.data[i]] += 1
+    for i in range(edges.size // 4):
+        if edge[i].token:
+            num_cross[edge[i].target] += 1
         else:
-            num_intra[target.data[i]] += 1
+            num_intra[edge[i].target] += 1
     if closed:
         for v in range(num_tasks):
             if num_intra[v] + num_cross[v] == 0:  # keeps it from running twice at once
-                push(source, v)
-                push(target, v)
-                push(token, 1)
-                push(kind, C_SELF)
+                push_edge(edges, v, v, 1, C_SELF)
                 num_cross[v] = 1
+    cdef Py_ssize_t num_edges = edges.size // 4
+    edge = <const Edge *> edges.data
     offsets_array = np.zeros(num_nodes + 1, np.int32)
     split_array = np.zeros(num_nodes, np.int32)
-    successors_array = np.empty(source.size, np.int32)
-    kinds_array = np.empty(source.size if edge_kinds else 0, np.uint8)
+    successors_array = np.empty(num_edges, np.int32)
+    kinds_array = np.empty(num_edges if edge_kinds else 0, np.uint8)
     next_array = np.empty(2 * num_nodes, np.int32)
     cdef int32_t[::1] offsets = offsets_array, split = split_array
     cdef int32_t[::1] successors = successors_array, following = next_array
     cdef uint8_t[::1] kinds = kinds_array
-    for i in range(source.size):
-        offsets[source.data[i] + 1] += 1
-        split[source.data[i]] += 1 - token.data[i]
+    for i in range(num_edges):
+        offsets[edge[i].source + 1] += 1
+        split[edge[i].source] += 1 - edge[i].token
     for v in range(num_nodes):
         offsets[v + 1] += offsets[v]
         split[v] += offsets[v]
         following[2 * v] = offsets[v]
         following[2 * v + 1] = split[v]
-    for i in range(source.size):
-        v = 2 * source.data[i] + token.data[i]
+    for i in range(num_edges):
+        v = 2 * edge[i].source + edge[i].token
         place = following[v]
         following[v] += 1
-        successors[place] = target.data[i]
+        successors[place] = edge[i].target
         if edge_kinds:
-            kinds[place] = <uint8_t> kind.data[i]
+            kinds[place] = <uint8_t> edge[i].kind
     return TaskGraph(
         num_tasks=int(num_tasks),
         num_joins=int(num_joins),

@@ -252,6 +252,67 @@ class AccessTable:
 
 
 @dataclass(frozen=True, repr=False)
+class TaskGraph(Shown):
+    """A plan's tasks and joins with their dependences, as flat arrays.
+
+    Nodes 0 ... num_tasks - 1 are the plan's tasks; the joins follow.
+
+    Attributes
+    ----------
+    num_tasks, num_joins : int
+    successor_offsets : int32, shape (num_nodes + 1,)
+    successor_split : int32, shape (num_nodes,)
+        Successors of node v in the same iteration are successors[successor_offsets[v]:successor_split[v]], those in
+        the next iteration successors[successor_split[v]:successor_offsets[v + 1]].
+    successors : int32
+    edge_kind : uint8 or None
+        FLOW (read after write), ANTI (write after read or write), SHARING (shared memory), SELF (keeps a task that
+        depends on nothing from running twice at once); aligned with `successors`. None unless it was asked for:
+        nothing that runs a graph needs it, and an edge then takes 4 bytes.
+    num_intra, num_cross : int32, shape (num_nodes,)
+        Predecessors in the same and in the former iteration.
+    closed : bool
+        Whether edges to the next iteration were found.
+    """
+
+    num_tasks: int
+    num_joins: int
+    successor_offsets: np.ndarray
+    successor_split: np.ndarray
+    successors: np.ndarray
+    edge_kind: np.ndarray | None
+    num_intra: np.ndarray
+    num_cross: np.ndarray
+    closed: bool
+
+    def __repr__(self) -> str:
+        closed = "closed " if self.closed else ""
+        return f"<{closed}graph of {self.num_tasks} tasks: {self.num_edges} edges, {self.num_joins} joins>"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        crossing = int((self.successor_offsets[1:] - self.successor_split).sum())
+        return [
+            {"edges": "within an iteration", "number": self.num_edges - crossing},
+            {"edges": "to the next iteration", "number": crossing},
+        ]
+
+    @property
+    def num_nodes(self) -> int:
+        return self.num_tasks + self.num_joins
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.successors)
+
+    def edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Arrays (source, target, token): token 1 for edges to the next iteration."""
+        counts = np.diff(self.successor_offsets)
+        source = np.repeat(np.arange(self.num_nodes, dtype=np.int32), counts)
+        token = (np.arange(self.num_edges) >= np.repeat(self.successor_split, counts)).astype(np.int32)
+        return source, self.successors, token
+
+
+@dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """One step, lowered for one network, batch and granularity. Made by `PlanBuilder.build`.
 

@@ -172,12 +172,6 @@ def _split(loop: BlockLoop, active: Mapping[str, _Run], groups: int) -> list[Blo
     return [replace(loop, name=f"{loop.name}.{j}", blocks=tuple(part)) for j, part in enumerate(parts)]
 
 
-def _as_4d(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape with four dimensions: those that regions may cut, the rest in the last one."""
-    shape = (*shape[:3], math.prod(shape[3:])) if len(shape) > 3 else (*shape, *(1,) * (4 - len(shape)))
-    return shape
-
-
 def bounds_of(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
     """Start and stop of a box in each of the four dimensions."""
     inner = math.prod(shape[4:])
@@ -186,63 +180,26 @@ def bounds_of(shape: tuple[int, ...], box: Box) -> tuple[int, ...]:
     return tuple(itertools.chain(*ranges))
 
 
-def kernel_attributes(buffer: Buffer, operation: str) -> dict[str, int]:
-    """Return the attributes of the kernels that fill and combine buffers."""
-    _, n1, n2, n3 = _as_4d(buffer.shape)
-    return {
-        "dtype": REDUCTION_DTYPES.index(buffer.dtype),
-        "operation": REDUCTION_OPERATIONS.index(operation),
-        "n1": n1,
-        "n2": n2,
-        "n3": n3,
-    }
-
-
-def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
-    """Private copies set to the operation's neutral element, a block each: as large as the copies themselves."""
-    hull = tuple(
-        (min(r[0] for r in ranges), max(r[1] for r in ranges)) for ranges in zip(*_full(buffer, run), strict=True)
-    )
-    blocks = tuple(
-        Block(
-            bounds_of(buffer.shape, hull),
-            (write(copy, *hull),),
-            0.0,
-            _elements(buffer, hull) * _itemsize(buffer),
-            {"out": copy},
-        )
-        for copy in run.copies
-    )
+def loop_like(
+    near: BlockLoop,
+    name: str,
+    kernel: str,
+    operands: Mapping[str, str],
+    blocks: Sequence[Block],
+    buffer: Buffer,
+    operation: str,
+    **attributes: int,
+) -> BlockLoop:
+    """Return a loop of a kernel that fills or combines buffers like `buffer`, in layer and phase of another loop."""
+    shape = buffer.shape
+    # Four dimensions: those that regions may cut, the rest in the last one.
+    _, n1, n2, n3 = (*shape[:3], math.prod(shape[3:])) if len(shape) > 3 else (*shape, *(1,) * (4 - len(shape)))
+    codes = {"dtype": REDUCTION_DTYPES.index(buffer.dtype), "operation": REDUCTION_OPERATIONS.index(operation)}
     return BlockLoop(
-        name=f"{near.name}.fill.{buffer.name}",
-        kernel="reduction_fill",
-        operands=MappingProxyType({"out": run.copies[0]}),
-        attributes=MappingProxyType(kernel_attributes(buffer, run.operation)),
-        blocks=blocks,
-        layer=near.layer,
-        phase=near.phase,
-    )
-
-
-def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
-    """buffer = ((buffer + copy 0) + copy 1) + ..., a block for each part of the regions that is cut no further."""
-    blocks = []
-    for box in _pieces(_full(buffer, run)):
-        elements = _elements(buffer, box)
-        blocks.append(
-            Block(
-                bounds_of(buffer.shape, box),
-                (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
-                float(elements * run.num_copies),
-                elements * (run.num_copies + 2) * _itemsize(buffer),
-            )
-        )
-    operands = {"out": buffer.name, **{f"copy{i}": copy for i, copy in enumerate(run.copies)}}
-    return BlockLoop(
-        name=f"{near.name}.combine.{buffer.name}",
-        kernel="reduction_combine",
+        name=name,
+        kernel=kernel,
         operands=MappingProxyType(operands),
-        attributes=MappingProxyType({**kernel_attributes(buffer, run.operation), "copies": run.num_copies}),
+        attributes=MappingProxyType({**codes, "n1": n1, "n2": n2, "n3": n3, **attributes}),
         blocks=tuple(blocks),
         layer=near.layer,
         phase=near.phase,
@@ -250,12 +207,32 @@ def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
     )
 
 
-def _itemsize(buffer: Buffer) -> int:
-    return np.dtype(buffer.dtype).itemsize
+def _fill(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
+    """Private copies set to the operation's neutral element, a block each: as large as the copies themselves."""
+    hull = tuple(
+        (min(r[0] for r in ranges), max(r[1] for r in ranges)) for ranges in zip(*_full(buffer, run), strict=True)
+    )
+    bounds, size = bounds_of(buffer.shape, hull), buffer.bytes_of(hull)
+    blocks = [Block(bounds, (write(copy, *hull),), 0.0, size, {"out": copy}) for copy in run.copies]
+    name, operands = f"{near.name}.fill.{buffer.name}", {"out": run.copies[0]}
+    return loop_like(near, name, "reduction_fill", operands, blocks, buffer, run.operation)
 
 
-def _elements(buffer: Buffer, box: Box) -> int:
-    return math.prod(stop - start for start, stop in box) * math.prod(buffer.shape[len(box) :])
+def _combine(buffer: Buffer, run: _Run, near: BlockLoop) -> BlockLoop:
+    """buffer = ((buffer + copy 0) + copy 1) + ..., a block for each part of the regions that is cut no further."""
+    blocks = []
+    for box in _pieces(_full(buffer, run)):
+        blocks.append(
+            Block(
+                bounds_of(buffer.shape, box),
+                (update(buffer.name, *box), *(read(copy, *box) for copy in run.copies)),
+                float(buffer.bytes_of(box) // np.dtype(buffer.dtype).itemsize * run.num_copies),
+                buffer.bytes_of(box) * (run.num_copies + 2),
+            )
+        )
+    operands = {"out": buffer.name, **{f"copy{i}": copy for i, copy in enumerate(run.copies)}}
+    name, copies = f"{near.name}.combine.{buffer.name}", run.num_copies
+    return loop_like(near, name, "reduction_combine", operands, blocks, buffer, run.operation, copies=copies)
 
 
 def _full(buffer: Buffer, run: _Run) -> list[Box]:

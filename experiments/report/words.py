@@ -48,7 +48,7 @@ def order_note(sweep: Sweep, plan_id: str) -> str:
 def samples_word(sweep: Sweep, plan_id: str) -> str:
     """Return what the plan's network takes: images, or sequences of tokens."""
     kernels = {loop.kernel for loop in sweep.plans[plan_id].loops}
-    return "sequences" if {"tokens_load", "labelled_tokens_load"} & kernels else "images"
+    return "sequences" if "tokens_load" in kernels else "images"
 
 
 def plan_title(sweep: Sweep, plan_id: str) -> str:

@@ -86,6 +86,31 @@ static void homes_by_cost(const RecordedGraph *g, const TaskHints *hints, int32_
     }
 }
 
+/* Add a task to a heap of `size` tasks, the one with the highest key on top. */
+static void heap_push(int32_t *tasks, int64_t size, const double *key, int32_t task)
+{
+    int64_t at = size;
+    for (; at > 0 && key[tasks[(at - 1) / 2]] < key[task]; at = (at - 1) / 2)
+        tasks[at] = tasks[(at - 1) / 2];
+    tasks[at] = task;
+}
+
+/* Take the top of a heap that keeps `size` tasks. */
+static int32_t heap_pop(int32_t *tasks, int64_t size, const double *key)
+{
+    int32_t top = tasks[0], last = tasks[size];
+    int64_t at = 0, below;
+    while ((below = 2 * at + 1) < size) {
+        below += below + 1 < size && key[tasks[below + 1]] > key[tasks[below]];
+        if (key[tasks[below]] <= key[last])
+            break;
+        tasks[at] = tasks[below];
+        at = below;
+    }
+    tasks[at] = last;
+    return top;
+}
+
 static void simulation_push(Simulation *m, int32_t task)
 {
     ReadyTasks *r = &m->workers[m->home[task]].ready;
@@ -100,32 +125,19 @@ static void simulation_push(Simulation *m, int32_t task)
         r->tasks = grown;
         r->capacity = capacity;
     }
-    int64_t at = r->top++;
-    for (int64_t above; priority != NULL && at > 0; at = above) {
-        above = (at - 1) / 2;
-        if (priority[r->tasks[above]] >= priority[task])
-            break;
-        r->tasks[at] = r->tasks[above];
-    }
-    r->tasks[at] = task;
+    if (priority != NULL)
+        heap_push(r->tasks, r->top, priority, task);
+    else
+        r->tasks[r->top] = task;
+    r->top++;
 }
 
 /* Take the newest or the oldest ready task; with priorities the one with the highest. */
 static int32_t ready_take(const double *priority, ReadyTasks *r, int oldest)
 {
-    if (priority == NULL)
-        return oldest ? r->tasks[r->bottom++] : r->tasks[--r->top];
-    int32_t best = r->tasks[0], last = r->tasks[--r->top];
-    int64_t at = 0, below;
-    while ((below = 2 * at + 1) < r->top) {
-        below += below + 1 < r->top && priority[r->tasks[below + 1]] > priority[r->tasks[below]];
-        if (priority[last] >= priority[r->tasks[below]])
-            break;
-        r->tasks[at] = r->tasks[below];
-        at = below;
-    }
-    r->tasks[at] = last;
-    return best;
+    if (priority != NULL)
+        return heap_pop(r->tasks, --r->top, priority);
+    return oldest ? r->tasks[r->bottom++] : r->tasks[--r->top];
 }
 
 /* Return 1 if the task that ready_take() would give to another worker does not ask for its home. */

@@ -10,6 +10,7 @@
 #define FORKTASK_PROGRAM_WAITS_H
 
 #include "programs.h"
+#include "tasking/recorded_graph.h"
 
 #define POSITION_UNKNOWN (INT32_MIN / 2)
 
@@ -28,12 +29,6 @@ typedef struct WaitBuilder {
 static inline int32_t *wait_clock(const WaitBuilder *b, int32_t entry)
 {
     return b->clocks + (size_t)entry * (size_t)b->num_workers;
-}
-
-static inline void raise_clock(int32_t *clock, const int32_t *other, int32_t num_workers)
-{
-    for (int32_t x = 0; x < num_workers; x++)
-        clock[x] = clock[x] > other[x] ? clock[x] : other[x];
 }
 
 /* Raise a vector of positions to what a node needs of its predecessors. */

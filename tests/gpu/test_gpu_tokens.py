@@ -120,7 +120,7 @@ def test_linear_layers_are_whole_products():
     kernels = {}
     for loop in plan.loops:
         rows = [dict(zip(kernel_table.get(loop.kernel).bounds, row, strict=True)) for row in loop.bounds.tolist()]
-        products = gpu_blas.products_of(loop.kernel, loop.attributes, rows)
+        products = gpu_blas.products_of(loop.kernel, loop.attributes, rows, loop.operands)
         how = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=products)
         if products:
             kernels.setdefault(loop.kernel, set()).add(tuple(launch.symbol for launch in how[1:]))

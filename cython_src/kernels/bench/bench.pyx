@@ -2,7 +2,6 @@
 
 from bench_c cimport *
 
-from ..interface.block_kernel cimport forktask_now_ns
 
 import numpy as np
 

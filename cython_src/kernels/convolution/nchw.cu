@@ -210,6 +210,6 @@ KERNEL(conv_backward_weights)
         const long long numbers = (long long)in.channels * TAPS + 1;
         float *out = a.output + ((long long)b.partial * dy.channels + o) * numbers +
                      (threadIdx.x < TAPS ? c * TAPS + threadIdx.x : numbers - 1);
-        *out = a.accumulate ? *out + total : total;
+        put(out, total, a.accumulate);
     }
 }

@@ -19,16 +19,13 @@ __device__ void convolve_output(const Args &a)
 {
     const Map source = a.in_map, target = a.out_map;
     const auto &b = block_bounds(a);
-    const int rows = b.y1 - b.y0;
     clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, b.y0, b.y1);
-    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * target.width * source.lanes;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, target.width, source.lanes);
+    for_places(b, target.width, source.lanes, [&](const Place &p) {
         float sum = a.bias[p.channel];
         for (int k = 0; k < source.channels * TAPS; k++)
             sum += tap_product<ASK>(a, source, p, k);
         a.output[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = sum;
-    }
+    });
 }
 
 template <bool ASK, typename Args>
@@ -37,11 +34,8 @@ __device__ void convolve_output_reduction(const Args &a)
     float *sums = shared; /* [THREADS] */
     const Map source = a.in_map, target = a.out_map;
     const auto &b = block_bounds(a);
-    const int rows = b.y1 - b.y0;
     clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, b.y0, b.y1);
-    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * target.width * source.lanes;
-    for (long long i = blockIdx.x; i < items; i += gridDim.x) {
-        const Place p = place_of(i, b, rows, target.width, source.lanes);
+    const auto output = [&](const Place &p) {
         float sum = 0;
         for (int k = threadIdx.x; k < source.channels * TAPS; k += THREADS)
             sum += tap_product<ASK>(a, source, p, k);
@@ -49,7 +43,8 @@ __device__ void convolve_output_reduction(const Args &a)
         if (threadIdx.x == 0)
             a.output[pixel(target, p.group, p.channel, p.y, p.x) + p.lane] = sum + a.bias[p.channel];
         __syncthreads();
-    }
+    };
+    for_places(b, target.width, source.lanes, output, blockIdx.x, gridDim.x);
 }
 
 KERNEL_OF(conv_forward_if, conv_forward)

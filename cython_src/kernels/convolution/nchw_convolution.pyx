@@ -37,8 +37,7 @@ import numpy as np
 
 from ..interface.arguments import NCHW_BOX, map_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps import nchw as nchw_maps
-from ..maps.nchw import interior
+from ..maps.nchw import box, clear_box_halo, interior, pooling_windows, unpool
 
 
 # --- what becomes of the rows that were computed, whatever the algorithm ----------------------------------------------
@@ -260,58 +259,36 @@ def _taps(x, attributes, prefix, groups, y0, y1):
             yield ky, kx, padded[:, :, y0 + ky : y1 + ky, kx : kx + width]
 
 
-def _convolve(operands, attributes, bounds, y0, y1):
+def _conv_forward_reference(operands, attributes, bounds, iteration):
+    pooled = "index" in operands
+    y0, y1 = bounds["y0"], bounds["y1"]
     g, o = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
     w = operands["weight"][o]
     result = operands["bias"][o].reshape(1, -1, 1, 1, 1)
-    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0, y1):
+    for ky, kx, x in _taps(operands["input"], attributes, "in", g, y0 << pooled, y1 << pooled):
         result = result + np.einsum("oc,gcyxl->goyxl", w[:, :, ky, kx], x)
-    return g, o, result
-
-
-def _conv_forward_reference(operands, attributes, bounds, iteration):
-    y0, y1 = bounds["y0"], bounds["y1"]
-    g, o, result = _convolve(operands, attributes, bounds, y0, y1)
+    if pooled:
+        values = pooling_windows(result)
+        result = values.max(axis=0)
+        operands["index"][g, o, y0:y1] = np.where(result <= 0, 4, values.argmax(axis=0))
+        result = np.where(result <= 0, 0, result)
     interior(operands["output"], attributes, "out")[g, o, y0:y1] = result
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
+    clear_box_halo(operands["output"], attributes, bounds)
 
 
-def _conv_relu_pool_reference(operands, attributes, bounds, iteration):
-    y0, y1 = bounds["y0"], bounds["y1"]
-    g, o, result = _convolve(operands, attributes, bounds, 2 * y0, 2 * y1)
-    windows = np.stack([result[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
-    best = windows.max(axis=0)
-    operands["index"][g, o, y0:y1] = np.where(best <= 0, 4, windows.argmax(axis=0))
-    interior(operands["output"], attributes, "out")[g, o, y0:y1] = np.where(best <= 0, 0, best)
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, o, y0, y1)
-
-
-def _data_gradient(operands, attributes, bounds):
-    g, c = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"])
-    y0, y1 = bounds["y0"], bounds["y1"]
+def _conv_backward_data_reference(operands, attributes, bounds, iteration):
+    g, c, y0, y1 = slice(bounds["g0"], bounds["g1"]), slice(bounds["c0"], bounds["c1"]), bounds["y0"], bounds["y1"]
     w = operands["weight"][:, c, ::-1, ::-1]
     result = 0
     for ky, kx, dy in _taps(operands["gradient"], attributes, "in", g, y0, y1):
         result = result + np.einsum("oc,goyxl->gcyxl", w[:, :, ky, kx], dy)
-    return g, c, result
-
-
-def _conv_backward_data_reference(operands, attributes, bounds, iteration):
-    y0, y1 = bounds["y0"], bounds["y1"]
-    g, c, result = _data_gradient(operands, attributes, bounds)
-    interior(operands["output"], attributes, "out")[g, c, y0:y1] = result
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, c, y0, y1)
-
-
-def _conv_backward_data_unpool_reference(operands, attributes, bounds, iteration):
-    y0, y1 = bounds["y0"], bounds["y1"]
-    g, c, result = _data_gradient(operands, attributes, bounds)
-    index = operands["index"][g, c, y0:y1]
-    out = interior(operands["output"], attributes, "out")[g, c, 2 * y0 : 2 * y1]
-    for i in (0, 1):
-        for j in (0, 1):
-            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, result, 0)
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, c, 2 * y0, 2 * y1)
+    scale = 2 if "index" in operands else 1
+    out = interior(operands["output"], attributes, "out")[box(bounds, scale)]
+    if scale == 2:
+        unpool(out, operands["index"][g, c, y0:y1], result)
+    else:
+        out[...] = result
+    clear_box_halo(operands["output"], attributes, bounds, scale)
 
 
 def _conv_backward_weights_reference(operands, attributes, bounds, iteration):
@@ -352,14 +329,14 @@ register(KernelSpec(
     "conv_forward", ("input", "weight", "bias", "output", "index?"), FORMS, (), NCHW_BOX, _conv_forward_reference,
     <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
-    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), FORMS, (), NCHW_BOX, _conv_relu_pool_reference,
+    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), FORMS, (), NCHW_BOX, _conv_forward_reference,
     <uintptr_t> &convolve, scratch_bytes=POOLED))
 register(KernelSpec(
     "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), FORMS, (), NCHW_BOX,
     _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED))
 register(KernelSpec(
     "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), FORMS, (), NCHW_BOX,
-    _conv_backward_data_unpool_reference, <uintptr_t> &convolve, scratch_bytes=SPREAD))
+    _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=SPREAD))
 register(KernelSpec(
     "conv_backward_weights", ("gradient", "input", "output"),
     map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm?"), (), ("partial", "g0", "g1", "c0", "c1"),
@@ -605,28 +582,13 @@ def _with_taps(reference, flip):
     """The NumPy form recovers the weights and is the direct convolution."""
 
     def direct(operands, attributes, bounds, iteration):
-        transformed = operands["transformed"][:, :, bounds["c0"]:bounds["c1"]]
-        points = transformed.reshape(8, 8, *transformed.shape[1:])
+        points = operands["transformed"].reshape(8, 8, *operands["transformed"].shape[1:])
         taps = np.einsum("kp,pqco,lq->ockl", _TAPS_FROM_POINTS, points, _TAPS_FROM_POINTS, optimize=True)
         if flip:
             taps = taps.swapaxes(0, 1)[:, :, ::-1, ::-1]
-        weight = _Cut(taps, bounds["c0"], 1 if flip else 0)
-        return reference({**operands, "weight": weight}, attributes, bounds, iteration)
+        return reference({**operands, "weight": taps}, attributes, bounds, iteration)
 
     return direct
-
-
-class _Cut:
-    """Weights of which a block has only its own channels, indexed as if it had all."""
-
-    def __init__(self, weights, start, axis):
-        self.weights, self.start, self.axis = weights, start, axis
-
-    def __getitem__(self, key):
-        key = list(key) if isinstance(key, tuple) else [key]
-        part = key[self.axis]
-        key[self.axis] = slice(part.start - self.start, part.stop - self.start)
-        return self.weights[tuple(key)]
 
 
 def _winograd_scratch(attributes, bounds, operands):
@@ -649,13 +611,13 @@ register(KernelSpec(
     _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_relu_pool_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
+    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_data", ("gradient", "transformed", "bias?", "output", "index?"), MAPS, (), NCHW_BOX,
     _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_backward_data_unpool_reference, True), <uintptr_t> &convolve_winograd,
+    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd,
     scratch_bytes=_winograd_scratch))
 register(KernelSpec(
     "winograd_backward_weights", ("gradient", "input", "output"),

@@ -69,11 +69,7 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
     const int depth = panel_depth(target.channels, source.channels, g.groups);
     const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
     float sum[TM][TN];
-#pragma unroll
-    for (int i = 0; i < TM; i++)
-#pragma unroll
-        for (int j = 0; j < TN; j++)
-            sum[i][j] = 0;
+    clear(sum);
     for (int tap = 0; tap < g.kernel * g.kernel; tap++) {
         int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
         if (DATA) {
@@ -107,24 +103,12 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
             multiply_step<TM, TN, PITCH, COLUMNS>(left, right, count, sum);
         }
     }
-    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
-#pragma unroll
-    for (int i = 0; i < TM; i++) {
-        const int m = spread<TM>(row, ROWS_16, i);
-        if (from[m] < 0)
-            continue;
-#pragma unroll
-        for (int j = 0; j < TN; j++) {
-            const int c = c0 + spread<TN>(column, COLUMNS_8, j);
-            if (c >= end)
-                continue;
-            float *p = a.output + to[m] + c;
-            if (DATA)
-                *p = accumulate ? *p + sum[i][j] : sum[i][j];
-            else
-                *p = activate(sum[i][j] + (bias && c < b.c1 ? bias[c] : 0), option);
-        }
-    }
+    for_numbers(sum, [&](int m, int column, float value) {
+        const int c = c0 + column;
+        if (from[m] >= 0 && c < end)
+            put(a.output + to[m] + c, DATA ? value : activate(value + (bias && c < b.c1 ? bias[c] : 0), option),
+                accumulate);
+    });
 }
 
 /* dW[o, i, tap] = sum over images and pixels of dY[o] X[i at the tap], in PyTorch's order (O, I / groups, k, k), into a
@@ -162,11 +146,7 @@ __device__ void nhwc_weight_gradient(const Args &a)
     }
     const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
     float sum[TM][TN];
-#pragma unroll
-    for (int i = 0; i < TM; i++)
-#pragma unroll
-        for (int j = 0; j < TN; j++)
-            sum[i][j] = 0;
+    clear(sum);
     for (unsigned p0 = 0, half = 0; p0 < pixels + STEP; p0 += STEP, half ^= 1) {
         /* Pixels of this step; those of the former one are multiplied below. */
         if (threadIdx.x < STEP && p0 < pixels) {
@@ -197,21 +177,11 @@ __device__ void nhwc_weight_gradient(const Args &a)
         __syncthreads();
     }
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
-    const int row = threadIdx.x / COLUMNS_8, column = threadIdx.x % COLUMNS_8;
-#pragma unroll
-    for (int i = 0; i < TM; i++) {
-        const int o = o0 + spread<TM>(row, ROWS_16, i);
-        if (o < b.o0 || o >= o1)
-            continue;
-#pragma unroll
-        for (int j = 0; j < TN; j++) {
-            const int at = j0 + spread<TN>(column, COLUMNS_8, j), tap = at / inputs;
-            if (tap >= taps)
-                continue;
-            float *p = out + ((long long)o * part + i0 + at % inputs) * taps + tap;
-            *p = a.accumulate ? *p + sum[i][j] : sum[i][j];
-        }
-    }
+    for_numbers(sum, [&](int row, int column, float value) {
+        const int o = o0 + row, at = j0 + column, tap = at / inputs;
+        if (o >= b.o0 && o < o1 && tap < taps)
+            put(out + ((long long)o * part + i0 + at % inputs) * taps + tap, value, a.accumulate);
+    });
 }
 
 /* db[o] = sum of dY over images and pixels; bounds of the weight gradient, for blocks that begin at input channel 0. */
@@ -222,18 +192,13 @@ KERNEL_OF(nhwc_conv_bias_gradient, nhwc_conv_backward_weights)
     const int o = b.o0 + (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
     if (b.i0 != 0 || b.o0 + (int)blockIdx.x * STRIP_CHANNELS >= b.o1)
         return;
-    const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
     float sum = 0;
     if (o < b.o1)
-        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
-            sum += a.gradient[pixel(dy, b.n0 + (int)(p / dy.width / dy.height), (int)(p / dy.width % dy.height),
-                                    (int)(p % dy.width)) +
-                              o];
+        for_strip(dy, b.n0, b.n1, 0, dy.height,
+                  [&](int n, int y, int x) { sum += a.gradient[pixel(dy, n, y, x) + o]; });
     sum = sum_strips(shared, sum);
-    if (threadIdx.x < STRIP_CHANNELS && o < b.o1) {
-        float *p = a.bias_output + (long long)b.partial * dy.channels + o;
-        *p = a.accumulate ? *p + sum : sum;
-    }
+    if (threadIdx.x < STRIP_CHANNELS && o < b.o1)
+        put(a.bias_output + (long long)b.partial * dy.channels + o, sum, a.accumulate);
 }
 
 /* What cuBLAS leaves of a forward pass: bias and activation, by channels of the map. Bounds: images, rows, channels. */

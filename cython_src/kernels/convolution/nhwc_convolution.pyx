@@ -70,6 +70,10 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loop
     cdef float *sums = scratch + place.sums
     cdef const float *a
     cdef float *row
+    cdef ProductTask product = t[0]
+    product.a, product.c, product.taps, product.groups = copied, sums, taps, groups
+    product.pixel, product.out_pixel, product.store_columns = length, width, LANES
+    product.accumulate = 0
     for tap in range(t.num_taps):
         taps[tap].a = <Py_ssize_t> tap * part
         taps[tap].b = t.taps[tap].b
@@ -89,9 +93,10 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loop
             groups[i].c = 4 * i * width
             groups[i].first = 0
             groups[i].count = min(4, count - 4 * i)
+        product.num_groups = (count + 3) // 4
         # Rows beyond the last of a group are read, not used: they must hold numbers of some kind.
-        memset(copied + count * length, 0, ((count + 3) // 4 * 4 - count) * length * sizeof(float))
-        run_copied(t, loops, copied, sums, taps, groups, (count + 3) // 4, length, width)
+        memset(copied + count * length, 0, (product.num_groups * 4 - count) * length * sizeof(float))
+        loops.product(&product)
         for i in range(count):
             at = done + i
             n = n0 + at // (rows * columns)
@@ -104,21 +109,6 @@ cdef void copied_product(const Convolution *c, ProductTask *t, const Loops *loop
             else:
                 memcpy(row, sums + i * width, stored * sizeof(float))
         done += count
-
-
-cdef inline void run_copied(const ProductTask *task, const Loops *loops, const float *a, float *c, const Tap *taps,
-                            const PixelGroup *groups, int num_groups, Py_ssize_t length, int width) noexcept nogil:
-    cdef ProductTask t = task[0]
-    t.a = a
-    t.c = c
-    t.taps = taps
-    t.groups = groups
-    t.num_groups = num_groups
-    t.pixel = length
-    t.out_pixel = width
-    t.accumulate = 0
-    t.store_columns = LANES
-    loops.product(&t)
 
 
 cdef void direct_product(const Convolution *c, ProductTask *t, const Loops *loops, const float *x, float *out,

@@ -99,11 +99,7 @@ __device__ void winograd(const Args &a, const float *input, const float *bias, i
     const int point = threadIdx.x / 8, tile0 = (int)threadIdx.x % 8 / (OUTS / 8) * 8,
               out0 = (int)threadIdx.x % (OUTS / 8) * 8;
     float sum[8][8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum[i][j] = 0;
+    clear(sum);
     for (int k0 = 0; k0 < depth; k0 += DEPTH) {
         __syncthreads();
         for (int i = threadIdx.x; i < TILES * DEPTH; i += THREADS) {
@@ -179,13 +175,9 @@ __device__ void winograd(const Args &a, const float *input, const float *bias, i
             const float v[2] = {half[r][0] + (half[r][1] + half[r][2]), (half[r][1] - half[r][2]) + half[r][3]};
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                if (y + r < b.y1 && x + j < width) {
-                    float *p = a.output + pixel(target, n, y + r, x + j) + c;
-                    if (DATA)
-                        *p = accumulate ? *p + v[j] : v[j];
-                    else
-                        *p = activate(v[j] + add, option);
-                }
+                if (y + r < b.y1 && x + j < width)
+                    put(a.output + pixel(target, n, y + r, x + j) + c, DATA ? v[j] : activate(v[j] + add, option),
+                        accumulate);
         }
     }
 }

@@ -20,87 +20,49 @@ import numpy as np
 
 from ..interface.arguments import BOX, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import nchw as nchw_maps, nhwc as nhwc_maps
-from ..maps.nchw import interior
+from ..maps import nchw as nchw_maps
+from ..maps.nchw import interior, unpool
 from ..maps.nhwc import inside, write_block
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """y, or with the activation its positive parts."""
     cdef fc_forward_args a = read_fc_forward(args, block)
-    cdef Py_ssize_t g
+    cdef Py_ssize_t g, size = a.outputs * a.lanes
+    cdef float *out = a.output + a.g0 * size
     for g in range(a.g0, a.g1):
-        dense_loops(a.micro).forward(a.input + g * a.features * a.lanes, a.weight, a.bias,
-                                     a.output + g * a.outputs * a.lanes, a.features, a.outputs, a.lanes)
-    return 0
-
-
-cdef int fc_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Positive parts of y."""
-    cdef fc_relu_forward_args a = read_fc_relu_forward(args, block)
-    cdef Py_ssize_t size = a.outputs * a.lanes
-    cdef float *out = a.output + a.g0 * size
-    fc_forward(args, block, context)
-    relu_loops(a.micro).forward(out, out, (a.g1 - a.g0) * size)
-    return 0
-
-
-cdef int fc_backward_data_relu(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient where the layer's input is positive, else zero."""
-    cdef fc_backward_data_relu_args a = read_fc_backward_data_relu(args, block)
-    cdef Py_ssize_t size = a.features * a.lanes
-    cdef float *out = a.output + a.g0 * size
-    fc_backward_data(args, block, context)
-    relu_loops(a.micro).backward(out, a.activation + a.g0 * size, out, (a.g1 - a.g0) * size)
+        dense_loops(a.micro).forward(a.input + g * a.features * a.lanes, a.weight, a.bias, a.output + g * size,
+                                     a.features, a.outputs, a.lanes)
+    if a.activation:
+        relu_loops(a.micro).forward(out, out, (a.g1 - a.g0) * size)
     return 0
 
 
 cdef int fc_backward_data(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """The data gradient where the layer's input is positive, if that is given, or where a pooling's index points, zero
+    elsewhere; into features, or into a map."""
     cdef fc_backward_data_args a = read_fc_backward_data(args, block)
-    cdef Py_ssize_t g
+    cdef const Map *m = &a.out_map
+    cdef bint through = a.index != NULL or m.halo > 0  # scratch memory
+    cdef Py_ssize_t size = a.features * a.lanes, g, at
+    cdef int c, y, scale = 2 if a.index != NULL else 1, row = m.width // scale * <int> a.lanes
+    cdef float *dx
     for g in range(a.g0, a.g1):
-        dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * a.lanes, a.weight,
-                                           a.output + g * a.features * a.lanes, a.features, a.outputs, a.lanes)
-    return 0
-
-
-cdef int fc_backward_data_unpool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient goes where the pooling's index points, zero elsewhere."""
-    cdef fc_backward_data_unpool_args a = read_fc_backward_data_unpool(args, block)
-    cdef Map *m = &a.out_map
-    cdef float *dx = <float *> context.scratch
-    cdef int g, c, y, width = m.width // 2, lanes = a.lanes
-    cdef Py_ssize_t at
-    for g in range(a.g0, a.g1):
-        dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * lanes, a.weight, dx, a.features, a.outputs,
-                                           lanes)
-        at = 0
-        for c in range(m.channels):
-            for y in range(m.height // 2):
-                nchw_pooling_loops(a.micro).unpool_row(
-                    dx + at, a.index + g * a.features * lanes + at, width, lanes,
-                    a.output + offset(m, g, c, 2 * y), a.output + offset(m, g, c, 2 * y + 1))
-                at += width * lanes
-            clear_halo(m, a.output, g, c, 0, m.height)
-    return 0
-
-
-cdef int fc_backward_data_halo(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """The data gradient into a map with a halo, where the layer's input is positive if given."""
-    cdef fc_backward_data_halo_args a = read_fc_backward_data_halo(args, block)
-    cdef Map *m = &a.out_map
-    cdef Py_ssize_t size = a.features * a.lanes, at
-    cdef float *dx = <float *> context.scratch
-    cdef int g, c, y
-    for g in range(a.g0, a.g1):
+        dx = <float *> context.scratch if through else a.output + g * size
         dense_loops(a.micro).backward_data(a.gradient + g * a.outputs * a.lanes, a.weight, dx, a.features, a.outputs,
                                            a.lanes)
         if a.activation != NULL:
             relu_loops(a.micro).backward(dx, a.activation + g * size, dx, size)
         at = 0
-        for c in range(m.channels):
-            for y in range(m.height):
-                memcpy(a.output + offset(m, g, c, y), dx + at, m.width * a.lanes * sizeof(float))
-                at += m.width * a.lanes
+        for c in range(m.channels if through else 0):
+            for y in range(m.height // scale):
+                if a.index == NULL:
+                    memcpy(a.output + offset(m, g, c, y), dx + at, row * sizeof(float))
+                else:
+                    nchw_pooling_loops(a.micro).unpool_row(
+                        dx + at, a.index + g * size + at, m.width // 2, <int> a.lanes,
+                        a.output + offset(m, g, c, 2 * y), a.output + offset(m, g, c, 2 * y + 1))
+                at += row
             clear_halo(m, a.output, g, c, 0, m.height)
     return 0
 
@@ -123,46 +85,24 @@ def _fc_forward_reference(operands, attributes, bounds, iteration):
     x = _features(operands["input"], bounds)
     out = operands["output"][bounds["g0"] : bounds["g1"]]
     y = np.einsum("of,gfl->gol", operands["weight"], x) + operands["bias"][None, :, None]
-    out[:] = y.reshape(out.shape)
-
-
-def _fc_relu_forward_reference(operands, attributes, bounds, iteration):
-    _fc_forward_reference(operands, attributes, bounds, iteration)
-    out = operands["output"][bounds["g0"] : bounds["g1"]]
-    out[:] = np.where(out <= 0, 0, out)
+    out[:] = (np.where(y <= 0, 0, y) if attributes["activation"] else y).reshape(out.shape)
 
 
 def _fc_backward_data_reference(operands, attributes, bounds, iteration):
+    g = slice(bounds["g0"], bounds["g1"])
     dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds))
-    out = operands["output"][bounds["g0"] : bounds["g1"]]
-    out[:] = dx.reshape(out.shape)
-
-
-def _fc_backward_data_relu_reference(operands, attributes, bounds, iteration):
-    _fc_backward_data_reference(operands, attributes, bounds, iteration)
-    out = operands["output"][bounds["g0"] : bounds["g1"]]
-    out[:] = np.where(operands["activation"][bounds["g0"] : bounds["g1"]] > 0, out, 0)
-
-
-def _fc_backward_data_halo_reference(operands, attributes, bounds, iteration):
-    g = slice(bounds["g0"], bounds["g1"])
-    out = interior(operands["output"], attributes, "out")[g]
-    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds)).reshape(out.shape)
     if "activation" in operands:
-        dx = np.where(operands["activation"][g].reshape(out.shape) > 0, dx, 0)
-    out[:] = dx
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
-
-
-def _fc_backward_data_unpool_reference(operands, attributes, bounds, iteration):
-    g = slice(bounds["g0"], bounds["g1"])
-    index = operands["index"][g]
-    dx = np.einsum("of,gol->gfl", operands["weight"], _features(operands["gradient"], bounds)).reshape(index.shape)
-    out = interior(operands["output"], attributes, "out")[g]
-    for i in (0, 1):
-        for j in (0, 1):
-            out[:, :, i::2, j::2] = np.where(index == 2 * i + j, dx, 0)
-    nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
+        dx = np.where(operands["activation"][g].reshape(dx.shape) > 0, dx, 0)
+    out = operands["output"][g]
+    if "index" in operands:
+        unpool(interior(out, attributes, "out"), operands["index"][g], dx)
+    elif attributes["out_halo"]:
+        inside_halo = interior(out, attributes, "out")
+        inside_halo[:] = dx.reshape(inside_halo.shape)
+    else:
+        out[:] = dx.reshape(out.shape)
+    if "index" in operands or attributes["out_halo"]:
+        nchw_maps.clear_halo(operands["output"], attributes, "out", g, slice(None), 0, attributes["out_height"])
 
 
 def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
@@ -175,27 +115,18 @@ def _fc_backward_weights_reference(operands, attributes, bounds, iteration):
 
 
 def _gradient_scratch(attributes, bounds, operands):
-    """The gradient without halo, of a group."""
+    """The gradient of a group before it goes to its places."""
+    if "index" not in operands and not attributes["out_halo"]:
+        return 0
     return sizeof(float) * attributes["features"] * attributes["lanes"]
 
 
 SHAPE = ("features", "outputs", "lanes")
-register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
+register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE + ("activation",), (), ("g0", "g1"),
                     _fc_forward_reference, <uintptr_t> &fc_forward))
-register(KernelSpec("fc_relu_forward", ("input", "weight", "bias", "output"), SHAPE, (), ("g0", "g1"),
-                    _fc_relu_forward_reference, <uintptr_t> &fc_relu_forward))
-register(KernelSpec("fc_backward_data_relu", ("gradient", "weight", "output", "activation"), SHAPE, (), ("g0", "g1"),
-                    _fc_backward_data_relu_reference, <uintptr_t> &fc_backward_data_relu))
-register(KernelSpec("fc_backward_data", ("gradient", "weight", "output"), SHAPE, (), ("g0", "g1"),
-                    _fc_backward_data_reference, <uintptr_t> &fc_backward_data))
-register(KernelSpec("fc_backward_data_unpool", ("gradient", "weight", "index", "output"),
-                    SHAPE + map_attributes("out"),
-                    (), ("g0", "g1"), _fc_backward_data_unpool_reference,
-                    <uintptr_t> &fc_backward_data_unpool, scratch_bytes=_gradient_scratch))
-register(KernelSpec("fc_backward_data_halo", ("gradient", "weight", "output", "activation?"),
-                    SHAPE + map_attributes("out"),
-                    (), ("g0", "g1"), _fc_backward_data_halo_reference,
-                    <uintptr_t> &fc_backward_data_halo, scratch_bytes=_gradient_scratch))
+register(KernelSpec("fc_backward_data", ("gradient", "weight", "output", "activation?", "index?"),
+                    SHAPE + map_attributes("out"), (), ("g0", "g1"), _fc_backward_data_reference,
+                    <uintptr_t> &fc_backward_data, scratch_bytes=_gradient_scratch))
 register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
                     ("partial", "g0", "g1"), _fc_backward_weights_reference,
                     <uintptr_t> &fc_backward_weights))
@@ -270,8 +201,6 @@ def _flatten_backward_reference(operands, attributes, bounds, iteration):
     shape = (-1, attributes["out_channels"], attributes["out_height"], attributes["out_width"])
     gradient = operands["gradient"][bounds["n0"] : bounds["n1"], :, 0].reshape(shape)
     part = gradient[:, bounds["c0"] : bounds["c1"], bounds["y0"] : bounds["y1"]].transpose(0, 2, 3, 1)
-    padding = nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
-    part = np.pad(part, ((0, 0), (0, 0), (0, 0), (0, padding)))
     write_block(operands["output"], attributes, "out", bounds, part, accumulate=attributes["accumulate"])
 
 

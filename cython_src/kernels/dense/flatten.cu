@@ -24,7 +24,6 @@ KERNEL(nhwc_flatten_backward)
         clear_channel_halo(m, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     for_channels(m, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
         const float g = c < b.c1 ? a.gradient[((long long)n * m.channels + c) * plane + y * m.width + x] : 0;
-        float *p = a.output + pixel(m, n, y, x) + c;
-        *p = accumulate ? *p + g : g;
+        put(a.output + pixel(m, n, y, x) + c, g, accumulate);
     });
 }

@@ -6,19 +6,18 @@ from ..maps.nhwc import operand_map
 
 
 def _cost(moved):
-    """Cost of a kernel that moves so many floats of a sample: f(features, outputs)."""
+    """Cost of a kernel that moves so many floats of a sample: f(features, outputs, shapes)."""
 
     def cost(a, b, shapes):
         samples = a["lanes"] * size(b["g"])
         features, outputs = a["features"], a["outputs"]
-        return 2.0 * features * outputs * samples, 4.0 * moved(features, outputs) * samples
+        return 2.0 * features * outputs * samples, 4.0 * moved(features, outputs, shapes) * samples
 
     return cost
 
 
-@touches("fc_forward", "fc_relu_forward", cost=_cost(lambda features, outputs: features + outputs))
-@touches("fc_backward_data", "fc_backward_data_relu", "fc_backward_data_halo", cost=_cost(lambda features, _: features))
-@touches("fc_backward_data_unpool", cost=_cost(lambda features, _: 5.25 * features))
+@touches("fc_forward", cost=_cost(lambda features, outputs, shapes: features + outputs))
+@touches("fc_backward_data", cost=_cost(lambda features, _, shapes: features * (5.25 if "index" in shapes else 1)))
 def fully_connected(a, b, shapes):
     for operand in shapes:
         if operand in ("weight", "bias"):
@@ -27,7 +26,7 @@ def fully_connected(a, b, shapes):
             yield (write if operand == "output" else read)(operand, b["g"])
 
 
-@touches("fc_backward_weights", cost=_cost(lambda features, _: features))
+@touches("fc_backward_weights", cost=_cost(lambda features, _, shapes: features))
 def weight_gradient(a, b, shapes):
     yield from (read("gradient", b["g"]), read("input", b["g"]))
     yield (update if a["accumulate"] else write)("output", (b["partial"], b["partial"] + 1))

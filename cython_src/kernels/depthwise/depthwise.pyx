@@ -21,9 +21,9 @@ import numpy as np
 
 from ..interface.arguments import BOX, WINDOW, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
-from ..maps import nhwc as nhwc_maps
 from ..maps.nhwc import (
-    activate, all_rows, block_statistics, inside, passes, scatter_windows, window_of, windows, write_block)
+    activate, all_rows, block_statistics, channel_end, channels_of, inside, passes, scatter_windows, vectors, window_of,
+    windows, write_block)
 
 
 cdef const float *pack(const MicroKernels *micro, const WindowTask *task, const float *weight, const Box *b, bint flip,
@@ -180,18 +180,13 @@ cdef int depthwise_norm_backward(const void *args, Py_ssize_t block, const TaskC
 def _padded(vector, bounds, pitch):
     """A block's part of something of shape (channels, ...), zeros for padding channels, channels last."""
     part = vector.reshape(len(vector), -1)[bounds["c0"] : bounds["c1"]].T
-    return np.pad(part, ((0, 0), (0, nhwc_maps.channel_end(bounds["c1"], pitch) - bounds["c1"])))
-
-
-def _vector(operands, name, bounds, attributes):
-    """A block's part of a vector, or of several."""
-    return operands[name][..., bounds["c0"] : nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
+    return np.pad(part, ((0, 0), (0, channel_end(bounds["c1"], pitch) - bounds["c1"])))
 
 
 def _normalised(operands, attributes, bounds):
     """Argument and result of the activation before the convolution."""
-    x = (_vector(operands, "input_scale", bounds, attributes) * all_rows(operands["input"], attributes, "in", bounds)
-         + _vector(operands, "input_shift", bounds, attributes))
+    scale, shift = vectors(operands, bounds, attributes, "input_scale", "input_shift")
+    x = scale * all_rows(operands["input"], attributes, "in", bounds) + shift
     return x, activate(x, attributes["input_activation"])
 
 
@@ -207,8 +202,7 @@ def _forward_reference(operands, attributes, bounds, iteration):
     if "bias" in operands:
         y = y + _padded(operands["bias"], bounds, pitch)[0]
     if "statistics" in operands:
-        c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], pitch))
-        operands["statistics"][bounds["partial"], :, c] = block_statistics(y)
+        channels_of(operands["statistics"][bounds["partial"]], bounds, pitch)[...] = block_statistics(y)
     write_block(operands["output"], attributes, "out", bounds, activate(y, attributes["activation"]))
 
 
@@ -239,9 +233,7 @@ def _backward_weights_reference(operands, attributes, bounds, iteration):
 def _norm_backward_reference(operands, attributes, bounds, iteration):
     z = all_rows(operands["result"], attributes, "out", bounds)
     g = inside(operands["gradient"], attributes, "out", {**bounds}, attributes["gradient_halo"])
-    scale, shift, mean, (a, b, c) = (
-        _vector(operands, name, bounds, attributes) for name in ("scale", "shift", "mean", "coefficients")
-    )
+    scale, shift, mean, (a, b, c) = vectors(operands, bounds, attributes, "scale", "shift", "mean", "coefficients")
     dz = a * np.where(passes(scale * z + shift, attributes["activation"]), g, 0) + (b * (z - mean) + c)
     weight = _padded(operands["weight"], bounds, attributes["in_pitch"])
     x = source = all_rows(operands["input"], attributes, "in", bounds)
@@ -255,11 +247,10 @@ def _norm_backward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "in", bounds, dx, attributes["output_halo"])
     if "input_scale" in operands:
         dx = np.where(passes(argument, attributes["input_activation"]), dx, 0)
-        xhat = (source - _vector(operands, "input_mean", bounds, attributes)) * _vector(
-            operands, "input_inv_std", bounds, attributes)
-        channels = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
-        operands["statistics"][bounds["partial"], 0, channels] = dx.sum(axis=(0, 1, 2))
-        operands["statistics"][bounds["partial"], 1, channels] = (dx * xhat).sum(axis=(0, 1, 2))
+        mean, inv_std = vectors(operands, bounds, attributes, "input_mean", "input_inv_std")
+        xhat = (source - mean) * inv_std
+        sums = channels_of(operands["statistics"][bounds["partial"]], bounds, attributes["in_pitch"])
+        sums[0], sums[1] = dx.sum(axis=(0, 1, 2)), (dx * xhat).sum(axis=(0, 1, 2))
 
 
 def _forward_scratch(attributes, bounds, operands):

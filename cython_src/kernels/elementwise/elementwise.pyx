@@ -177,7 +177,7 @@ cdef int relu_backward(const void *args, Py_ssize_t block, const TaskContext *co
         for c in range(a.box.c0, a.box.c1):
             for y in range(a.box.y0, a.box.y1):
                 relu_loops(a.micro).backward(
-                    a.gradient + offset(&a.in_map, g, c, y), a.activation + offset(&a.activation_map, g, c, y),
+                    a.gradient + offset(&a.in_map, g, c, y), a.activations + offset(&a.activations_map, g, c, y),
                     a.output + offset(&a.out_map, g, c, y), a.in_map.width * a.in_map.lanes)
             clear_halo(&a.out_map, a.output, g, c, a.box.y0, a.box.y1)
     return 0
@@ -191,7 +191,7 @@ def _relu_forward_reference(operands, attributes, bounds, iteration):
 
 def _relu_backward_reference(operands, attributes, bounds, iteration):
     dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
-    y = interior(operands["activation"], attributes, "activation")[box(bounds)]
+    y = interior(operands["activations"], attributes, "activations")[box(bounds)]
     interior(operands["output"], attributes, "out")[box(bounds)] = np.where(y > 0, dy, 0)
     clear_box_halo(operands["output"], attributes, bounds)
 
@@ -199,35 +199,28 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
 MAPS = map_attributes("in") + map_attributes("out")
 register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), NCHW_BOX, _relu_forward_reference,
                     <uintptr_t> &relu_forward))
-register(KernelSpec("relu_backward", ("gradient", "activation", "output"), MAPS + map_attributes("activation"), (),
+register(KernelSpec("relu_backward", ("gradient", "activations", "output"), MAPS + map_attributes("activations"), (),
                     NCHW_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
 
 
-cdef int gelu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef gelu_forward_args a = read_gelu_forward(args, block)
+cdef int rows_activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef rows_activation_args a = read_rows_activation(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    token_elements_loops(a.micro).gelu(a.input + start, a.output + start, length)
+    if a.activation == ACTIVATION_GELU:
+        token_elements_loops(a.micro).gelu(a.input + start, a.output + start, length)
+    else:
+        relu_loops(a.micro).forward(a.input + start, a.output + start, length)
     return 0
 
 
-cdef int gelu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef gelu_backward_args a = read_gelu_backward(args, block)
+cdef int rows_activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    """By the argument of GELU, or by the result of ReLU."""
+    cdef rows_activation_backward_args a = read_rows_activation_backward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    token_elements_loops(a.micro).gelu_backward(a.gradient + start, a.before + start, a.output + start, length)
-    return 0
-
-
-cdef int rows_relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef rows_relu_forward_args a = read_rows_relu_forward(args, block)
-    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    relu_loops(a.micro).forward(a.input + start, a.output + start, length)
-    return 0
-
-
-cdef int rows_relu_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef rows_relu_backward_args a = read_rows_relu_backward(args, block)
-    cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    relu_loops(a.micro).backward(a.gradient + start, a.activations + start, a.output + start, length)
+    if a.activation == ACTIVATION_GELU:
+        token_elements_loops(a.micro).gelu_backward(a.gradient + start, a.values + start, a.output + start, length)
+    else:
+        relu_loops(a.micro).backward(a.gradient + start, a.values + start, a.output + start, length)
     return 0
 
 
@@ -238,25 +231,17 @@ cdef int rows_add(const void *args, Py_ssize_t block, const TaskContext *context
     return 0
 
 
-def _gelu_forward_reference(operands, attributes, bounds, iteration):
-    rows = slice(bounds["r0"], bounds["r1"])
-    operands["output"][rows] = gelu(operands["input"][rows])
-
-
-def _gelu_backward_reference(operands, attributes, bounds, iteration):
-    rows = slice(bounds["r0"], bounds["r1"])
-    operands["output"][rows] = operands["gradient"][rows] * gelu_derivative(operands["before"][rows])
-
-
-def _rows_relu_forward_reference(operands, attributes, bounds, iteration):
+def _rows_activation_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     x = operands["input"][rows]
-    operands["output"][rows] = np.where(x <= 0, 0, x)
+    operands["output"][rows] = gelu(x) if attributes["activation"] == ACTIVATION_GELU else np.where(x <= 0, 0, x)
 
 
-def _rows_relu_backward_reference(operands, attributes, bounds, iteration):
+def _rows_activation_backward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
-    operands["output"][rows] = np.where(operands["activations"][rows] > 0, operands["gradient"][rows], 0)
+    values, dy = operands["values"][rows], operands["gradient"][rows]
+    operands["output"][rows] = (
+        dy * gelu_derivative(values) if attributes["activation"] == ACTIVATION_GELU else np.where(values > 0, dy, 0))
 
 
 def _rows_add_reference(operands, attributes, bounds, iteration):
@@ -264,14 +249,10 @@ def _rows_add_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
 
 
-register(KernelSpec("gelu_forward", ("input", "output"), ("features",), (), ("r0", "r1"), _gelu_forward_reference,
-                    <uintptr_t> &gelu_forward))
-register(KernelSpec("gelu_backward", ("gradient", "before", "output"), ("features",), (), ("r0", "r1"),
-                    _gelu_backward_reference, <uintptr_t> &gelu_backward))
-register(KernelSpec("rows_relu_forward", ("input", "output"), ("features",), (), ("r0", "r1"),
-                    _rows_relu_forward_reference, <uintptr_t> &rows_relu_forward))
-register(KernelSpec("rows_relu_backward", ("gradient", "activations", "output"), ("features",), (), ("r0", "r1"),
-                    _rows_relu_backward_reference, <uintptr_t> &rows_relu_backward))
+register(KernelSpec("rows_activation", ("input", "output"), ("features", "activation"), (), ("r0", "r1"),
+                    _rows_activation_reference, <uintptr_t> &rows_activation))
+register(KernelSpec("rows_activation_backward", ("gradient", "values", "output"), ("features", "activation"), (),
+                    ("r0", "r1"), _rows_activation_backward_reference, <uintptr_t> &rows_activation_backward))
 register(KernelSpec("rows_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
                     _rows_add_reference, <uintptr_t> &rows_add))
 

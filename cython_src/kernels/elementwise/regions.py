@@ -40,7 +40,7 @@ def nchw_pixels(a, b, shapes):
             yield read(operand, b["g"], b["c"], m.interior_rows(*b["y"]))
 
 
-@touches("rows_add", "rows_relu_forward", "rows_relu_backward", "gelu_forward", "gelu_backward")
+@touches("rows_add", "rows_activation", "rows_activation_backward")
 def rows(a, b, shapes):
     for operand in shapes:
         yield (write if operand == "output" else read)(operand, b["r"])

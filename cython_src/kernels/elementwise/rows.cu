@@ -14,26 +14,17 @@ __device__ inline void for_elements(const Args &a, Body body)
         body(i);
 }
 
-KERNEL(gelu_forward)
+KERNEL(rows_activation)
 {
-    for_elements(a, [&](long long i) { a.output[i] = gelu(a.input[i]); });
+    for_elements(a, [&](long long i) { a.output[i] = activate(a.input[i], a.activation); });
 }
 
-KERNEL(gelu_backward)
-{
-    for_elements(a, [&](long long i) { a.output[i] = a.gradient[i] * gelu_derivative(a.before[i]); });
-}
-
-KERNEL(rows_relu_forward)
-{
-    for_elements(a, [&](long long i) { a.output[i] = activate(a.input[i], ACTIVATION_RELU); });
-}
-
-KERNEL(rows_relu_backward)
+/* By the argument of GELU, or by the result of ReLU. */
+KERNEL(rows_activation_backward)
 {
     for_elements(a, [&](long long i) {
-        const bool passed = a.activations[i] > 0;
-        a.output[i] = passed ? a.gradient[i] : 0;
+        const float dy = a.gradient[i], value = a.values[i];
+        a.output[i] = a.activation == ACTIVATION_GELU ? dy * gelu_derivative(value) : value > 0 ? dy : 0;
     });
 }
 

@@ -70,6 +70,12 @@ __device__ inline long long iteration_of(const GpuArgs &a)
     return (a.replay + (a.counter ? *a.counter : 0)) * a.iteration_stride + a.iteration_offset;
 }
 
+/* Write a number, or add it to what is there. */
+__device__ inline void put(float *p, float value, bool accumulate)
+{
+    *p = accumulate ? *p + value : value;
+}
+
 /* Sum of what the threads of a CUDA block have, for its thread 0, in `sums` of THREADS numbers. Barriers: all threads of
  * the CUDA block must come. */
 __device__ inline float sum_threads(float *sums, float value)

@@ -30,7 +30,7 @@ typedef int (*BlockKernel)(const void *args, ptrdiff_t block, const TaskContext 
 
 /* Argument record of all built-in kernels. The order of operands and attributes is the one in the kernel's
  * KernelSpec (kernel_spec.py). `bounds` holds bounds_width numbers for each block: the index ranges it works on. */
-struct MicroKernels; /* instruction-set dependent inner loops: micro_kernels.h */
+typedef struct MicroKernels MicroKernels; /* instruction-set dependent inner loops: micro_kernels.h */
 typedef struct KernelArgs {
     void *operand[FORKTASK_MAX_OPERANDS];
     const int64_t *integers; /* integer attributes */
@@ -38,7 +38,7 @@ typedef struct KernelArgs {
     const int32_t *bounds;   /* shape (num_blocks, bounds_width), C-contiguous */
     int32_t bounds_width;
     int32_t num_blocks;
-    const struct MicroKernels *micro;
+    const MicroKernels *micro;
 } KernelArgs;
 
 /* One block loop of a bound plan. Task ids are dense: block b of a loop is task first_task + b. */

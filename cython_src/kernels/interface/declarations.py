@@ -1,11 +1,13 @@
-"""Writes Cython's view of the C code beside the kernels, when the package is built: `declarations.py OUTPUT FILE...`
+"""Writes Cython's view of C code when the package is built: `declarations.py OUTPUT FILE...`
 
-For each folder of FILEs, OUTPUT/<folder>_c.pxd has
+For each folder of kernels, OUTPUT/<folder>_c.pxd has
 
 - what its C headers declare: constants, enumerations, structs, inline functions;
 - for each table of inner loops a function `<table>_loops(micro)` that finds it;
 - for each kernel that its .pyx files register, a struct `<kernel>_args` with all that the kernel gets, by the names in
   its spec, and `read_<kernel>(args, block)`, which fills it.
+
+For each .pyx file of another folder, OUTPUT/<file>_c.pxd has what the file uses of the folder's C headers.
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ HEAD = '''"""Written by interface/declarations.py."""
 
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-
-from forktask.cython_src.kernels.interface.block_kernel cimport KernelArgs, MicroKernels, TaskContext
 '''
+LOWEST = "interface", "simd", "maps"  # folders that all others use, each those before it
 ALL = ("const int32_t *bounds", "const MicroKernels *micro")
 TABLE = '''
 cdef extern from *:
@@ -38,11 +39,14 @@ cdef extern from *:
 '''
 
 
-def members(body: str, constants: dict[str, str]) -> list[str]:
-    """Return the lines that declare a C struct's members for Cython."""
+def members(body: str, constants: dict[str, str], used: set[str] | None = None) -> list[str]:
+    """Return the lines that declare a C struct's members for Cython; of those that are used, if that is given."""
     result = []
     for member in " ".join(body.split()).split(";")[:-1]:
+        if "sizeof" in member or (used is not None and not used.intersection(re.findall(r"\w+", member))):
+            continue  # padding, or not used
         member = re.sub(r"\[(\w+)\]", lambda m: f"[{constants.get(m[1], m[1])}]", member.strip())
+        member = re.sub(r"(\w+)\[[A-Z]\w+\]$", r"*\1", member)  # as many as an enumeration says
         if "(" in member:
             result.append(re.sub(r"\bin\b", "input", member) + " noexcept nogil")
             continue
@@ -52,31 +56,78 @@ def members(body: str, constants: dict[str, str]) -> list[str]:
     return [re.sub(r"\bin$", "input", line.replace('in "in"', 'input "in"')) for line in result]
 
 
-def declared(path: Path) -> list[str]:
-    """Return what a header declares, as the lines of a block `cdef extern`."""
+def items(path: Path, used: set[str] | None = None) -> dict[str, list[str]]:
+    """Return what a header declares, by name, as lines of a block `cdef extern`; of structs what is used."""
     text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S).replace("\\\n", " ")
+    text = re.sub(r"^#(if|endif).*", "", text, flags=re.M)
     constants = dict(re.findall(r"^#define (\w+) +(\S+)", text, re.M))
     found = {}
     for m in re.finditer(r"^#define (\w+) +\S", text, re.M):
-        found[m.start()] = [f"const int {m[1]}"]
+        found[m.start(), m[1]] = [f"const int {m[1]}"]
     for m in re.finditer(r"^#define (\w+)\(([A-Z_, ]+)\) +\S", text, re.M):
         given = ", ".join(f"ptrdiff_t {name}" for name in m[2].split(", "))
-        found[m.start()] = [f"ptrdiff_t {m[1]}({given})"]
+        found[m.start(), m[1]] = [f"ptrdiff_t {m[1]}({given})"]
     for m in re.finditer(r"^enum \{(.*?)\};", text, re.M | re.S):
-        found[m.start()] = [f"const int {name.split('=')[0].strip()}" for name in m[1].split(",") if name.strip()]
+        names = [name.split("=")[0].strip() for name in m[1].split(",") if name.strip()]
+        found |= {(m.start(), name): [f"const int {name}"] for name in names}
+    for m in re.finditer(r"^typedef (?:_Atomic|struct) \w+ (\w+);", text, re.M):
+        found[m.start(), m[1]] = [f"ctypedef struct {m[1]}:", "    pass"]
+    for m in re.finditer(r"^typedef (\w+ \(\*(\w+)\)\(.*?\));", text, re.M):
+        found[m.start(), m[2]] = [f"ctypedef {m[1]} noexcept"]
     for m in re.finditer(r"^typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.M | re.S):
-        found[m.start()] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in members(m[1], constants))]
+        lines = members(m[1], constants, used) or ["pass"]
+        found[m.start(), m[2]] = [f"ctypedef struct {m[2]}:", *(f"    {line}" for line in lines)]
     for m in re.finditer(r"^static (?:inline )?([^{;]*?)\n\{", text, re.M):
-        found[m.start()] = [" ".join(m[1].split())]
-    for m in re.finditer(r"^static (void \(\*const \w+\[)\](\).*?) = \{", text, re.M | re.S):
-        found[m.start()] = [" ".join(f"{m[1]}1]{m[2]}".replace("*const ", "*").split()) + " noexcept"]
-    return [line for start in sorted(found) for line in found[start]]
+        line = " ".join(m[1].replace("(void)", "()").split())
+        found[m.start(), re.search(r"(\w+)\(", line)[1]] = [line]
+    for m in re.finditer(r"^static (void \(\*const (\w+)\[)\](\).*?) = \{", text, re.M | re.S):
+        found[m.start(), m[2]] = [" ".join(f"{m[1]}1]{m[3]}".replace("*const ", "*").split()) + " noexcept"]
+    return {name: found[start, name] for start, name in sorted(found)}
+
+
+def declared(path: Path) -> list[str]:
+    """Return what a header declares, as the lines of a block `cdef extern`."""
+    return [line for lines in items(path).values() for line in lines]
+
+
+def extern(path: Path, root: Path, lines: list[str]) -> str:
+    """Return a block of declarations of a header."""
+    return f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
+
+
+def view(file: Path, headers: list[Path], root: Path) -> str:
+    """Return the .pxd file of a module that uses some of what headers declare, each after what it needs itself."""
+    text = file.read_text()
+    clashes = re.findall(r"^cdef class (\w+)", text, re.M)  # a struct Team is CTeam to a module with a class Team
+    known = {}
+    for path in headers:
+        for name, lines in items(path, {*re.findall(r"\.(\w+)", text)}).items():
+            struct = f'ctypedef struct C{name} "{name}":' if name in clashes else lines[0]
+            others = [re.sub(rf"\b({'|'.join(clashes) or '-'})\b", r"C\1", line) for line in lines]
+            # What a function takes a pointer to is such a function too.
+            others = [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in others]
+            known["C" + name if name in clashes else name] = path, [struct, *others[1:]] if lines[1:] else others
+    done, result = set(), HEAD + "from interface_c cimport *\n"
+
+    def add(name: str) -> None:
+        nonlocal result
+        done.add(name)
+        path, lines = known[name]
+        for other in re.findall(r"\w+", " ".join(lines)):
+            if other in known and other not in done and known[other][1][0].startswith("ctypedef"):
+                add(other)
+        result += extern(path, root, lines)
+
+    for name in dict.fromkeys(re.findall(r"\w+", text)):
+        if name in known and name not in done:
+            add(name)
+    return result
 
 
 def header(path: Path, root: Path) -> str:
     """Return the declarations of a header, and functions that find its tables of inner loops."""
     lines = declared(path)
-    result = f'\ncdef extern from "{path.relative_to(root)}" nogil:\n' + "".join(f"    {line}\n" for line in lines)
+    result = extern(path, root, lines)
     tables = (root / "cython_src/kernels/simd/micro_kernels.h").read_text()
     for struct, name in re.findall(r"TABLE\((\w+), (\w+)\) *\\?\n", tables):
         if f"ctypedef struct {struct}:" in lines:
@@ -147,11 +198,11 @@ def kernel(spec: SimpleNamespace) -> str:
 def folder(name: str, files: list[Path], root: Path) -> str:
     """Return the whole .pxd file of a folder."""
     # Headers for inner loops alone are no business of Cython's.
-    skipped = re.compile("INLINE|BY_ISA|MICRO_ISA|Micro")
+    skipped = re.compile("INLINE|BY_ISA|MICRO_ISA|TABLE")
     headers = [file for file in files if file.suffix == ".h" and not skipped.search(file.read_text())]
     used = {other for file in headers for other in re.findall(r'#include "cython_src/kernels/(\w+)/', file.read_text())}
-    used |= {"maps"} if name not in ("maps", "simd") else set()
-    text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name, "interface"}))
+    used |= {*LOWEST[: LOWEST.index(name) if name in LOWEST else None]}
+    text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name}))
     if name == "maps":
         for struct, fields in {**arguments.STRUCTS, **arguments.BOXES}.items():
             text += f"\ncdef struct {struct}:\n    int {', '.join(fields)}\n"
@@ -176,10 +227,18 @@ def main(output: str, *files: str) -> None:
     """Write the .pxd files; one whose content stays is left alone, so that nothing is built again for it."""
     root = Path(__file__).resolve().parents[3]
     folders: dict[str, list[Path]] = {}
-    for file in map(Path, files):
-        folders.setdefault(file.parent.name, []).append(file.resolve())
+    texts: dict[str, str] = {}
+    for file in (Path(name).resolve() for name in files):
+        top = file.relative_to(root).parts[0]
+        folders.setdefault(file.parent.name if top == "cython_src" else f"/{top}", []).append(file)
     for name, inside in folders.items():
-        path, text = Path(output) / f"{name}_c.pxd", folder(name, inside, root)
+        if not name.startswith("/"):
+            texts[name] = folder(name, inside, root)
+            continue
+        headers = [file for file in inside if file.suffix == ".h"]
+        texts |= {file.stem: view(file, headers, root) for file in inside if file.suffix == ".pyx"}
+    for name, text in texts.items():
+        path = Path(output) / f"{name}_c.pxd"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 

@@ -118,10 +118,8 @@ __device__ void linear_backward_weights(const Args &a)
     clear(sum);
     add_product<false, false>(gradient, row, input, column, b.r1 - b.r0, shared, sum);
     for_numbers(sum, [&](int r, int c, float dw) {
-        if (row + r < b.o1 && column + c < inputs) {
-            float *out = a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c;
-            *out = a.accumulate ? *out + dw : dw;
-        }
+        if (row + r < b.o1 && column + c < inputs)
+            put(a.weights + ((long long)b.partial * a.outputs + row + r) * inputs + column + c, dw, a.accumulate);
     });
 }
 
@@ -155,10 +153,8 @@ KERNEL_OF(linear_bias_gradient, linear_backward_weights)
         for (int row = b.r0 + (int)threadIdx.x / STRIP_CHANNELS; row < b.r1; row += STRIPS)
             sum += a.gradient[(long long)row * a.gradient_pitch + a.gradient_offset + o];
     sum = sum_strips(shared, sum);
-    if (threadIdx.x < STRIP_CHANNELS && o < b.o1) {
-        float *out = a.bias + (long long)b.partial * a.outputs + o;
-        *out = a.accumulate ? *out + sum : sum;
-    }
+    if (threadIdx.x < STRIP_CHANNELS && o < b.o1)
+        put(a.bias + (long long)b.partial * a.outputs + o, sum, a.accumulate);
 }
 
 /* After cuBLAS's product, a thread for each number: what follows y, and what follows dx. */

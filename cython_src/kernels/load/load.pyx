@@ -149,62 +149,36 @@ register(KernelSpec(
 
 
 cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Samples batch_order[iteration % num_batches]: sample s begins at token s * sequence."""
+    """Samples batch_order[iteration % num_batches]: `sequence` tokens, and as targets `answers` labels each; without
+    labels the tokens that follow, in a text in which sample s begins at token s * sequence."""
     cdef tokens_load_args a = read_tokens_load(args, block)
-    cdef Py_ssize_t sequence = a.sequence, n, size = sequence * sizeof(int32_t)
-    cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
-    cdef const int32_t *text
-    for n in range(a.n0, a.n1):
-        if order[n] < 0 or order[n] >= a.num_images:
-            return 2
-        text = a.dataset_tokens + order[n] * sequence
-        memcpy(a.tokens + n * sequence, text, size)
-        memcpy(a.targets + n * sequence, text + 1, size)
-    return 0
-
-
-cdef int labelled_tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """Samples batch_order[iteration % num_batches]: `sequence` tokens and `answers` labels each."""
-    cdef labelled_tokens_load_args a = read_labelled_tokens_load(args, block)
-    cdef Py_ssize_t n
+    cdef Py_ssize_t answers = a.answers if a.dataset_labels != NULL else a.sequence, n
+    cdef const int32_t *targets = a.dataset_labels if a.dataset_labels != NULL else a.dataset_tokens + 1
     cdef const int32_t *order = a.batch_order + (context.iteration % a.num_batches) * a.batch
     for n in range(a.n0, a.n1):
         if order[n] < 0 or order[n] >= a.num_images:
             return 2
         memcpy(a.tokens + n * a.sequence, a.dataset_tokens + order[n] * a.sequence, a.sequence * sizeof(int32_t))
-        memcpy(a.targets + n * a.answers, a.dataset_labels + order[n] * a.answers, a.answers * sizeof(int32_t))
+        memcpy(a.targets + n * answers, targets + order[n] * answers, answers * sizeof(int32_t))
     return 0
 
 
-def _labelled_tokens_load_reference(operands, attributes, bounds, iteration):
-    order = operands["batch_order"][iteration % attributes["num_batches"]]
-    for n in range(bounds["n0"], bounds["n1"]):
-        if not 0 <= order[n] < attributes["num_images"]:
-            return BAD_INDEX
-        for name, length in (("tokens", attributes["sequence"]), ("labels", attributes["answers"])):
-            source = operands[f"dataset_{name}"][order[n] * length : (order[n] + 1) * length]
-            operands["targets" if name == "labels" else name][n * length : (n + 1) * length] = source
-
-
 def _tokens_load_reference(operands, attributes, bounds, iteration):
-    sequence = attributes["sequence"]
     order = operands["batch_order"][iteration % attributes["num_batches"]]
+    labels, sequence = operands.get("dataset_labels"), attributes["sequence"]
+    answers = operands["dataset_tokens"][1:] if labels is None else labels
+    parts = (("tokens", operands["dataset_tokens"], sequence), ("targets", answers, attributes["answers"] or sequence))
     for n in range(bounds["n0"], bounds["n1"]):
         if not 0 <= order[n] < attributes["num_images"]:
             return BAD_INDEX
-        start, rows = order[n] * sequence, slice(n * sequence, (n + 1) * sequence)
-        operands["tokens"][rows] = operands["dataset_tokens"][start : start + sequence]
-        operands["targets"][rows] = operands["dataset_tokens"][start + 1 : start + 1 + sequence]
+        for name, source, length in parts:
+            operands[name][n * length : (n + 1) * length] = source[order[n] * length : (order[n] + 1) * length]
 
 
 register(KernelSpec(
-    "tokens_load", ("dataset_tokens", "batch_order", "tokens", "targets"),
-    ("sequence", "batch", "num_batches", "num_images"), (), ("n0", "n1"), _tokens_load_reference,
+    "tokens_load", ("dataset_tokens", "dataset_labels?", "batch_order", "tokens", "targets"),
+    ("sequence", "answers?", "batch", "num_batches", "num_images"), (), ("n0", "n1"), _tokens_load_reference,
     <uintptr_t> &tokens_load))
-register(KernelSpec(
-    "labelled_tokens_load", ("dataset_tokens", "dataset_labels", "batch_order", "tokens", "targets"),
-    ("sequence", "answers", "batch", "num_batches", "num_images"), (), ("n0", "n1"), _labelled_tokens_load_reference,
-    <uintptr_t> &labelled_tokens_load))
 
 
 # --- pixels of one image ----------------------------------------------------------------------------------------------

@@ -33,10 +33,10 @@ def _times(samples, number):
     return samples[0] * number, samples[1] * number
 
 
-@touches("tokens_load", "labelled_tokens_load", cost=lambda a, b, shapes: (0.0, 16.0 * a["sequence"] * size(b["n"])))
+@touches("tokens_load", cost=lambda a, b, shapes: (0.0, 16.0 * a["sequence"] * size(b["n"])))
 def load_tokens(a, b, shapes):
     for operand in ("dataset_tokens", "dataset_labels", "batch_order"):
         if operand in shapes:
             yield read(operand)
     yield write("tokens", _times(b["n"], a["sequence"]))
-    yield write("targets", _times(b["n"], a.get("answers", a["sequence"])))
+    yield write("targets", _times(b["n"], a["answers"] or a["sequence"]))

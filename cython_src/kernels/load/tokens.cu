@@ -4,26 +4,8 @@
 
 #define BAD_INDEX 2
 
-/* A thread for each token. Bounds: samples. */
+/* A thread for each token and each answer. Bounds: samples. */
 KERNEL(tokens_load)
-{
-    const int sequence = a.sequence;
-    const auto &b = block_bounds(a);
-    const int *order = a.batch_order + iteration_of(a) % a.num_batches * a.batch;
-    for (int i = b.n0 * sequence + thread_of_row(); i < b.n1 * sequence; i += threads_of_row()) {
-        const int sample = order[i / sequence];
-        if (sample < 0 || sample >= a.num_images) {
-            fail(a, BAD_INDEX);
-            continue;
-        }
-        const int *at = a.dataset_tokens + (long long)sample * sequence + i % sequence;
-        a.tokens[i] = at[0];
-        a.targets[i] = at[1];
-    }
-}
-
-/* A thread for each token and each label. Bounds: samples. */
-KERNEL(labelled_tokens_load)
 {
     const auto &b = block_bounds(a);
     const int *order = a.batch_order + iteration_of(a) % a.num_batches * a.batch;
@@ -37,5 +19,8 @@ KERNEL(labelled_tokens_load)
         }
     };
     copy(a.sequence, a.dataset_tokens, a.tokens);
-    copy(a.answers, a.dataset_labels, a.targets);
+    if (a.dataset_labels)
+        copy(a.answers, a.dataset_labels, a.targets);
+    else
+        copy(a.sequence, a.dataset_tokens + 1, a.targets);
 }

@@ -9,7 +9,7 @@ row of logits is `pitch` long; from `vocabulary` on it is neither read nor part 
 zero. With `ignored`, rows of the label IGNORED have neither loss nor gradient, and the others' number takes the place
 of that of the rows; a block then reads all labels.
 Probabilities have no buffer of their own: `vocabulary_loss` turns logits into their gradient in one visit of a row, and
-`vocabulary_logsumexp` leaves what `vocabulary_gradient` needs to compute them from the logits once more. Sums run in an
+`vocabulary_evaluate` leaves what `vocabulary_gradient` needs to compute them from the logits once more. Sums run in an
 order that depends on the vocabulary alone. Bounds: rows.
 """
 
@@ -349,8 +349,6 @@ INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows", "ignored?"), ("r0", "r1")
 register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
                     _loss_reference, <uintptr_t> &vocabulary_loss))
 register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "logsumexp?", "losses", "correct"), INTEGERS, (),
-                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
-register(KernelSpec("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct"), INTEGERS, (),
                     BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
 register(KernelSpec("vocabulary_gradient", ("logits", "targets", "logsumexp"), INTEGERS, (), BOUNDS,
                     _gradient_reference, <uintptr_t> &vocabulary_gradient))

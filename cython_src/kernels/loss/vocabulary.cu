@@ -99,8 +99,7 @@ KERNEL(vocabulary_loss)
 }
 
 /* Losses and hits; with `logsumexp` the logarithms of the sums too. */
-template <typename Args>
-__device__ inline void evaluate_rows(const Args &a)
+KERNEL(vocabulary_evaluate)
 {
     const auto look = [&](const VocabularyRow &r) {
         bool hit;
@@ -118,15 +117,6 @@ __device__ inline void evaluate_rows(const Args &a)
         if (a.logsumexp && threadIdx.x == 0)
             a.logsumexp[r.row] = 0;
     });
-}
-
-KERNEL(vocabulary_evaluate)
-{
-    evaluate_rows(a);
-}
-KERNEL(vocabulary_logsumexp)
-{
-    evaluate_rows(a);
 }
 
 KERNEL(vocabulary_gradient)

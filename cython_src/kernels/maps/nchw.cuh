@@ -41,24 +41,24 @@ __device__ inline void clear_halo(const Map &m, float *p, int g0, int g1, int c0
     }
 }
 
-/* One element of a map that a block of groups, channels and rows divides among its threads. */
+/* One element of a map. */
 struct Place {
     int group, channel, y, x, lane;
 };
 
-template <typename Bounds>
-__device__ inline Place place_of(long long i, const Bounds &b, int rows, int width, int lanes)
+/* Call body(place) for the elements of a block of groups, channels and rows of `width` pixels, every `step`-th from
+ * `first` on: by default all threads of the grid row divide them. */
+template <typename Bounds, typename Body>
+__device__ inline void for_places(const Bounds &b, int width, int lanes, Body body, int first = thread_of_row(),
+                                  int step = threads_of_row())
 {
-    Place p;
-    p.lane = (int)(i % lanes);
-    i /= lanes;
-    p.x = (int)(i % width);
-    i /= width;
-    p.y = b.y0 + (int)(i % rows);
-    i /= rows;
-    p.channel = b.c0 + (int)(i % (b.c1 - b.c0));
-    p.group = b.g0 + (int)(i / (b.c1 - b.c0));
-    return p;
+    const int channels = b.c1 - b.c0, rows = b.y1 - b.y0;
+    const long long items = (long long)(b.g1 - b.g0) * channels * rows * width * lanes;
+    for (long long i = first; i < items; i += step) {
+        const long long at = i / lanes, row = at / width, plane = row / rows;
+        body(Place{b.g0 + (int)(plane / channels), b.c0 + (int)(plane % channels), b.y0 + (int)(row % rows),
+                   (int)(at % width), (int)(i % lanes)});
+    }
 }
 
 #endif

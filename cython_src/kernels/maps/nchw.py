@@ -117,6 +117,18 @@ def interior(array: np.ndarray, attributes, prefix: str) -> np.ndarray:
     return array[:, :, halo : halo + height, halo : halo + width]
 
 
+def unpool(out: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
+    """Write values to those elements of 2 x 2 windows that an index says, zeros to the others."""
+    for which in range(4):
+        part = out[:, :, which // 2 :: 2, which % 2 :: 2]
+        part[...] = np.where(index == which, values.reshape(index.shape), 0)
+
+
+def pooling_windows(x: np.ndarray) -> np.ndarray:
+    """Return the elements of windows of 2 x 2 pixels, along a first axis."""
+    return np.stack([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
+
+
 def clear_halo(array: np.ndarray, attributes, prefix: str, groups: slice, channels: slice, y0: int, y1: int) -> None:
     """Zero everything but the interior in the physical rows that belong to interior rows [y0, y1)."""
     halo, height, width = (attributes[f"{prefix}_{name}"] for name in ("halo", "height", "width"))

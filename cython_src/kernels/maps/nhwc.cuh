@@ -71,4 +71,13 @@ __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, i
     }
 }
 
+/* Call body(n, y, x) for every STRIPS-th pixel of images [n0, n1) and rows [y0, y1) of a map: those of the thread's strip. */
+template <typename Body>
+__device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Body body)
+{
+    const unsigned rows = y1 - y0, width = m.width, pixels = (n1 - n0) * rows * width;
+    for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
+        body(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
+}
+
 #endif

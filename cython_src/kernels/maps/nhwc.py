@@ -193,6 +193,16 @@ def channel_end(c1: int, pitch: int) -> int:
     return min(pitch, -(-c1 // LANES) * LANES)
 
 
+def channels_of(array: np.ndarray, bounds: Mapping[str, int], pitch: int) -> np.ndarray:
+    """View of the physical channels of a block, the last dimension; bounds left out mean all."""
+    return array[..., bounds.get("c0", 0) : channel_end(bounds.get("c1", pitch), pitch)]
+
+
+def vectors(operands: Mapping, bounds: Mapping[str, int], attributes: Mapping, *names: str) -> list[np.ndarray]:
+    """View of a block's channels in some operands that are vectors of channels, or several of them."""
+    return [channels_of(operands[name], bounds, attributes["in_pitch"]) for name in names]
+
+
 def statistics_shape(num_partials: int, pitch: int) -> tuple[int, int, int]:
     """Of the buffer of block statistics that `nhwc_norm_finish` merges."""
     return (num_partials, STATISTICS_ROWS, pitch)
@@ -219,8 +229,7 @@ def inside(
     h = own if halo is None else halo
     array = array.reshape(len(array), height + 2 * h, width + 2 * h, pitch)  # a vector is a map of one pixel
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", height)
-    c = slice(bounds.get("c0", 0), channel_end(bounds.get("c1", pitch), pitch))
-    return array[bounds["n0"] : bounds["n1"], y0 + h : y1 + h, h : h + width, c]
+    return channels_of(array[bounds["n0"] : bounds["n1"], y0 + h : y1 + h, h : h + width], bounds, pitch)
 
 
 def all_rows(array: np.ndarray, attributes: Mapping[str, Any], prefix: str, bounds: Mapping[str, int]) -> np.ndarray:
@@ -242,18 +251,18 @@ def write_block(
     halo: int | None = None,
     accumulate: int = 0,
 ) -> None:
-    """Write a block and the halo that belongs to its rows, or add to what is there."""
-    target = inside(array, attributes, prefix, bounds, halo)
+    """Write a block, zeros in padding channels that the values lack, and the halo that belongs to its rows; or add to
+    what is there."""
+    target = inside(array, attributes, prefix, bounds, halo)[..., : values.shape[-1]]
     if accumulate:
         target += values
         return
     _, height, width, own, pitch = geometry(attributes, prefix)
     h = own if halo is None else halo
     y0, y1 = bounds.get("y0", 0), bounds.get("y1", height)
-    c = slice(bounds.get("c0", 0), channel_end(bounds.get("c1", pitch), pitch))
     first, last = 0 if y0 == 0 else y0 + h, height + 2 * h if y1 == height else y1 + h
     array = array.reshape(len(array), height + 2 * h, width + 2 * h, pitch)
-    array[bounds["n0"] : bounds["n1"], first:last, :, c] = 0
+    channels_of(array[bounds["n0"] : bounds["n1"], first:last], bounds, pitch)[...] = 0
     target[...] = values
 
 
@@ -282,7 +291,17 @@ def block_statistics(values: np.ndarray) -> np.ndarray:
     return np.stack([mean, squares, np.full_like(mean, values[..., 0].size)])
 
 
-def windows(source: np.ndarray, kernel: int, stride: int, padding: int, y0: int, y1: int, width: int, fill=0.0):
+def windows(
+    source: np.ndarray,
+    kernel: int,
+    stride: int,
+    padding: int,
+    y0: int,
+    y1: int,
+    width: int,
+    fill: float = 0.0,
+    dilation: int = 1,
+):
     """Yield tap number and the elements that the tap meets for output rows [y0, y1), `width` columns.
 
     Parameters
@@ -293,17 +312,20 @@ def windows(source: np.ndarray, kernel: int, stride: int, padding: int, y0: int,
         What stands outside the map.
     """
     n, height, columns, channels = source.shape
-    bottom = max(0, (y1 - 1) * stride + kernel - height - padding)
-    right = max(0, (width - 1) * stride + kernel - columns - padding)
+    reach = (kernel - 1) * dilation + 1
+    bottom = max(0, (y1 - 1) * stride + reach - height - padding)
+    right = max(0, (width - 1) * stride + reach - columns - padding)
     padded = np.full((n, padding + height + bottom, padding + columns + right, channels), fill, source.dtype)
     padded[:, padding : padding + height, padding : padding + columns] = source
-    for ky in range(kernel):
-        for kx in range(kernel):
-            rows = slice(y0 * stride + ky, (y1 - 1) * stride + ky + 1, stride)
-            yield ky * kernel + kx, padded[:, rows, kx : (width - 1) * stride + kx + 1 : stride]
+    for tap in range(kernel**2):
+        y, x = (place * dilation for place in divmod(tap, kernel))
+        rows = slice(y0 * stride + y, (y1 - 1) * stride + y + 1, stride)
+        yield tap, padded[:, rows, x : (width - 1) * stride + x + 1 : stride]
 
 
-def scatter_windows(contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype) -> np.ndarray:
+def scatter_windows(
+    contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype, dilation: int = 1
+) -> np.ndarray:
     """Transpose of `windows` over all output rows: contributions[tap] are added where the tap met its element.
 
     Parameters
@@ -314,19 +336,10 @@ def scatter_windows(contributions, shape: tuple[int, ...], kernel: int, stride: 
         (images, height, width, channels) of the result.
     """
     n, height, width, channels = shape
-    first = contributions(0)
-    rows, columns = first.shape[1:3]
-    total = np.zeros(
-        (
-            n,
-            max(height + padding, (rows - 1) * stride + kernel),
-            max(width + padding, (columns - 1) * stride + kernel),
-            channels,
-        ),
-        dtype,
-    )
-    for ky in range(kernel):
-        for kx in range(kernel):
-            part = contributions(ky * kernel + kx)
-            total[:, ky : (rows - 1) * stride + ky + 1 : stride, kx : (columns - 1) * stride + kx + 1 : stride] += part
+    rows, columns = ((size - 1) * stride for size in contributions(0).shape[1:3])
+    reach = (kernel - 1) * dilation + 1
+    total = np.zeros((n, max(height + padding, rows + reach), max(width + padding, columns + reach), channels), dtype)
+    for tap in range(kernel**2):
+        y, x = (place * dilation for place in divmod(tap, kernel))
+        total[:, y : y + rows + 1 : stride, x : x + columns + 1 : stride] += contributions(tap)
     return total[:, padding : padding + height, padding : padding + width]

@@ -12,18 +12,16 @@ template <typename Bounds>
 __device__ inline void pixel_statistics(const NhwcMap &m, const float *map, const Bounds &b, int c0, int end,
                                         float *out)
 {
-    const int c = c0 + (int)threadIdx.x % STRIP_CHANNELS, rows = b.y1 - b.y0;
-    const unsigned pixels = (b.n1 - b.n0) * rows * m.width;
+    const int c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
+    const unsigned pixels = (b.n1 - b.n0) * (b.y1 - b.y0) * m.width;
     float shift = 0, sum = 0, squares = 0;
     if (c < end) {
         shift = map[pixel(m, b.n0, b.y0, 0) + c];
-        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
-            const unsigned row = p / m.width;
-            const float d =
-                map[pixel(m, b.n0 + (int)(row / rows), b.y0 + (int)(row % rows), (int)(p % m.width)) + c] - shift;
+        for_strip(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
+            const float d = map[pixel(m, n, y, x) + c] - shift;
             sum += d;
             squares += d * d;
-        }
+        });
     }
     sum = sum_strips(shared, sum);
     squares = sum_strips(shared, squares);
@@ -144,36 +142,54 @@ __device__ inline float masked(const Mask &mask, float g, float z, long long at,
     return passes(mask.y ? mask.y[at] : mask.scale[c] * z + mask.shift[c], mask.activation) ? g : 0;
 }
 
-/* Sums of g and g xhat over a block. Bounds: images, rows, partial. */
+/* Sums of g and g xhat over a block, for a strip of channels from b.c0 on, into rows of `out`; g = gradient(n, y, x, c, z).
+ * All threads of the CUDA block must come. */
+template <typename Gradient>
+__device__ inline void gradient_sums(const NhwcMap &m, const float *input, const float *mean, const float *inv_std,
+                                     const Box &b, int end, float *out, Gradient gradient)
+{
+    const int c0 = b.c0 + (int)blockIdx.x * STRIP_CHANNELS, c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
+    if (c0 >= end)
+        return;
+    float sum = 0, with_xhat = 0;
+    if (c < end)
+        for_strip(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
+            const float z = input[pixel(m, n, y, x) + c], g = gradient(n, y, x, c, z);
+            sum += g;
+            with_xhat += g * ((z - mean[c]) * inv_std[c]);
+        });
+    sum = sum_strips(shared, sum);
+    with_xhat = sum_strips(shared, with_xhat);
+    if (threadIdx.x < STRIP_CHANNELS && c < end) {
+        out[c] = sum;
+        out[m.pitch + c] = with_xhat;
+    }
+}
+
+/* Bounds: images, rows, partial. */
 KERNEL(nhwc_norm_backward_statistics)
 {
     const NhwcMap m = a.in_map, dy = with_halo(m, a.gradient_halo), ys = with_halo(m, a.activations_halo);
     const auto &b = block_bounds(a);
-    const int c = (int)blockIdx.x * STRIP_CHANNELS + (int)threadIdx.x % STRIP_CHANNELS;
-    if ((int)blockIdx.x * STRIP_CHANNELS >= m.pitch)
-        return;
+    const Box rows = {b.n0, b.n1, b.y0, b.y1, 0, m.pitch};
     const Mask mask = {a.activations, a.scale, a.shift, a.activation};
-    const int rows = b.y1 - b.y0;
-    const unsigned pixels = (b.n1 - b.n0) * rows * m.width;
-    float sum = 0, with_xhat = 0;
-    if (c < m.pitch) {
-        const float mean = a.mean[c], inv_std = a.inv_std[c];
-        for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS) {
-            const unsigned row = p / m.width;
-            const int x = (int)(p % m.width), y = b.y0 + (int)(row % rows), n = b.n0 + (int)(row / rows);
-            const float z = a.input[pixel(m, n, y, x) + c];
-            const float g = masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c);
-            sum += g;
-            with_xhat += g * ((z - mean) * inv_std);
-        }
-    }
-    sum = sum_strips(shared, sum);
-    with_xhat = sum_strips(shared, with_xhat);
-    if (threadIdx.x < STRIP_CHANNELS && c < m.pitch) {
-        float *out = a.partials + (long long)b.partial * 2 * m.pitch;
-        out[c] = sum;
-        out[m.pitch + c] = with_xhat;
-    }
+    float *out = a.partials + (long long)b.partial * 2 * m.pitch;
+    gradient_sums(m, a.input, a.mean, a.inv_std, rows, m.pitch, out, [&](int n, int y, int x, int c, float z) {
+        return masked(mask, a.gradient[pixel(dy, n, y, x) + c], z, pixel(ys, n, y, x) + c, c);
+    });
+}
+
+/* The last launch of nhwc_depthwise_norm_backward, which has left the gradient of its input: the sums of the norm before. */
+KERNEL_OF(nhwc_depthwise_norm_sums, nhwc_depthwise_norm_backward)
+{
+    const NhwcMap m = a.in_map, dy = with_halo(m, a.output_halo);
+    const auto &b = block_bounds(a);
+    const Box rows = {b.n0, b.n1, 0, m.height, b.c0, b.c1};
+    const Mask mask = {0, a.input_scale, a.input_shift, a.input_activation};
+    float *out = a.statistics + (long long)b.partial * 2 * m.pitch;
+    gradient_sums(
+        m, a.input, a.input_mean, a.input_inv_std, rows, channel_end(m, b.c1), out,
+        [&](int n, int y, int x, int c, float z) { return masked(mask, a.output[pixel(dy, n, y, x) + c], z, 0, c); });
 }
 
 /* Bounds: channels. A thread for each; partials are added in order. */

@@ -31,8 +31,7 @@ import numpy as np
 
 from ..interface.arguments import BOX, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import nhwc as nhwc_maps
-from ..maps.nhwc import activate, block_statistics, inside, passes, write_block
+from ..maps.nhwc import activate, block_statistics, inside, passes, vectors, write_block
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -237,19 +236,15 @@ def _evaluate_reference(operands, attributes, bounds, iteration):
     _set(operands["shift"], c, padding, operands["bias"][c] - operands["running_mean"][c] * scale)
 
 
-def _vector(operands, name, bounds, attributes):
-    """A block's part of a vector."""
-    return operands[name][..., bounds["c0"] : nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"])]
-
-
 def _apply_reference(operands, attributes, bounds, iteration):
     z = inside(operands["input"], attributes, "in", bounds)
-    y = _vector(operands, "scale", bounds, attributes) * z + _vector(operands, "shift", bounds, attributes)
+    scale, shift = vectors(operands, bounds, attributes, "scale", "shift")
+    y = scale * z + shift
     if "residual" in operands:
         residual = inside(operands["residual"], attributes, "in", bounds, attributes["residual_halo"])
         if "residual_scale" in operands:
-            residual = (_vector(operands, "residual_scale", bounds, attributes) * residual
-                        + _vector(operands, "residual_shift", bounds, attributes))
+            scale, shift = vectors(operands, bounds, attributes, "residual_scale", "residual_shift")
+            residual = scale * residual + shift
         y = y + residual
     write_block(operands["output"], attributes, "in", bounds, activate(y, attributes["activation"]),
                 attributes["out_halo"])
@@ -263,9 +258,7 @@ def _gradient(operands, attributes, bounds, z):
     if "activations" in operands:
         y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
     else:
-        scale, shift = operands["scale"], operands["shift"]
-        if "c0" in bounds:
-            scale, shift = (_vector(operands, name, bounds, attributes) for name in ("scale", "shift"))
+        scale, shift = vectors(operands, bounds, attributes, "scale", "shift")
         y = scale * z + shift
     return np.where(passes(y, attributes["activation"]), g, 0)
 
@@ -292,8 +285,8 @@ def _backward_finish_reference(operands, attributes, bounds, iteration):
 def _backward_apply_reference(operands, attributes, bounds, iteration):
     z = inside(operands["input"], attributes, "in", bounds)
     g = _gradient(operands, attributes, bounds, z)
-    a, b, c = _vector(operands, "coefficients", bounds, attributes)
-    dz = a * g + (b * (z - _vector(operands, "mean", bounds, attributes)) + c)
+    (a, b, c), mean = vectors(operands, bounds, attributes, "coefficients", "mean")
+    dz = a * g + (b * (z - mean) + c)
     added = int("previous" in operands)
     write_block(operands["output"], attributes, "in", bounds, dz, attributes["out_halo"], added)
     if "branch" in operands:
@@ -307,7 +300,7 @@ def _backward_apply_scratch(attributes, bounds, operands):
 
 
 MAP = nhwc_attributes("in")
-# Statistics of one block: shape nhwc_maps.statistics_shape(num_partials, pitch).
+# Statistics of one block: shape maps.nhwc.statistics_shape(num_partials, pitch).
 register(KernelSpec("nhwc_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
                     _statistics_reference, <uintptr_t> &norm_statistics))
 register(KernelSpec(
@@ -361,28 +354,11 @@ cdef int layernorm_forward(const void *args, Py_ssize_t block, const TaskContext
     cdef Py_ssize_t start = a.r0 * a.features
     cdef LayerNormTask task = LayerNormTask(
         a.input + start, at(a.residual, start), at(a.sum, start), a.weight, a.bias, a.output + start,
-        a.statistics + 2 * a.r0, a.features, a.r1 - a.r0, <float> a.eps)
-    layernorm_loops(a.micro).forward(&task)
-    return 0
-
-
-cdef int no_norm_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef no_norm_forward_args a = read_no_norm_forward(args, block)
-    cdef Py_ssize_t start = a.r0 * a.features
-    cdef LayerNormTask task = LayerNormTask(
-        a.input + start, at(a.residual, start), at(a.sum, start), a.weight, a.bias, a.output + start, NULL, a.features,
-        a.r1 - a.r0, 0)
-    layernorm_loops(a.micro).no_norm_forward(&task)
-    return 0
-
-
-cdef int no_norm_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef no_norm_backward_args a = read_no_norm_backward(args, block)
-    cdef Py_ssize_t start = a.r0 * a.features, sums = a.partial * a.features
-    cdef LayerNormGradientTask task = LayerNormGradientTask(
-        a.gradient + start, a.input + start, a.weight, NULL, at(a.residual, start), a.output + start,
-        a.weight_partials + sums, a.bias_partials + sums, a.features, a.r1 - a.r0)
-    layernorm_loops(a.micro).no_norm_backward(&task)
+        at(a.statistics, 2 * a.r0), a.features, a.r1 - a.r0, <float> a.eps)
+    if a.statistics != NULL:
+        layernorm_loops(a.micro).forward(&task)
+    else:
+        layernorm_loops(a.micro).no_norm_forward(&task)
     return 0
 
 
@@ -390,9 +366,12 @@ cdef int layernorm_backward(const void *args, Py_ssize_t block, const TaskContex
     cdef layernorm_backward_args a = read_layernorm_backward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, sums = a.partial * a.features
     cdef LayerNormGradientTask task = LayerNormGradientTask(
-        a.gradient + start, a.input + start, a.weight, a.statistics + 2 * a.r0, at(a.residual, start), a.output + start,
-        a.weight_partials + sums, a.bias_partials + sums, a.features, a.r1 - a.r0)
-    layernorm_loops(a.micro).backward(&task)
+        a.gradient + start, a.input + start, a.weight, at(a.statistics, 2 * a.r0), at(a.residual, start),
+        a.output + start, a.weight_partials + sums, a.bias_partials + sums, a.features, a.r1 - a.r0)
+    if a.statistics != NULL:
+        layernorm_loops(a.micro).backward(&task)
+    else:
+        layernorm_loops(a.micro).no_norm_backward(&task)
     return 0
 
 
@@ -409,20 +388,22 @@ def _summed(operands, rows):
 def _layernorm_forward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
     x = _summed(operands, rows)
-    mean = x.mean(axis=1)
-    inv_std = 1 / np.sqrt(x.var(axis=1) + attributes["eps"])
-    normal = (x - mean[:, None]) * inv_std[:, None]
-    operands["output"][rows] = normal * operands["weight"] + operands["bias"]
-    operands["statistics"][rows] = np.stack([mean, inv_std], axis=1)
+    if "statistics" in operands:
+        mean = x.mean(axis=1)
+        inv_std = 1 / np.sqrt(x.var(axis=1) + attributes["eps"])
+        x = (x - mean[:, None]) * inv_std[:, None]
+        operands["statistics"][rows] = np.stack([mean, inv_std], axis=1)
+    operands["output"][rows] = x * operands["weight"] + operands["bias"]
 
 
 def _layernorm_backward_reference(operands, attributes, bounds, iteration):
     rows, partial = slice(bounds["r0"], bounds["r1"]), bounds["partial"]
-    dy = operands["gradient"][rows]
-    mean, inv_std = operands["statistics"][rows].T[..., None]
-    normal = (operands["input"][rows] - mean) * inv_std
-    g = dy * operands["weight"]
-    dx = inv_std * (g - g.mean(axis=1, keepdims=True) - normal * (g * normal).mean(axis=1, keepdims=True))
+    dy, normal = operands["gradient"][rows], operands["input"][rows]
+    dx = dy * operands["weight"]
+    if "statistics" in operands:
+        mean, inv_std = operands["statistics"][rows].T[..., None]
+        normal = (normal - mean) * inv_std
+        dx = inv_std * (dx - dx.mean(axis=1, keepdims=True) - normal * (dx * normal).mean(axis=1, keepdims=True))
     if "residual" in operands:
         dx = dx + operands["residual"][rows]
     operands["output"][rows] = dx
@@ -430,31 +411,11 @@ def _layernorm_backward_reference(operands, attributes, bounds, iteration):
     operands["bias_partials"][partial] = dy.sum(axis=0)
 
 
-def _no_norm_forward_reference(operands, attributes, bounds, iteration):
-    rows = slice(bounds["r0"], bounds["r1"])
-    operands["output"][rows] = _summed(operands, rows) * operands["weight"] + operands["bias"]
-
-
-def _no_norm_backward_reference(operands, attributes, bounds, iteration):
-    rows, partial = slice(bounds["r0"], bounds["r1"]), bounds["partial"]
-    dy = operands["gradient"][rows]
-    dx = dy * operands["weight"]
-    operands["output"][rows] = dx + operands["residual"][rows] if "residual" in operands else dx
-    operands["weight_partials"][partial] = (dy * operands["input"][rows]).sum(axis=0)
-    operands["bias_partials"][partial] = dy.sum(axis=0)
-
-
+# Without statistics: NoNorm.
 register(KernelSpec(
-    "no_norm_forward", ("input", "residual?", "sum?", "weight", "bias", "output"), ("features",), (), ("r0", "r1"),
-    _no_norm_forward_reference, <uintptr_t> &no_norm_forward))
-register(KernelSpec(
-    "no_norm_backward",
-    ("gradient", "input", "weight", "residual?", "output", "weight_partials", "bias_partials"),
-    ("features",), (), ("r0", "r1", "partial"), _no_norm_backward_reference, <uintptr_t> &no_norm_backward))
-register(KernelSpec(
-    "layernorm_forward", ("input", "residual?", "sum?", "weight", "bias", "output", "statistics"), ("features",),
+    "layernorm_forward", ("input", "residual?", "sum?", "weight", "bias", "output", "statistics?"), ("features",),
     ("eps",), ("r0", "r1"), _layernorm_forward_reference, <uintptr_t> &layernorm_forward))
 register(KernelSpec(
     "layernorm_backward",
-    ("gradient", "input", "weight", "statistics", "residual?", "output", "weight_partials", "bias_partials"),
+    ("gradient", "input", "weight", "statistics?", "residual?", "output", "weight_partials", "bias_partials"),
     ("features",), (), ("r0", "r1", "partial"), _layernorm_backward_reference, <uintptr_t> &layernorm_backward))

@@ -54,7 +54,7 @@ def _token_norm_cost(a, b, shapes):
     return 0.0, 4.0 * a["features"] * maps * size(b["r"])
 
 
-@touches("layernorm_forward", "no_norm_forward", "layernorm_backward", "no_norm_backward", cost=_token_norm_cost)
+@touches("layernorm_forward", "layernorm_backward", cost=_token_norm_cost)
 def token_norm(a, b, shapes):
     written = ("output", "sum", *(() if "gradient" in shapes else ("statistics",)))
     for operand in shapes:

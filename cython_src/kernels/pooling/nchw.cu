@@ -7,11 +7,8 @@ KERNEL(pool_forward)
 {
     const Map source = a.in_map, target = a.out_map;
     const auto &b = block_bounds(a);
-    const int rows = b.y1 - b.y0;
     clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, b.y0, b.y1);
-    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * target.width * target.lanes;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, target.width, target.lanes);
+    for_places(b, target.width, target.lanes, [&](const Place &p) {
         float best = a.input[pixel(source, p.group, p.channel, 2 * p.y, 2 * p.x) + p.lane];
         int which = 0;
         for (int k = 1; k < 4; k++) {
@@ -25,18 +22,15 @@ KERNEL(pool_forward)
         a.index[((((long long)p.group * target.channels + p.channel) * target.height + p.y) * target.width + p.x) *
                     target.lanes +
                 p.lane] = which;
-    }
+    });
 }
 
 KERNEL(pool_backward)
 {
     const Map source = a.in_map, target = a.out_map;
     const auto &b = block_bounds(a);
-    const int rows = b.y1 - b.y0;
     clear_halo(target, a.output, b.g0, b.g1, b.c0, b.c1, 2 * b.y0, 2 * b.y1);
-    const long long items = (long long)(b.g1 - b.g0) * (b.c1 - b.c0) * rows * source.width * source.lanes;
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const Place p = place_of(i, b, rows, source.width, source.lanes);
+    for_places(b, source.width, source.lanes, [&](const Place &p) {
         const float value = a.gradient[pixel(source, p.group, p.channel, p.y, p.x) + p.lane];
         const int which =
             a.index[((((long long)p.group * source.channels + p.channel) * source.height + p.y) * source.width + p.x) *
@@ -45,5 +39,5 @@ KERNEL(pool_backward)
         for (int k = 0; k < 4; k++)
             a.output[pixel(target, p.group, p.channel, 2 * p.y + k / 2, 2 * p.x + k % 2) + p.lane] =
                 which == k ? value : 0;
-    }
+    });
 }

@@ -4,9 +4,9 @@
 #include "cython_src/kernels/maps/nhwc.cuh"
 
 /* Bounds of these: images, rows of the map that is written, channels. */
-template <bool MAXIMUM, typename Args>
-__device__ inline void nhwc_pool(const Args &a, unsigned char *index)
+KERNEL(nhwc_pool)
 {
+    const bool maximum = a.index != 0;
     const auto &b = block_bounds(a);
     const int end = channel_end(a.out_map, b.c1);
     clear_channel_halo(a.out_map, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
@@ -19,7 +19,7 @@ __device__ inline void nhwc_pool(const Args &a, unsigned char *index)
             if (yy < 0 || yy >= a.in_map.height || xx < 0 || xx >= a.in_map.width)
                 continue;
             const float v = a.input[pixel(a.in_map, n, yy, xx) + c];
-            if (!MAXIMUM) {
+            if (!maximum) {
                 value += v;
             } else if (which < 0 || (value == value && (v > value || v != v))) { /* the first NaN stays */
                 value = v;
@@ -27,15 +27,14 @@ __device__ inline void nhwc_pool(const Args &a, unsigned char *index)
             }
         }
         a.output[pixel(a.out_map, n, y, x) + c] =
-            MAXIMUM ? value : value * (1.0f / (a.window.kernel * a.window.kernel));
-        if (MAXIMUM)
-            index[(((long long)n * a.out_map.height + y) * a.out_map.width + x) * a.out_map.pitch + c] =
+            maximum ? value : value * (1.0f / (a.window.kernel * a.window.kernel));
+        if (maximum)
+            a.index[(((long long)n * a.out_map.height + y) * a.out_map.width + x) * a.out_map.pitch + c] =
                 (unsigned char)which;
     });
 }
 
-template <bool MAXIMUM, typename Args>
-__device__ inline void nhwc_pool_backward(const Args &a, const unsigned char *index)
+KERNEL(nhwc_pool_backward)
 {
     const auto &b = block_bounds(a);
     const int end = channel_end(a.out_map, b.c1), accumulate = a.accumulate;
@@ -52,32 +51,14 @@ __device__ inline void nhwc_pool_backward(const Args &a, const unsigned char *in
                 const int tap = (y + a.window.padding - oy * a.window.stride) * a.window.kernel + x + a.window.padding -
                                 ox * a.window.stride;
                 const float g = a.gradient[pixel(a.in_map, n, oy, ox) + c];
-                if (!MAXIMUM)
+                if (!a.index)
                     sum += g * (1.0f / (a.window.kernel * a.window.kernel));
-                else if (index[(((long long)n * a.in_map.height + oy) * a.in_map.width + ox) * a.in_map.pitch + c] ==
+                else if (a.index[(((long long)n * a.in_map.height + oy) * a.in_map.width + ox) * a.in_map.pitch + c] ==
                          tap)
                     sum += g;
             }
-        float *p = a.output + pixel(a.out_map, n, y, x) + c;
-        *p = accumulate ? *p + sum : sum;
+        put(a.output + pixel(a.out_map, n, y, x) + c, sum, accumulate);
     });
-}
-
-KERNEL(nhwc_max_pool)
-{
-    nhwc_pool<true>(a, a.index);
-}
-KERNEL(nhwc_average_pool)
-{
-    nhwc_pool<false>(a, 0);
-}
-KERNEL(nhwc_max_pool_backward)
-{
-    nhwc_pool_backward<true>(a, a.index);
-}
-KERNEL(nhwc_average_pool_backward)
-{
-    nhwc_pool_backward<false>(a, 0);
 }
 
 /* Bounds: images, channels; the result is (batch, channels). */
@@ -110,7 +91,6 @@ KERNEL(nhwc_global_pool_backward)
         clear_channel_halo(m, a.output, b.n0, b.n1, b.y0, b.y1, b.c0, end);
     for_channels(m, b, b.c0, end, 1, [&](int n, int y, int x, int c) {
         const float g = c < b.c1 ? share * a.gradient[(long long)n * m.channels + c] : 0;
-        float *p = a.output + pixel(m, n, y, x) + c;
-        *p = accumulate ? *p + g : g;
+        put(a.output + pixel(m, n, y, x) + c, g, accumulate);
     });
 }

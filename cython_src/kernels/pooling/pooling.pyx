@@ -17,53 +17,38 @@ import numpy as np
 
 from ..interface.arguments import BOX, NCHW_BOX, WINDOW, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps import nhwc as nhwc_maps
-from ..maps.nchw import box, clear_box_halo, interior
-from ..maps.nhwc import all_rows, inside, scatter_windows, window_of, windows, write_block
+from ..maps.nchw import box, clear_box_halo, interior, pooling_windows, unpool
+from ..maps.nhwc import all_rows, channels_of, inside, scatter_windows, window_of, windows, write_block
 
 
-cdef int max_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef nhwc_max_pool_args a = read_nhwc_max_pool(args, block)
+cdef inline uint8_t *index_of(uint8_t *index, const NhwcMap *m, const Box *b) noexcept nogil:
+    """Places of the maxima of a block's images, in a map without halo; NULL of means."""
+    return index + b.n0 * <Py_ssize_t> m.height * m.width * m.pitch + b.c0 if index != NULL else NULL
+
+
+cdef int pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef nhwc_pool_args a = read_nhwc_pool(args, block)
     cdef WindowTask task
     set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
-    task.index = a.index + a.box.n0 * places(&a.out_map) + a.box.c0
-    nhwc_pooling_loops(a.micro).max_pool(&task)
+    task.index = index_of(a.index, &a.out_map, &a.box)
+    if a.index != NULL:
+        nhwc_pooling_loops(a.micro).max_pool(&task)
+    else:
+        nhwc_pooling_loops(a.micro).average_pool(&task)
     clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
 
 
-cdef inline Py_ssize_t places(const NhwcMap *m) noexcept nogil:
-    """Places of the maxima of an image: a map without halo."""
-    return <Py_ssize_t> m.height * m.width * m.pitch
-
-
-cdef int max_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef nhwc_max_pool_backward_args a = read_nhwc_max_pool_backward(args, block)
+cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+    cdef nhwc_pool_backward_args a = read_nhwc_pool_backward(args, block)
     cdef WindowTask task
     set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
-    task.index = a.index + a.box.n0 * places(&a.in_map) + a.box.c0
+    task.index = index_of(a.index, &a.in_map, &a.box)
     task.accumulate = a.accumulate
-    nhwc_pooling_loops(a.micro).max_pool_backward(&task)
-    if not a.accumulate:
-        clear_channel_halo(&a.out_map, a.output, &a.box)
-    return 0
-
-
-cdef int average_pool(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef nhwc_average_pool_args a = read_nhwc_average_pool(args, block)
-    cdef WindowTask task
-    set_windows(&task, a.input, &a.in_map, a.output, &a.out_map, False, &a.window, &a.box)
-    nhwc_pooling_loops(a.micro).average_pool(&task)
-    clear_channel_halo(&a.out_map, a.output, &a.box)
-    return 0
-
-
-cdef int average_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    cdef nhwc_average_pool_backward_args a = read_nhwc_average_pool_backward(args, block)
-    cdef WindowTask task
-    set_windows(&task, a.gradient, &a.in_map, a.output, &a.out_map, True, &a.window, &a.box)
-    task.accumulate = a.accumulate
-    nhwc_pooling_loops(a.micro).average_pool_backward(&task)
+    if a.index != NULL:
+        nhwc_pooling_loops(a.micro).max_pool_backward(&task)
+    else:
+        nhwc_pooling_loops(a.micro).average_pool_backward(&task)
     if not a.accumulate:
         clear_channel_halo(&a.out_map, a.output, &a.box)
     return 0
@@ -102,42 +87,29 @@ cdef int global_pool_backward(const void *args, Py_ssize_t block, const TaskCont
     return 0
 
 
-def _max_reference(operands, attributes, bounds, iteration):
+def _pool_reference(operands, attributes, bounds, iteration):
+    maximum = "index" in operands
     x = all_rows(operands["input"], attributes, "in", bounds)
     y0, y1 = bounds["y0"], bounds["y1"]
-    taps = windows(x, *window_of(attributes), y0, y1, attributes["out_width"], -np.inf)
+    taps = windows(x, *window_of(attributes), y0, y1, attributes["out_width"], -np.inf if maximum else 0)
     values = np.stack([part for _, part in taps])
-    index = values.argmax(axis=0)
-    write_block(operands["output"], attributes, "out", bounds, np.take_along_axis(values, index[None], axis=0)[0])
-    c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]))
-    operands["index"][bounds["n0"] : bounds["n1"], y0:y1, :, c] = index
+    if maximum:
+        index = operands["index"][bounds["n0"] : bounds["n1"], y0:y1]
+        channels_of(index, bounds, attributes["out_pitch"])[...] = values.argmax(axis=0)
+    write_block(operands["output"], attributes, "out", bounds, values.max(axis=0) if maximum else values.mean(axis=0))
 
 
-def _backward(operands, attributes, bounds, contribution):
-    """Add up contribution(tap), the output's gradients as they go to the tap's element."""
-    shape = all_rows(operands["output"], attributes, "out", bounds).shape
-    total = scatter_windows(contribution, shape, *window_of(attributes), operands["output"].dtype)
+def _pool_backward_reference(operands, attributes, bounds, iteration):
+    """Add up the output's gradients as they go to each tap's element."""
+    dy = all_rows(operands["gradient"], attributes, "in", bounds)
+    shape, share = all_rows(operands["output"], attributes, "out", bounds).shape, dy / attributes["kernel"] ** 2
+    index = None
+    if "index" in operands:
+        index = channels_of(operands["index"][bounds["n0"] : bounds["n1"]], bounds, attributes["in_pitch"])
+    total = scatter_windows(lambda tap: share if index is None else np.where(index == tap, dy, 0), shape,
+                            *window_of(attributes), operands["output"].dtype)
     write_block(operands["output"], attributes, "out", bounds, total[:, bounds["y0"] : bounds["y1"]],
                 accumulate=attributes["accumulate"])
-
-
-def _max_backward_reference(operands, attributes, bounds, iteration):
-    dy = all_rows(operands["gradient"], attributes, "in", bounds)
-    c = slice(bounds["c0"], nhwc_maps.channel_end(bounds["c1"], attributes["in_pitch"]))
-    index = operands["index"][bounds["n0"] : bounds["n1"], :, :, c]
-    _backward(operands, attributes, bounds, lambda tap: np.where(index == tap, dy, 0))
-
-
-def _average_reference(operands, attributes, bounds, iteration):
-    x = all_rows(operands["input"], attributes, "in", bounds)
-    taps = windows(x, *window_of(attributes), bounds["y0"], bounds["y1"], attributes["out_width"])
-    total = sum(part for _, part in taps)
-    write_block(operands["output"], attributes, "out", bounds, total / attributes["kernel"] ** 2)
-
-
-def _average_backward_reference(operands, attributes, bounds, iteration):
-    dy = all_rows(operands["gradient"], attributes, "in", bounds) / attributes["kernel"] ** 2
-    _backward(operands, attributes, bounds, lambda tap: dy)
 
 
 def _global_reference(operands, attributes, bounds, iteration):
@@ -149,26 +121,16 @@ def _global_reference(operands, attributes, bounds, iteration):
 
 def _global_backward_reference(operands, attributes, bounds, iteration):
     n, c = slice(bounds["n0"], bounds["n1"]), slice(bounds["c0"], bounds["c1"])
-    height, width = attributes["out_height"], attributes["out_width"]
-    g = operands["gradient"][n, c, 0] / (height * width)
-    padding = nhwc_maps.channel_end(bounds["c1"], attributes["out_pitch"]) - bounds["c1"]
-    g = np.pad(g, ((0, 0), (0, padding)))[:, None, None, :]
-    g = np.broadcast_to(g, (g.shape[0], bounds["y1"] - bounds["y0"], width, g.shape[3]))
+    g = operands["gradient"][n, c, 0][:, None, None] / (attributes["out_height"] * attributes["out_width"])
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
 
 
 NHWC_MAPS = nhwc_attributes("in") + nhwc_attributes("out")
-# index: uint8, (batch, output height, output width, pitch). Backward bounds are rows of the input's gradient.
-register(KernelSpec("nhwc_max_pool", ("input", "output", "index"), NHWC_MAPS + WINDOW, (), BOX, _max_reference,
-                    <uintptr_t> &max_pool))
-register(KernelSpec("nhwc_max_pool_backward", ("gradient", "index", "output"),
-                    NHWC_MAPS + WINDOW + ("accumulate",), (), BOX, _max_backward_reference,
-                    <uintptr_t> &max_pool_backward))
-register(KernelSpec("nhwc_average_pool", ("input", "output"), NHWC_MAPS + WINDOW, (), BOX, _average_reference,
-                    <uintptr_t> &average_pool))
-register(KernelSpec("nhwc_average_pool_backward", ("gradient", "output"),
-                    NHWC_MAPS + WINDOW + ("accumulate",), (), BOX, _average_backward_reference,
-                    <uintptr_t> &average_pool_backward))
+# index: uint8, (batch, output height, output width, pitch), of maxima. Backward bounds: rows of the input's gradient.
+register(KernelSpec("nhwc_pool", ("input", "output", "index?"), NHWC_MAPS + WINDOW, (), BOX, _pool_reference,
+                    <uintptr_t> &pool))
+register(KernelSpec("nhwc_pool_backward", ("gradient", "index?", "output"), NHWC_MAPS + WINDOW + ("accumulate",), (),
+                    BOX, _pool_backward_reference, <uintptr_t> &pool_backward))
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
 register(KernelSpec("nhwc_global_pool", ("input", "output"), nhwc_attributes("in"), (),
                     ("n0", "n1", "c0", "c1"), _global_reference, <uintptr_t> &global_pool))
@@ -177,7 +139,7 @@ register(KernelSpec("nhwc_global_pool_backward", ("gradient", "output"),
                     <uintptr_t> &global_pool_backward))
 
 
-cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int nchw_pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """Y = maximum of each window of X."""
     cdef pool_forward_args a = read_pool_forward(args, block)
     cdef int g, c, y
@@ -194,7 +156,7 @@ cdef int pool_forward(const void *args, Py_ssize_t block, const TaskContext *con
     return 0
 
 
-cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
+cdef int nchw_pool_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     """dX = dY where the index points, else zero. Bounds: pooled rows."""
     cdef pool_backward_args a = read_pool_backward(args, block)
     cdef int g, c, y
@@ -213,24 +175,20 @@ cdef int pool_backward(const void *args, Py_ssize_t block, const TaskContext *co
 
 def _pool_forward_reference(operands, attributes, bounds, iteration):
     x = interior(operands["input"], attributes, "in")[box(bounds, 2)]
-    values = np.stack([x[:, :, i::2, j::2] for i in (0, 1) for j in (0, 1)])
+    values = pooling_windows(x)
     operands["index"][box(bounds)] = values.argmax(axis=0)
     interior(operands["output"], attributes, "out")[box(bounds)] = values.max(axis=0)
     clear_box_halo(operands["output"], attributes, bounds)
 
 
-def _pool_backward_reference(operands, attributes, bounds, iteration):
+def _nchw_pool_backward_reference(operands, attributes, bounds, iteration):
     dy = interior(operands["gradient"], attributes, "in")[box(bounds)]
-    index = operands["index"][box(bounds)]
-    dx = interior(operands["output"], attributes, "out")[box(bounds, 2)]
-    for i in (0, 1):
-        for j in (0, 1):
-            dx[:, :, i::2, j::2] = np.where(index == 2 * i + j, dy, 0)
+    unpool(interior(operands["output"], attributes, "out")[box(bounds, 2)], operands["index"][box(bounds)], dy)
     clear_box_halo(operands["output"], attributes, bounds, 2)
 
 
 NCHW_MAPS = map_attributes("in") + map_attributes("out")
 register(KernelSpec("pool_forward", ("input", "output", "index"), NCHW_MAPS, (), NCHW_BOX,
-                    _pool_forward_reference, <uintptr_t> &pool_forward))
+                    _pool_forward_reference, <uintptr_t> &nchw_pool_forward))
 register(KernelSpec("pool_backward", ("gradient", "index", "output"), NCHW_MAPS, (), NCHW_BOX,
-                    _pool_backward_reference, <uintptr_t> &pool_backward))
+                    _nchw_pool_backward_reference, <uintptr_t> &nchw_pool_backward))

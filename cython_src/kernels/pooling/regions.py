@@ -18,7 +18,7 @@ def _windows_cost(a, b, shapes):
     return 0.0, 4.0 * pixels * target.pitch * size(b["n"], b["y"]) / target.height
 
 
-@touches("nhwc_max_pool", "nhwc_average_pool", cost=_windows_cost)
+@touches("nhwc_pool", cost=_windows_cost)
 def pool(a, b, shapes):
     """Rows of the interior that windows read; the kernels treat the border themselves."""
     source, target = _ends(a, shapes)
@@ -29,7 +29,7 @@ def pool(a, b, shapes):
         yield write("index", b["n"], b["y"])
 
 
-@touches("nhwc_max_pool_backward", "nhwc_average_pool_backward", cost=_windows_cost)
+@touches("nhwc_pool_backward", cost=_windows_cost)
 def pool_backward(a, b, shapes):
     gradient, target = _ends(a, shapes)
     first, last = Window.of(a).gradient_rows(b["y"])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forktask  # noqa: F401  its interface adds checks of arguments to the classes
 from forktask.cython_src.binding.checks import AccessError, check_accesses, check_orders
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.user_graph import ITERATION, TaskRecorder

@@ -28,7 +28,7 @@ def declarations(monkeypatch):
 def test_the_build_reads_the_specs_that_are_registered(declarations):
     """Check that what the script finds in the text of a module is what the module registers when it is imported."""
     found = {spec.name: spec for file in SOURCES.glob("*/*.pyx") for spec in declarations.specs(file.read_text())}
-    assert len(found) > 90
+    assert len(found) > 80
     for name, spec in found.items():
         registered = kernel_table.get(name)
         for names in ("operands", "integers", "reals", "bounds"):
@@ -65,8 +65,10 @@ def test_headers_are_declared_as_they_are(declarations, tmp_path):
     header = tmp_path / "x_loops.h"
     header.write_text(
         "#ifndef X\n#define X\n#define WIDTH 4 /* of it */\n#define FLOATS(N) ((N) + 1)\nenum { A = 2, B };\n"
+        "typedef struct Team Team;\n"
         "typedef struct Task {\n    const float *in, *w; /* one, two */\n    int n[WIDTH];\n"
-        "    void (*run)(const float *in, int n);\n} Task;\n"
+        "    void (*run)(const float *in, int n);\n    const Team *team;\n"
+        "    char padding[128 - sizeof(float *)];\n} Task;\n"
         "static inline int twice(int a,\n    int b)\n{\n    return 2;\n}\n#endif\n"
     )
     assert declarations.declared(header) == [
@@ -74,12 +76,37 @@ def test_headers_are_declared_as_they_are(declarations, tmp_path):
         "ptrdiff_t FLOATS(ptrdiff_t N)",
         "const int A",
         "const int B",
+        "ctypedef struct Team:",
+        "    pass",
         "ctypedef struct Task:",
         '    const float *input "in"',
         "    const float *w",
         "    int n[4]",
         "    void (*run)(const float *input, int n) noexcept nogil",
+        "    const Team *team",
         "int twice(int a, int b)",
+    ]
+
+
+def test_a_module_sees_what_it_uses(declarations, tmp_path):
+    """Check that of headers only what a module names is declared, in the order of need, and apart from its classes."""
+    header, module = tmp_path / "team.h", tmp_path / "runs.pyx"
+    header.write_text(
+        "typedef int32_t (*Body)(int32_t worker);\n"
+        "typedef struct Team {\n    int threads, spare;\n    Body body;\n} Team;\n"
+        "typedef _Atomic int64_t atomic_long;\nenum { ASLEEP, AWAKE };\n"
+        "static void start(Team *team)\n{\n}\nstatic void unused(Team *team)\n{\n}\n"
+        "static void (*const run[])(Team *team) = {start, unused};\n"
+    )
+    module.write_text("cdef class Team:\n    def go(self):\n        start(&self.t)\n        self.t.body = run[AWAKE]\n")
+    text = declarations.view(module, [header], tmp_path)
+    blocks = text.split('\ncdef extern from "team.h" nogil:\n')[1:]
+    assert blocks == [
+        "    ctypedef int32_t (*Body)(int32_t worker) noexcept\n",
+        '    ctypedef struct CTeam "Team":\n        Body body\n',
+        "    void start(CTeam *team)\n",
+        "    void (*run[1])(CTeam *team) noexcept\n",
+        "    const int AWAKE\n",
     ]
 
 

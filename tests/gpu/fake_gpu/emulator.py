@@ -94,7 +94,7 @@ def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), pro
 
     def run(operands, attributes, bounds, iteration):
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
-        whole = gpu_blas.products_of(name, attributes, [bounds]) if products != "own" else None
+        whole = gpu_blas.products_of(name, attributes, [bounds], operands) if products != "own" else None
         launches = gpu_launches.launches_of(name, attributes, row, operands, convolution, whole)
         failure = np.array([2**64 - 1], np.uint64)
         args = np.zeros((), gpu_launches.ARGS_DTYPE)

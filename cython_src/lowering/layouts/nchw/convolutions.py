@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from ....kernels.maps.nchw import NchwMap
 from ....networks.layers import Convolution
 from ....plan.builder import block_bounds, block_grid, ranges
 from ...gradients import gradient_map
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, phase_of, repeated
 from ...units import Unit
 from .algorithms import POINTS, TAPS, algorithm_attributes, chosen_algorithm, kernel_name
 from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_ranges
@@ -29,15 +30,12 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     if unit.pooling:
         operands["index"] = index_buffer(low, unit)
     channels, rows = convolution_ranges(low, algorithm, target.channels, target.height, scale)
-    low.loop(
-        loop_name(unit, again),
-        kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"),
-        operands,
-        block_bounds(g=group_ranges(low), c=channels, y=rows),
-        name,
-        phase_of(again),
-        **algorithm_attributes(algorithm),
-    )
+    kernel, bounds = kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"), _bounds(low, channels, rows)
+    low.append(unit, repeated(again), kernel, operands, bounds, **algorithm_attributes(algorithm))
+
+
+def _bounds(low: Lowering, channels: list[tuple[int, int]], rows: list[tuple[int, int]]) -> Iterator[dict[str, int]]:
+    return block_bounds(g=group_ranges(low), c=channels, y=rows)
 
 
 def weight_operand(
@@ -78,20 +76,13 @@ def data_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     index = index_before(low, unit)
     scale = 2 if index else 1
     height, width = target.height // scale, target.width // scale
-    name = f"{unit.layer.name}.data_gradient"
     algorithm = chosen_algorithm(low, gradient.channels, target.channels, height, width)
     operands = {"gradient": gradient, "output": target, "index": index}
     operands |= weight_operand(low, unit, algorithm, gradient, target, flip=True)
     channels, rows = convolution_ranges(low, algorithm, target.channels, height, 1)
-    low.loop(
-        name,
-        kernel_name(algorithm, "backward_data_unpool" if index else "backward_data"),
-        operands,
-        block_bounds(g=group_ranges(low), c=channels, y=rows),
-        unit.layer.name,
-        "backward",
-        **algorithm_attributes(algorithm),
-    )
+    kernel = kernel_name(algorithm, "backward_data_unpool" if index else "backward_data")
+    attributes = algorithm_attributes(algorithm)
+    low.append(unit, "data_gradient", kernel, operands, _bounds(low, channels, rows), **attributes)
 
 
 def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:

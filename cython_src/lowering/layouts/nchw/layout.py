@@ -119,20 +119,13 @@ class Nchw(ImageLayout):
         target, _ = gradient_map(low, unit.sources[0])
         before = low.producer[unit.sources[0]]
         index = index_before(low, unit)
-        if index:
-            dense.data_gradient(low, unit, gradient, target, "_unpool", {"index": index})
-            return
-        masks = {"activation": low.maps[before.target]} if before.activation else {}
-        dense.data_gradient(low, unit, gradient, target, "_halo" if target.halo else "_relu" if masks else "", masks)
+        activation = low.maps[before.target] if before.activation and not index else None
+        dense.data_gradient(low, unit, gradient, target, activation=activation, index=index)
 
     def elementwise(
-        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+        self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float
     ) -> None:
-        if operation == "activation":
-            pixelwise(low, name, "relu_forward", unit, phase, maps)
-        else:
-            maps = {{"activations": "activation"}.get(operand, operand): m for operand, m in maps.items()}
-            pixelwise(low, name, "relu_backward", unit, phase, maps)
+        pixelwise(low, unit, what, "relu_forward" if operation == "activation" else "relu_backward", maps)
 
 
 NCHW16_LAYOUT = Nchw("nchw16", LANES, CONVOLUTIONS)

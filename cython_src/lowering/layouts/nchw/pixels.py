@@ -8,18 +8,16 @@ from ....kernels.maps.nchw import NchwMap
 from ....networks.layers import Convolution, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .blocks import channel_ranges, group_ranges, row_ranges
 
 
-def pixelwise(
-    low: Lowering, name: str, kernel: str, unit: Unit, phase: str, operands: Mapping[str, str | NchwMap]
-) -> None:
+def pixelwise(low: Lowering, unit: Unit, what: str, kernel: str, operands: Mapping[str, str | NchwMap]) -> None:
     """Append a loop over groups, channels and rows of the smallest map."""
     cut = min((m for m in operands.values() if not isinstance(m, str)), key=lambda m: m.height)
     cuts = {"g": group_ranges(low), "c": channel_ranges(low, cut.channels), "y": row_ranges(low, cut.height, 2)}
-    low.loop(name, kernel, operands, block_bounds(**cuts), unit.layer.name, phase)
+    low.append(unit, what, kernel, operands, block_bounds(**cuts))
 
 
 def index_buffer(low: Lowering, unit: Unit) -> str:
@@ -38,14 +36,14 @@ def pool(low: Lowering, unit: Unit, again: bool) -> None:
     """Append a pooling that no convolution includes."""
     operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
     operands["index"] = index_buffer(low, unit)
-    pixelwise(low, loop_name(unit, again), "pool_forward", unit, phase_of(again), operands)
+    pixelwise(low, unit, repeated(again), "pool_forward", operands)
 
 
 def pool_backward(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     """Append its gradient, spread by the index."""
     operands = {"gradient": gradient, "index": f"{unit.target}.index"}
     operands["output"] = gradient_map(low, unit.sources[0])[0]
-    pixelwise(low, f"{unit.layer.name}.gradient", "pool_backward", unit, "backward", operands)
+    pixelwise(low, unit, "gradient", "pool_backward", operands)
 
 
 LOOPS = {MaxPool: Loops(pool, pool_backward)}

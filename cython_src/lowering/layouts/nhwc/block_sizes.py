@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ....errors import UsageError
 from ....kernels.maps.nhwc import NhwcMap, Window
@@ -33,6 +33,21 @@ def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
             break
         sizes.append(min(size, total))
     return list(dict.fromkeys(sizes)) or [total]
+
+
+def _cheapest(
+    totals: tuple[int, int, int], sizes: Iterable[list[int]], flops: float, moved: Callable[[int, int, int], float]
+) -> tuple[int, int, int]:
+    """Return the sizes of a block, along each axis one of some, by which a loop moves the fewest bytes: `moved` of the
+    numbers of pieces. There are enough blocks where some sizes give so many."""
+    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+
+    def cost(block: tuple[int, ...]) -> tuple[int, float, int]:
+        counts = [math.ceil(total / size) for total, size in zip(totals, block, strict=True)]
+        count = math.prod(counts)
+        return max(0, number - count), moved(*counts) + BLOCK_BYTES * count, count
+
+    return min(itertools.product(*sizes), key=cost)
 
 
 def _pixel_cuts(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
@@ -99,23 +114,14 @@ def output_blocks(
                 f"channels of a block must be a multiple of {LANES} in layout 'nhwc', got {cut.channels}; use one"
             )
         return cut.images or batch, min(cut.rows or height, height), min(wanted, channels)
-    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
-    best = None
-    sizes = itertools.product(_halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES))
-    for images, rows, part in sizes:
-        counts = math.ceil(batch / images), math.ceil(height / rows), math.ceil(channels / part)
-        count = math.prod(counts)
-        halo = (window.reach - window.stride) * (counts[1] - 1)
-        moved = (
-            weight_bytes * counts[0] * counts[1]
-            + in_row_bytes * (in_height + halo) * batch * counts[2]
-            + out_row_bytes * height * batch
-            + BLOCK_BYTES * count
-        )
-        cost = (max(0, number - count), moved, count)
-        if best is None or cost < best[0]:
-            best = cost, (images, rows, part)
-    return best[1]
+
+    def moved(of_batch: int, of_rows: int, of_channels: int) -> float:
+        halo = (window.reach - window.stride) * (of_rows - 1)
+        inputs = in_row_bytes * (in_height + halo) * batch * of_channels
+        return weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch
+
+    sizes = _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
+    return _cheapest((batch, height, channels), sizes, flops, moved)
 
 
 def weight_blocks(
@@ -145,22 +151,13 @@ def weight_blocks(
     if not cut.is_auto:
         part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
         return cut.images or batch, part, in_channels
-    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
-    best = None
-    sizes = (out_channels, in_channels)
-    pieces = [
+
+    def moved(of_batch: int, of_outputs: int, of_inputs: int) -> float:
+        return 2 * weight_bytes * of_batch + batch * (gradient_bytes * of_inputs + input_bytes * of_outputs)
+
+    channels = (out_channels, in_channels)
+    pieces = (
         _halvings(n, least, LANES) if cut_it else [n]
-        for n, least, cut_it in zip(sizes, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
-    ]
-    for images, part_out, part_in in itertools.product(_halvings(batch, 1), *pieces):
-        counts = (math.ceil(batch / images), math.ceil(out_channels / part_out), math.ceil(in_channels / part_in))
-        count = math.prod(counts)
-        moved = (
-            2 * weight_bytes * counts[0]
-            + batch * (gradient_bytes * counts[2] + input_bytes * counts[1])
-            + BLOCK_BYTES * count
-        )
-        cost = (max(0, number - count), moved, count)
-        if best is None or cost < best[0]:
-            best = cost, (images, part_out, part_in)
-    return best[1]
+        for n, least, cut_it in zip(channels, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
+    )
+    return _cheapest((batch, *channels), (_halvings(batch, 1), *pieces), flops, moved)

@@ -9,7 +9,7 @@ from ....kernels.maps.nhwc import NhwcMap, Window
 from ....networks.layers import Convolution
 from ....plan.builder import block_bounds, ranges
 from ...gradients import pass_on, sent_to
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, phase_of, repeated
 from ...units import Unit
 from . import block_sizes
 from .depthwise import depthwise_norm_backward
@@ -22,16 +22,11 @@ PACK_BYTES = 262144  # of a block that packs weights, at least
 def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     layer = unit.layer
     source, target = source_map(low, unit), low.output_map(unit, again)
-    weight = low.parameter(f"{layer.name}.weight")
+    low.parameter(f"{layer.name}.weight")
     cuts = _output_cuts(low, layer, source, target, source.height, target)
-    operands = {"input": source, "output": target}
-    attributes = {**geometry(low, layer), "activation": unit.activation}
-    if not low.is_depthwise(layer):
-        kernel, algorithm = "nhwc_conv_forward", chosen_algorithm(low, layer, source, target, "forward")
-        operands["packed"] = pack(low, unit, weight, 0, algorithm, again)
-        attributes |= {"groups": layer.groups, "algorithm": algorithm}
-    else:
-        kernel, operands["weight"] = "nhwc_depthwise_forward", weight
+    stem, weights, attributes = _weights(low, unit, "forward", source, target, again)
+    kernel, operands = f"{stem}_forward", {"input": source, "output": target, **weights}
+    attributes["activation"] = unit.activation
     if unit.normalises:
         norm = low.producer[unit.sources[0]]
         kernel, attributes["input_activation"] = "nhwc_norm_depthwise", norm.activation
@@ -43,7 +38,19 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
     if unit.statistics and not again and low.options.training:
         operands["statistics"] = statistics_buffer(low, unit.statistics, len(cuts["n"]) * len(cuts["y"]), target)
     bounds = [{**b, "partial": number // len(cuts["c"])} for number, b in enumerate(block_bounds(**cuts))]
-    low.loop(loop_name(unit, again), kernel, operands, bounds, layer.name, phase_of(again), **attributes)
+    low.append(unit, repeated(again), kernel, operands, bounds, **attributes)
+
+
+def _weights(
+    low: Lowering, unit: Unit, direction: str, source: NhwcMap, target: NhwcMap, again: bool = False
+) -> tuple[str, dict[str, str], dict[str, int]]:
+    """Return the stem of the kernels' names, the operand that holds the weights, and a convolution's attributes."""
+    layer, weight = unit.layer, f"{unit.layer.name}.weight"
+    if low.is_depthwise(layer):
+        return "nhwc_depthwise", {"weight": weight}, geometry(low, layer)
+    algorithm = chosen_algorithm(low, layer, source, target, direction)
+    packed = pack(low, unit, weight, int(direction == "data"), algorithm, again)
+    return "nhwc_conv", {"packed": packed}, {**geometry(low, layer), "groups": layer.groups, "algorithm": algorithm}
 
 
 def _output_cuts(
@@ -111,20 +118,12 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
 
 
 def data_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
-    layer, weight = unit.layer, f"{unit.layer.name}.weight"
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
-        operands = {"gradient": gradient, "output": target}
-        attributes = {**geometry(low, layer), "accumulate": int(accumulate)}
-        kernel = "nhwc_depthwise_backward_data"
-        if low.is_depthwise(layer):
-            operands["weight"] = weight
-        else:
-            kernel, algorithm = "nhwc_conv_backward_data", chosen_algorithm(low, layer, gradient, target, "data")
-            operands["packed"] = pack(low, unit, weight, 1, algorithm)
-            attributes |= {"groups": layer.groups, "algorithm": algorithm}
-        cuts = _output_cuts(low, layer, gradient, target, target.height, gradient)
-        name = f"{layer.name}.data_gradient"
-        low.loop(name, kernel, operands, block_bounds(**cuts), layer.name, "backward", **attributes)
+        stem, weights, attributes = _weights(low, unit, "data", gradient, target)
+        operands = {"gradient": gradient, "output": target, **weights}
+        bounds = block_bounds(**_output_cuts(low, unit.layer, gradient, target, target.height, gradient))
+        attributes["accumulate"] = int(accumulate)
+        low.append(unit, "data_gradient", f"{stem}_backward_data", operands, bounds, **attributes)
 
 
 def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:

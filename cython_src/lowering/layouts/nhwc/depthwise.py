@@ -41,15 +41,7 @@ def depthwise_norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> Non
         sums = builder.buffer(f"{name}.gradient_partials", (len(groups), 2, source.pitch), role="temporary")
         operands |= {f"input_{kind}": f"{name}.{kind}" for kind in ("scale", "shift", "mean", "inv_std")}
         operands["statistics"] = low.gradient_sums[name] = sums
-    low.loop(
-        f"{layer.name}.gradient",
-        "nhwc_depthwise_norm_backward",
-        operands,
-        [{**b, "partial": number // len(channels)} for number, b in enumerate(block_bounds(n=groups, c=channels))],
-        layer.name,
-        "backward",
-        **result.attributes("out"),
-        **geometry(low, layer),
-        activation=after.activation,
-        input_activation=before.activation if before else 0,
-    )
+    bounds = [{**b, "partial": number // len(channels)} for number, b in enumerate(block_bounds(n=groups, c=channels))]
+    attributes = {**result.attributes("out"), **geometry(low, layer), "activation": after.activation}
+    attributes["input_activation"] = before.activation if before else 0
+    low.append(unit, "gradient", "nhwc_depthwise_norm_backward", operands, bounds, **attributes)

@@ -39,6 +39,5 @@ def send_flattened(low: Lowering, unit: Unit, gradient: Vector) -> None:
     flat = low.keep(_vector(low, unit, f"{unit.layer.name}.flat_gradient"), "gradient")
     data_gradient(low, unit, gradient, flat)
     target, accumulate = gradient_map(low, tensor)
-    operands, bounds, name = {"gradient": flat, "output": target}, pixel_blocks(low, target), unit.layer.name
-    kernel = "nhwc_flatten_backward"
-    low.loop(f"{name}.flat_gradient", kernel, operands, bounds, name, "backward", accumulate=int(accumulate))
+    operands, bounds = {"gradient": flat, "output": target}, pixel_blocks(low, target)
+    low.append(unit, "flat_gradient", "nhwc_flatten_backward", operands, bounds, accumulate=int(accumulate))

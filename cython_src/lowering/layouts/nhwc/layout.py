@@ -73,10 +73,9 @@ class Nhwc(ImageLayout):
         send_flattened(low, unit, gradient)
 
     def elementwise(
-        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+        self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float
     ) -> None:
-        bounds = pixel_blocks(low, maps["output"])
-        low.loop(name, f"nhwc_{operation}", maps, bounds, unit.layer.name, phase, **attributes)
+        low.append(unit, what, f"nhwc_{operation}", maps, pixel_blocks(low, maps["output"]), **attributes)
 
 
 def _can_add(convolution: Convolution, add: Add, consumers: Mapping[str, Sequence[Layer]]) -> bool:

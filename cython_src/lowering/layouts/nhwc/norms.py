@@ -6,7 +6,7 @@ from ....kernels.maps.nhwc import NhwcMap
 from ....networks.layers import BatchNorm
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map, pass_on, sent_to, set_gradient
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .block_sizes import pixel_blocks
 from .maps import statistics_buffer, vector_buffer
@@ -21,24 +21,32 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
     source = low.maps[unit.sources[0]]
     scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
     if not again:
-        if low.options.training:
-            _finish(low, unit, source, scale, shift)
-        else:
-            _evaluate(low, unit, source, scale, shift)
+        _finish(low, unit, source, scale, shift)
     if unit.applied:
         _apply(low, unit, source, scale, shift, again)
 
 
-def _learned_and_running(low: Lowering, name: str) -> dict[str, str]:
-    """Declare a norm's weight, bias and running statistics: kind -> buffer."""
-    learned = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
-    return learned | {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
-
-
 def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) -> None:
-    """Append the loops that take the batch's statistics and, from them, scale and shift of each channel."""
+    """Append the loops that take scale and shift of each channel from the batch's statistics; or, not in training, from
+    the running ones."""
     layer, name = unit.layer, unit.layer.name
-    buffers = _learned_and_running(low, name)
+    operands = {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
+    operands |= {kind: statistic(low, f"{name}.{kind}") for kind in ("running_mean", "running_var")}
+    operands |= {"scale": scale, "shift": shift}
+    kernel, attributes = "nhwc_norm_evaluate", {"channels": source.channels, "eps": layer.eps}
+    if low.options.training:
+        kernel, partials = "nhwc_norm_finish", _statistics(low, unit, source)
+        own = {kind: vector_buffer(low, f"{name}.{kind}", source) for kind in ("mean", "inv_std")}
+        operands = {"partials": partials, **operands, **own}
+        attributes |= {"num_partials": low.builder.shape(partials)[0], "momentum": layer.momentum}
+        attributes["count"] = low.batch * source.height * source.width
+    low.loop(f"{name}.finish", kernel, operands, block_bounds(c=[(0, source.channels)]), name, "forward", **attributes)
+
+
+def _statistics(low: Lowering, unit: Unit, source: NhwcMap) -> str:
+    """Append the loop that takes the batch's statistics by blocks, unless that of the layer before does; return their
+    buffer."""
+    name = unit.layer.name
     partials = f"{name}.partials"
     before = low.producer.get(unit.sources[0])
     if before is None or before.statistics != name:
@@ -46,44 +54,7 @@ def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) 
         statistics_buffer(low, name, len(bounds), source)
         operands = {"input": source, "partials": partials}
         low.loop(f"{name}.statistics", "nhwc_norm_statistics", operands, bounds, name, "forward")
-    count = low.builder.shape(partials)[0]
-    operands = {
-        "partials": partials,
-        **buffers,
-        "scale": scale,
-        "shift": shift,
-        "mean": vector_buffer(low, f"{name}.mean", source),
-        "inv_std": vector_buffer(low, f"{name}.inv_std", source),
-    }
-    low.loop(
-        f"{name}.finish",
-        "nhwc_norm_finish",
-        operands,
-        block_bounds(c=[(0, source.channels)]),
-        name,
-        "forward",
-        channels=source.channels,
-        num_partials=count,
-        count=low.batch * source.height * source.width,
-        eps=layer.eps,
-        momentum=layer.momentum,
-    )
-
-
-def _evaluate(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) -> None:
-    """Append the loop that takes scale and shift of each channel from the running statistics."""
-    layer, name = unit.layer, unit.layer.name
-    buffers = _learned_and_running(low, name)
-    low.loop(
-        f"{name}.finish",
-        "nhwc_norm_evaluate",
-        {**buffers, "scale": scale, "shift": shift},
-        block_bounds(c=[(0, source.channels)]),
-        name,
-        "forward",
-        channels=source.channels,
-        eps=layer.eps,
-    )
+    return partials
 
 
 def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, again: bool) -> None:
@@ -94,15 +65,8 @@ def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, a
         operands["residual"] = low.maps[unit.shortcut]
     if unit.shortcut_norm:
         operands |= {f"residual_{kind}": f"{unit.shortcut_norm}.{kind}" for kind in ("scale", "shift")}
-    low.loop(
-        loop_name(unit, again),
-        "nhwc_norm_apply",
-        operands,
-        pixel_blocks(low, target),
-        unit.layer.name,
-        phase_of(again),
-        activation=unit.activation,
-    )
+    bounds = pixel_blocks(low, target)
+    low.append(unit, repeated(again), "nhwc_norm_apply", operands, bounds, activation=unit.activation)
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
@@ -117,15 +81,9 @@ def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     if not partials:
         shape = (len(bounds), 2, source.pitch)
         partials = low.builder.buffer(f"{name}.gradient_partials", shape, role="temporary")
-        low.loop(
-            f"{name}.gradient_statistics",
-            "nhwc_norm_backward_statistics",
-            {**operands, "inv_std": f"{name}.inv_std", "partials": partials},
-            bounds,
-            name,
-            "backward",
-            activation=unit.activation,
-        )
+        sums = {**operands, "inv_std": f"{name}.inv_std", "partials": partials}
+        kernel = "nhwc_norm_backward_statistics"
+        low.append(unit, "gradient_statistics", kernel, sums, bounds, activation=unit.activation)
     operands["coefficients"] = _gradient_finish(low, unit, source, partials)
     before = low.producer.get(unit.sources[0])
     if before and before.joins_backward:  # its own kernel does the rest, from the gradient as it is
@@ -142,16 +100,8 @@ def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
         added = False
         if shortcut_learns and unit.activation:
             operands["branch"], added = gradient_map(low, shortcut)
-        low.loop(
-            f"{name}.gradient",
-            "nhwc_norm_backward_apply",
-            operands,
-            bounds,
-            name,
-            "backward",
-            activation=unit.activation,
-            accumulate_branch=int(added),
-        )
+        own = {"activation": unit.activation, "accumulate_branch": int(added)}
+        low.append(unit, "gradient", "nhwc_norm_backward_apply", operands, bounds, **own)
 
 
 def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) -> str:
@@ -172,17 +122,9 @@ def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) 
         "gradient_bias": results["bias"],
         "coefficients": coefficients,
     }
-    low.loop(
-        f"{name}.gradient_finish",
-        "nhwc_norm_backward_finish",
-        operands,
-        block_bounds(c=[(0, source.channels)]),
-        name,
-        "backward",
-        channels=source.channels,
-        num_partials=count,
-        count=low.batch * source.height * source.width,
-    )
+    bounds, sizes = block_bounds(c=[(0, source.channels)]), {"channels": source.channels, "num_partials": count}
+    sizes["count"] = low.batch * source.height * source.width
+    low.append(unit, "gradient_finish", "nhwc_norm_backward_finish", operands, bounds, **sizes)
     if low.trained(unit):
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1

@@ -6,11 +6,9 @@ from ....kernels.maps.nhwc import NhwcMap
 from ....networks.layers import AveragePool, GlobalPool, MaxPool
 from ....plan.builder import block_bounds
 from ...gradients import gradient_map, sent_to
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .block_sizes import image_blocks, pixel_blocks
-
-KERNELS = {MaxPool: "nhwc_max_pool", AveragePool: "nhwc_average_pool"}
 
 
 def _windows(layer: MaxPool | AveragePool) -> dict[str, int]:
@@ -29,32 +27,30 @@ def _index(low: Lowering, unit: Unit) -> str | None:
 def pool(low: Lowering, unit: Unit, again: bool) -> None:
     layer, target = unit.layer, low.output_map(unit, again)
     operands = {"input": low.maps[unit.sources[0]], "output": target, "index": _index(low, unit)}
-    bounds, name, phase = pixel_blocks(low, target), loop_name(unit, again), phase_of(again)
-    low.loop(name, KERNELS[type(layer)], operands, bounds, layer.name, phase, **_windows(layer))
+    low.append(unit, repeated(again), "nhwc_pool", operands, pixel_blocks(low, target), **_windows(layer))
 
 
 def pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
-    layer, kernel = unit.layer, f"{KERNELS[type(unit.layer)]}_backward"
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         operands = {"gradient": gradient, "output": target, "index": _index(low, unit)}
-        attributes = _windows(layer) | {"accumulate": int(accumulate)}
-        low.loop(
-            f"{layer.name}.gradient", kernel, operands, pixel_blocks(low, target), layer.name, "backward", **attributes
-        )
+        bounds, attributes = pixel_blocks(low, target), _windows(unit.layer) | {"accumulate": int(accumulate)}
+        low.append(unit, "gradient", "nhwc_pool_backward", operands, bounds, **attributes)
 
 
 def global_pool(low: Lowering, unit: Unit, again: bool) -> None:
-    source, name = low.maps[unit.sources[0]], unit.layer.name
+    source = low.maps[unit.sources[0]]
     operands = {"input": source, "output": low.output_map(unit, again)}
     bounds = block_bounds(n=image_blocks(low), c=[(0, source.channels)])
-    low.loop(name, "nhwc_global_pool", operands, bounds, name, "forward")
+    low.append(unit, "", "nhwc_global_pool", operands, bounds)
 
 
 def global_pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     target, accumulate = gradient_map(low, unit.sources[0])
-    operands, bounds, name = {"gradient": gradient, "output": target}, pixel_blocks(low, target), unit.layer.name
-    kernel = "nhwc_global_pool_backward"
-    low.loop(f"{name}.gradient", kernel, operands, bounds, name, "backward", accumulate=int(accumulate))
+    operands, bounds = {"gradient": gradient, "output": target}, pixel_blocks(low, target)
+    low.append(unit, "gradient", "nhwc_global_pool_backward", operands, bounds, accumulate=int(accumulate))
 
 
-LOOPS = {**dict.fromkeys(KERNELS, Loops(pool, pool_backward)), GlobalPool: Loops(global_pool, global_pool_backward)}
+LOOPS = {
+    **dict.fromkeys((MaxPool, AveragePool), Loops(pool, pool_backward)),
+    GlobalPool: Loops(global_pool, global_pool_backward),
+}

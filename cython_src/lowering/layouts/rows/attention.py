@@ -7,7 +7,7 @@ import contextlib
 from ....networks.layers import Attention
 from ....plan.builder import block_bounds
 from ...gradients import sent_back
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .blocks import attention_blocks
 from .maps import TokenMap
@@ -35,19 +35,10 @@ def _attributes(low: Lowering, unit: Unit) -> dict[str, int]:
 def attention(low: Lowering, unit: Unit, again: bool) -> None:
     """Append attention; the logarithm of each query's sum of exponentials is kept for the gradient."""
     source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
-    low.loop(
-        loop_name(unit, again),
-        "attention_forward",
-        {
-            "qkv": source,
-            "output": target,
-            "logsumexp": low.keep_beside(unit, "logsumexp", (unit.layer.heads, source.rows), again),
-        },
-        block_bounds(**_cuts(low, unit)),
-        unit.layer.name,
-        phase_of(again),
-        **_attributes(low, unit),
-    )
+    operands = {"qkv": source, "output": target}
+    operands["logsumexp"] = low.keep_beside(unit, "logsumexp", (unit.layer.heads, source.rows), again)
+    bounds = block_bounds(**_cuts(low, unit))
+    low.append(unit, repeated(again), "attention_forward", operands, bounds, **_attributes(low, unit))
 
 
 def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -70,14 +61,14 @@ def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
         slices = {t[0]: part for part, t in enumerate(cuts["t"])}
         keys = [{**block, "part": slices[block["t0"]]} for block in block_bounds(**cuts)]
         attributes = _attributes(low, unit)
-        low.loop(f"{name}.gradient", "attention_backward", operands, keys, name, "backward", **attributes)
+        low.append(unit, "gradient", "attention_backward", operands, keys, **attributes)
         if not parts:
             return
         # What a causal slice sends to the queries before it is zero, and not stored.
         queries = [block if unit.layer.causal else {**block, "part": parts} for block in keys]
         queries = [block for block in queries if block["part"]]
         operands = {operand: operands[operand] for operand in ("parts", "dqkv")}
-        low.loop(f"{name}.query_gradient", "attention_add_parts", operands, queries, name, "backward", **attributes)
+        low.append(unit, "query_gradient", "attention_add_parts", operands, queries, **attributes)
 
 
 LOOPS = {Attention: Loops(attention, attention_backward)}

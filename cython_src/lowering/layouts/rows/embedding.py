@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....networks.layers import Embedding, FirstToken, Positions, Trigram
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_back
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .blocks import feature_blocks, position_blocks, row_blocks, sample_blocks
 from .maps import TokenMap
@@ -31,7 +31,7 @@ def _row_loop(
 ) -> None:
     """Append a forward loop over the rows of its output."""
     bounds = block_bounds(r=row_blocks(low, operands["output"]))
-    low.loop(loop_name(unit, again), kernel, operands, bounds, unit.layer.name, phase_of(again), **shape)
+    low.append(unit, repeated(again), kernel, operands, bounds, **shape)
 
 
 def embedding_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -71,7 +71,7 @@ def positions_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     low.partials[types] = stored, 1
     operands, bounds = {"position_gradient": partials, "output": stored}, block_bounds(c=feature_blocks(low, features))
     shape = _shape(gradient) | {"types": rows}
-    low.loop(f"{layer.name}.type_gradient", "type_gradient", operands, bounds, layer.name, "backward", **shape)
+    low.append(unit, "type_gradient", "type_gradient", operands, bounds, **shape)
 
 
 def trigram(low: Lowering, unit: Unit, again: bool) -> None:
@@ -82,49 +82,37 @@ def trigram(low: Lowering, unit: Unit, again: bool) -> None:
 
 def trigram_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     """Append the sums of what the tokens before, at and after each place send back there."""
-    name = unit.layer.name
     with sent_back(low, unit, unit.sources[0]) as target:
         operands, bounds = {"gradient": gradient, "output": target}, block_bounds(r=row_blocks(low, target))
-        low.loop(f"{name}.gradient", "trigram_backward", operands, bounds, name, "backward", **_shape(target))
+        low.append(unit, "gradient", "trigram_backward", operands, bounds, **_shape(target))
 
 
 def first_token(low: Lowering, unit: Unit, again: bool) -> None:
     """Append the copy of each sample's first token."""
-    source, name = low.maps[unit.sources[0]], unit.layer.name
+    source = low.maps[unit.sources[0]]
     operands, bounds = {"input": source, "output": low.output_map(unit, again)}, block_bounds(n=sample_blocks(low))
-    shape, phase = _shape(source), phase_of(again)
-    low.loop(loop_name(unit, again), "first_token_forward", operands, bounds, name, phase, **shape)
+    low.append(unit, repeated(again), "first_token_forward", operands, bounds, **_shape(source))
 
 
 def first_token_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     """Append zeros, and the gradient in the place of each sample's first token."""
-    name = unit.layer.name
     with sent_back(low, unit, unit.sources[0]) as target:
         operands, bounds = {"gradient": gradient, "output": target}, block_bounds(n=sample_blocks(low))
-        low.loop(f"{name}.gradient", "first_token_backward", operands, bounds, name, "backward", **_shape(target))
+        low.append(unit, "gradient", "first_token_backward", operands, bounds, **_shape(target))
 
 
 def _token_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: str) -> None:
     """Append the gradient of the tokens' table, added to what a head with the same weights has left there."""
-    source, name = low.maps[unit.sources[0]], unit.layer.name
+    source = low.maps[unit.sources[0]]
     vocabulary, features = low.parameter_shapes[weight]
     present = low.partials.get(weight)
     if not present:
         stored = low.builder.buffer(f"{weight}.partials", (1, vocabulary, features), role="gradient", carried=True)
         low.partials[weight] = stored, 1
     partials, _ = low.partials[weight]
-    low.loop(
-        f"{name}.token_gradient",
-        "embedding_token_gradient",
-        {"tokens": source, "gradient": gradient, "output": partials},
-        block_bounds(c=feature_blocks(low, features)),
-        name,
-        "backward",
-        rows=source.rows,
-        features=features,
-        vocabulary=vocabulary,
-        accumulate=int(present is not None),
-    )
+    operands, bounds = {"tokens": source, "gradient": gradient, "output": partials}, feature_blocks(low, features)
+    shape = {"rows": source.rows, "features": features, "vocabulary": vocabulary, "accumulate": int(bool(present))}
+    low.append(unit, "token_gradient", "embedding_token_gradient", operands, block_bounds(c=bounds), **shape)
 
 
 def _position_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: str) -> str:
@@ -132,8 +120,8 @@ def _position_gradient(low: Lowering, unit: Unit, gradient: TokenMap, weight: st
     rows, features = low.parameter_shapes[weight]
     partials = low.builder.buffer(f"{weight}.partials", (1, rows, features), role="gradient", carried=True)
     operands, bounds = {"gradient": gradient, "output": partials}, block_bounds(t=position_blocks(low, rows))
-    name, shape = unit.layer.name, {**_shape(gradient), "batch": low.batch}
-    low.loop(f"{name}.position_gradient", "embedding_position_gradient", operands, bounds, name, "backward", **shape)
+    shape = {**_shape(gradient), "batch": low.batch}
+    low.append(unit, "position_gradient", "embedding_position_gradient", operands, bounds, **shape)
     return partials
 
 

@@ -28,11 +28,10 @@ def load(low: Lowering) -> str:
     tokens = b.buffer(source.name, source.shape, "int32", role="input")
     targets = b.buffer("targets", (low.batch * numbers,), "int32", role="input")
     sizes = {"sequence": length, "batch": low.batch, "num_batches": data.num_batches, "num_images": data.num_images}
-    kernel = "tokens_load"
     if answers != "next":
-        kernel, sizes["answers"] = "labelled_tokens_load", numbers
+        sizes["answers"] = numbers
     operands = {**datasets, "batch_order": order, "tokens": tokens, "targets": targets}
-    low.loop("load", kernel, operands, block_bounds(n=sample_blocks(low)), "input", "load", **sizes)
+    low.loop("load", "tokens_load", operands, block_bounds(n=sample_blocks(low)), "input", "load", **sizes)
     return targets
 
 
@@ -53,7 +52,7 @@ def loss(low: Lowering, targets: str, head: Layer, phase: str) -> TokenMap:
     operands = {"logits": source, "targets": targets}
     answers = {"losses": losses, "correct": correct}
     sums = {"logsumexp": b.buffer("token_logsumexp", (source.rows,), role="temporary")} if _apart(low, phase) else {}
-    kernel = "vocabulary_logsumexp" if sums else "vocabulary_loss" if phase == "backward" else "vocabulary_evaluate"
+    kernel = "vocabulary_loss" if phase == "backward" and not sums else "vocabulary_evaluate"
     bounds = list(block_bounds(r=row_blocks(low, source)))
     low.loop("softmax", kernel, {**operands, **sums, **answers}, bounds, head.name, phase, **shape)
     log_losses(low, head, phase, losses, correct, source.rows, targets if ignored else "")

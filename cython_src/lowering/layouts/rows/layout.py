@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from ....kernels.convolution.algorithms import CONV_OPTIONS
 from ....networks.layers import GELU, Add, Attention, Layer, Linear, Network, ReLU
+from ....plan.builder import block_bounds
 from ...options import FUSIONS, PlanOptions
 from ...state import Layout, Lowering, Maps
 from ...units import Unit
 from . import attention, elementwise, embedding, linear, norms
-from .blocks import sample_blocks
-from .elementwise import rowwise
+from .blocks import row_blocks, sample_blocks
 from .ends import TOKENS
 from .maps import TokenMap
 
@@ -79,8 +79,9 @@ class Rows(Layout):
         return TokenMap(name, low.batch, length, features, -(-features // multiple) * multiple)
 
     def elementwise(
-        self, low: Lowering, name: str, operation: str, unit: Unit, phase: str, maps: Maps, **attributes: float
+        self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float
     ) -> None:
-        if operation != "add" or any(attributes.values()):
-            raise AssertionError(f"layout 'rows' has no loop for {operation!r} with {attributes}")
-        rowwise(low, name, "rows_add", unit, phase, maps)
+        target = maps["output"]
+        attributes = {} if operation == "add" else attributes  # a sum has no activation of its own here
+        bounds = block_bounds(r=row_blocks(low, target))
+        low.append(unit, what, f"rows_{operation}", maps, bounds, features=target.features, **attributes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....networks.layers import GELU, Linear, ReLU, TiedHead
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_to
-from ...state import Loops, Lowering, loop_name, phase_of, tied_parameters
+from ...state import Loops, Lowering, repeated, tied_parameters
 from ...units import ACTIVATIONS, Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
@@ -75,13 +75,12 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
     if unit.activation == ACTIVATIONS[GELU] and low.options.training:
         operands["before"] = low.keep_beside(unit, "before", target.shape, again)
     rows, columns = product_blocks(low, target, 2.0 * source.features * target.features * source.rows)
-    low.loop(
-        loop_name(unit, again),
+    low.append(
+        unit,
+        repeated(again),
         "linear_forward",
         operands,
         block_bounds(r=rows, c=columns),
-        unit.layer.name,
-        phase_of(again),
         inputs=part.features[1],
         outputs=target.features,
         output_pitch=target.pitch,

@@ -6,7 +6,7 @@ from ....networks.layers import Add, LayerNorm, NoNorm
 from ....plan.builder import block_bounds
 from ...elementwise import add, add_backward
 from ...gradients import new_gradient, sent_back
-from ...state import Loops, Lowering, loop_name, phase_of
+from ...state import Loops, Lowering, repeated
 from ...units import Unit
 from .blocks import row_blocks
 from .maps import TokenMap
@@ -38,12 +38,12 @@ def norm(low: Lowering, unit: Unit, again: bool) -> None:
     operands = dict(zip(("input", "residual"), (low.maps[tensor] for tensor in tensors), strict=False))
     operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
     operands |= {"output": target, "sum": low.maps[addends.target] if addends and addends.applied else None}
-    kernel, attributes = "no_norm_forward", {}
+    attributes = {"features": target.features, "eps": 0.0}
     if isinstance(unit.layer, LayerNorm):
         operands["statistics"] = low.keep_beside(unit, "statistics", (target.rows, 2), again)
-        kernel, attributes = "layernorm_forward", {"eps": unit.layer.eps}
-    bounds, attributes["features"] = block_bounds(r=row_blocks(low, target)), target.features
-    low.loop(loop_name(unit, again), kernel, operands, bounds, name, phase_of(again), **attributes)
+        attributes["eps"] = unit.layer.eps
+    bounds = block_bounds(r=row_blocks(low, target))
+    low.append(unit, repeated(again), "layernorm_forward", operands, bounds, **attributes)
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -75,11 +75,10 @@ def _gradient_loop(
     }
     operands = {"gradient": gradient, "input": source, "residual": around, "weight": f"{name}.weight"}
     operands |= {"output": target} | {f"{kind}_partials": buffer for kind, buffer in partials.items()}
-    kernel = "no_norm_backward"
     if isinstance(unit.layer, LayerNorm):
-        kernel, operands["statistics"] = "layernorm_backward", low.kept[f"{name}.statistics"]
+        operands["statistics"] = low.kept[f"{name}.statistics"]
     bounds = [{**block, "partial": number} for number, block in enumerate(block_bounds(r=row_ranges))]
-    low.loop(f"{name}.gradient", kernel, operands, bounds, name, "backward", features=source.features)
+    low.append(unit, "gradient", "layernorm_backward", operands, bounds, features=source.features)
     if low.trained(unit):
         for kind, buffer in partials.items():
             low.partials[f"{name}.{kind}"] = buffer, len(row_ranges)

@@ -5,22 +5,20 @@ import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 
 KERNELS = [
-    ("gelu_forward", ("input",)),
-    ("gelu_backward", ("gradient", "before")),
-    ("rows_relu_forward", ("input",)),
-    ("rows_relu_backward", ("gradient", "activations")),
-    ("rows_add", ("first", "second")),
+    *(("rows_activation", ("input",), {"activation": code}) for code in (1, 3)),
+    *(("rows_activation_backward", ("gradient", "values"), {"activation": code}) for code in (1, 3)),
+    ("rows_add", ("first", "second"), {}),
 ]
 
 
 @pytest.mark.parametrize("features", [1, 5, 16, 83, 768])
-@pytest.mark.parametrize(("kernel", "inputs"), KERNELS)
-def test_layers_equal_numpy_forms(kernel, inputs, features):
+@pytest.mark.parametrize(("kernel", "inputs", "own"), KERNELS)
+def test_layers_equal_numpy_forms(kernel, inputs, own, features):
     """Check ReLU, GELU, their gradients and sums within 5e-7; rows outside the block keep what they hold."""
     rng = np.random.default_rng(features)
     operands = {name: 4 * rng.standard_normal((5, features)).astype(np.float32) for name in inputs}
     operands["output"] = fill(np.empty((5, features), np.float32))
-    attributes, bounds = {"features": features}, [(1, 3), (3, 4)]
+    attributes, bounds = {"features": features, **own}, [(1, 3), (3, 4)]
     expected = run_kernel(kernel, operands, ["output"], attributes, bounds, "float64")["output"]
     for instruction_set in INSTRUCTION_SETS:
         got = run_kernel(kernel, operands, ["output"], attributes, bounds, "cpu", instruction_set)["output"]

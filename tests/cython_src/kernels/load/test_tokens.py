@@ -47,13 +47,13 @@ def test_tokens_and_their_labels_arrive(target, answers):
     }
     attributes, names = {**ATTRIBUTES, "answers": answers}, ["tokens", "targets"]
     blocks = [(0, 1), (1, BATCH)]
-    got = run_kernel("labelled_tokens_load", operands, names, attributes, blocks, target, iteration=5)
+    got = run_kernel("tokens_load", operands, names, attributes, blocks, target, iteration=5)
     for name, source, length in (("tokens", "dataset_tokens", SEQUENCE), ("targets", "dataset_labels", answers)):
         expected = operands[source].reshape(SAMPLES, length)[order[2]]
         np.testing.assert_array_equal(got[name].reshape(BATCH, length), expected)
     order[2, 1] = SAMPLES
     with pytest.raises(BlockFailure, match="status 2"):
-        run_kernel("labelled_tokens_load", operands, [], attributes, blocks, target, iteration=5)
+        run_kernel("tokens_load", operands, [], attributes, blocks, target, iteration=5)
 
 
 @pytest.mark.parametrize("target", ["cpu", "numpy"])

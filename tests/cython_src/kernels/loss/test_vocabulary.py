@@ -31,7 +31,7 @@ def run_all(operands, attributes, bounds, *target):
     counts = ["losses", "correct"]
     fused = run("vocabulary_loss", ["logits", "targets", *counts], ["logits", *counts])
     evaluated = run("vocabulary_evaluate", ["logits", "targets", *counts], counts)
-    first = run("vocabulary_logsumexp", ["logits", "targets", "logsumexp", *counts], ["logsumexp", *counts])
+    first = run("vocabulary_evaluate", ["logits", "targets", "logsumexp", *counts], ["logsumexp", *counts])
     given = operands | {"logsumexp": first["logsumexp"]}
     second = run("vocabulary_gradient", ["logits", "targets", "logsumexp"], ["logits"], given)
     return fused, evaluated, first, second
@@ -41,7 +41,7 @@ def run_all(operands, attributes, bounds, *target):
 @given(st.integers(1, 6), st.integers(1, 300), st.integers(0, 40), st.sampled_from([0.1, 3, 30]), st.integers(0, 2**32))
 @example(2, 50257, 47, 5, 1)
 def test_kernels_equal_numpy_forms(rows, vocabulary, spare, scale, seed):
-    """Check losses, hits and gradients of all four kernels; what lies past the vocabulary, NaN here, does not count."""
+    """Check losses, hits and gradients of all kernels; what lies past the vocabulary, NaN here, does not count."""
     rng = np.random.default_rng(seed)
     operands = make_operands(rng, rows, vocabulary, vocabulary + spare, scale)
     attributes = {"vocabulary": vocabulary, "pitch": vocabulary + spare, "rows": rows}
@@ -62,14 +62,14 @@ def test_kernels_equal_numpy_forms(rows, vocabulary, spare, scale, seed):
 @pytest.mark.parametrize("form", [("cpu",), ("float64",)])
 @pytest.mark.parametrize("token", [-1, 40])
 def test_targets_outside_the_vocabulary_stop_the_run(form, token):
-    """Check that all four kernels fail."""
+    """Check that all kernels fail."""
     operands = make_operands(np.random.default_rng(0), 2, 40, 48, 1)
     operands["targets"][1] = token
     attributes = {"vocabulary": 40, "pitch": 48, "rows": 2}
     for kernel, names in (
         ("vocabulary_loss", ("logits", "targets", "losses", "correct")),
         ("vocabulary_evaluate", ("logits", "targets", "losses", "correct")),
-        ("vocabulary_logsumexp", ("logits", "targets", "logsumexp", "losses", "correct")),
+        ("vocabulary_evaluate", ("logits", "targets", "logsumexp", "losses", "correct")),
         ("vocabulary_gradient", ("logits", "targets", "logsumexp")),
     ):
         with pytest.raises(BlockFailure, match="status 3"):
@@ -79,7 +79,7 @@ def test_targets_outside_the_vocabulary_stop_the_run(form, token):
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_ignored_rows_have_neither_loss_nor_gradient(rows, share):
-    """Check all four kernels against those of the other rows alone, whose number divides the gradients; where all are
+    """Check all kernels against those of the other rows alone, whose number divides the gradients; where all are
     ignored the loss is zero."""
     rng = np.random.default_rng(rows)
     vocabulary, pitch = 40, 48

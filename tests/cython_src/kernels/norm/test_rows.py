@@ -72,10 +72,10 @@ def test_no_norm_equals_numpy_forms(rows, features, added, seed):
     operands["output"] = fill(draw(rng, rows, features))
     names = ["output", "sum"] if added == "sum" else ["output"]
     bounds = [(0, rows // 2), (rows // 2, rows)]
-    check("no_norm_forward", operands, names, {"features": features}, bounds)
+    check("layernorm_forward", operands, names, {"features": features, "eps": EPS}, bounds)
     operands = {"gradient": draw(rng, rows, features), "input": operands["input"], "weight": operands["weight"]}
     operands |= {**residual, "output": fill(draw(rng, rows, features))}
     operands |= {name: fill(draw(rng, 2, features)) for name in ("weight_partials", "bias_partials")}
     bounds = [(*block, number) for number, block in enumerate(bounds)]
     names = ["output", "weight_partials", "bias_partials"]
-    check("no_norm_backward", operands, names, {"features": features}, bounds)
+    check("layernorm_backward", operands, names, {"features": features}, bounds)

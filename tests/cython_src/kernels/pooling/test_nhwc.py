@@ -19,15 +19,15 @@ def test_pooling(case):
     x = np.round(2 * random_map(rng, large))
     index = fill(np.empty((small.batch, small.height, small.width, small.pitch), np.uint8))
     operands = {"input": x, "output": empty_map(small), "index": index}
-    got = compare("nhwc_max_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
+    got = compare("nhwc_pool", operands, ["output", "index"], forward, boxes(rng, small), 0)
     gradient = random_map(rng, small)
     operands = {"gradient": gradient, "index": got["index"], "output": gradient_target(rng, large, accumulate)}
     taps = window["kernel"] ** 2
-    compare("nhwc_max_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
+    compare("nhwc_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 2)
     operands = {"input": x, "output": empty_map(small)}
-    compare("nhwc_average_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
+    compare("nhwc_pool", operands, ["output"], forward, boxes(rng, small), taps + 4)
     operands = {"gradient": gradient, "output": gradient_target(rng, large, accumulate)}
-    compare("nhwc_average_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
+    compare("nhwc_pool_backward", operands, ["output"], backward, boxes(rng, large), taps + 4)
 
 
 @pytest.mark.parametrize("kernel, stride, padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
@@ -45,8 +45,8 @@ def test_maximum_of_special_numbers(kernel, stride, padding):
     attributes = {**large.attributes("in"), **small.attributes("out")}
     attributes |= {"kernel": kernel, "stride": stride, "padding": padding}
     blocks = [(0, 1, 0, side, 0, 150)]
-    expected = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "float64")
+    expected = run_kernel("nhwc_pool", operands, ["output", "index"], attributes, blocks, "float64")
     for name in INSTRUCTION_SETS:
-        got = run_kernel("nhwc_max_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
+        got = run_kernel("nhwc_pool", operands, ["output", "index"], attributes, blocks, "cpu", name)
         np.testing.assert_array_equal(got["output"], expected["output"])
         np.testing.assert_array_equal(got["index"], expected["index"])
