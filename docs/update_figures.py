@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -280,7 +279,7 @@ def readme_figure(sweep: Sweep) -> Figure:
     speeds, blocks = speed_table(sweep), blocks_of(sweep)
     threads = thread_counts(sweep, blocks["fine"][0])
     curves = [prediction_table(sweep, plan_id, threads, None, [*MODELS]) for plan_id, _ in blocks.values()]
-    with matplotlib.rc_context(style.style_parameters()):
+    with style.in_style():
         figure, axes = style.new_figure("double", 2, panel_height=2.3)
         for axis, curve, (name, (plan_id, text)) in zip(axes, curves, blocks.items(), strict=True):
             draw_blocks(axis, speeds[speeds["plan_id"] == plan_id], curve)

@@ -20,7 +20,6 @@ simulation, and little is spent after HORIZON generations: docs/notes/intervals_
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -166,21 +165,28 @@ def clipped(values: np.ndarray) -> np.ndarray:
     The standard deviation of a column comes from its differences to the others, or is that of all columns where this is
     larger: that of six values alone is too often too small. NaN stay.
     """
-    middle = np.nanmedian(values, axis=0)
+    middle = _median(values)
     if values.ndim == 1:
         deviation = _deviation(values)
     else:
         apart = _deviation(values[:, :, None] - values[:, None, :]) / math.sqrt(2)
         np.fill_diagonal(apart, math.nan)
         apart = np.where(np.isnan(apart).all(axis=1, keepdims=True), _deviation(values)[:, None], apart)
-        deviation = np.maximum(np.nanmedian(apart, axis=1), np.nanmedian(apart))
+        deviation = np.maximum(_median(apart.T), _median(apart.ravel()))
     return np.clip(values, middle - CLIPPED_AT * deviation, middle + CLIPPED_AT * deviation)
 
 
 def _deviation(values: np.ndarray) -> np.ndarray:
-    with warnings.catch_warnings():  # columns that share no row
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return 1.4826 * np.nanmedian(np.abs(values - np.nanmedian(values, axis=0)), axis=0)
+    return 1.4826 * _median(np.abs(values - _median(values)))
+
+
+def _median(values: np.ndarray) -> np.ndarray:
+    """Return the median along the first axis of what is not NaN, and NaN of nothing; `np.nanmedian` does so a tenth as
+    fast."""
+    ordered = np.sort(values, axis=0)  # NaN come last
+    count = (~np.isnan(ordered)).sum(axis=0)
+    middle = np.stack([(count - 1) // 2, count // 2])
+    return np.take_along_axis(ordered, middle, axis=0).mean(axis=0)
 
 
 def median_polish(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -188,15 +194,14 @@ def median_polish(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Effects of rows have the median 0; every row and column has a value.
     """
-    median = np.nanmedian if np.isnan(table).any() else np.median  # the first is ten times as slow
     rows, before = np.zeros(table.shape[0]), None
     for _ in range(POLISHING):
         if before is not None and (rows == before).all():
             break
-        before, columns = rows, median(table - rows[:, None], axis=0)
-        rows = median(table - columns, axis=1)
-        rows = rows - np.median(rows)
-    return rows, median(table - rows[:, None], axis=0)
+        before, columns = rows, _median(table - rows[:, None])
+        rows = _median((table - columns).T)
+        rows = rows - _median(rows)
+    return rows, _median(table - rows[:, None])
 
 
 class Estimates(Generic[Key]):

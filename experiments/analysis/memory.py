@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pandas as pd
 
 from ..subjects.memory import GRAPH, KINDS
@@ -13,6 +15,7 @@ REST = "rest"
 _FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 
+@lru_cache(maxsize=4)
 def memory_table(sweep: Sweep) -> pd.DataFrame:
     """Return the peak memory of each point.
 

@@ -93,6 +93,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@lru_cache(maxsize=4096)
 def is_usable(sweep: Sweep, point: Point) -> bool:
     """Return whether a point's time may be used: there is one, a computer can reach it, and enough rounds were
     undisturbed."""
@@ -171,11 +172,11 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def axis_values(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> list[Any]:
-    """Return the values of an axis among some plans, in the sweep's order."""
-    found = list(dict.fromkeys(sweep.records[p][axis] for p in plan_ids))
-    asked = [sweep_value for sweep_value in sweep.config.get(axis) or [] if sweep_value in found]
-    return [*asked, *(value for value in found if value not in asked)]
+def plans_by_value(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> dict[Any, str]:
+    """Return plans that differ in an axis by its value, in the sweep's order."""
+    found, asked = {sweep.records[p][axis]: p for p in plan_ids}, list(sweep.config.get(axis) or ())
+    order = sorted(found, key=lambda value: asked.index(value) if value in asked else len(asked))
+    return {value: found[value] for value in order}
 
 
 @lru_cache(maxsize=4)
@@ -197,20 +198,18 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
             if plan_id in seen or len(plans) < 2:
                 continue
             seen.update(plans)
-            of_value = {sweep.records[p][axis]: p for p in plans}
-            first, *others = axis_values(sweep, plans, axis)
-            baseline = of_value[first]
-            for value in others:
+            (first, baseline), *others = plans_by_value(sweep, plans, axis).items()
+            for value, other in others:
                 work = value / first if axis in PER else 1.0
-                for model, threads in sweep.points_of(of_value[value]):
-                    point, first_point = (of_value[value], model, threads), (baseline, model, threads)
+                for model, threads in sweep.points_of(other):
+                    point, first_point = (other, model, threads), (baseline, model, threads)
                     if first_point not in sweep.turns:
                         continue
                     ratio = sweep.ratio(point, first_point).divided_by(work)
                     rows.append(
                         {
                             "axis": axis,
-                            "plan_id": of_value[value],
+                            "plan_id": other,
                             "baseline_plan_id": baseline,
                             "problem": sweep.problem_name(baseline),
                             "granularity": sweep.records[baseline][GRANULARITY],

@@ -61,9 +61,10 @@ def call(arguments: Namespace) -> int:
 
 def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
-    from ..studies.report import as_json, write_study_report
 
     if results := _study(arguments):
+        from ..studies.report import as_json, write_study_report
+
         text = write_study_report(results, Path(arguments.folder))
         print(json.dumps(as_json(results), indent=1) if arguments.json else text)
         return
@@ -73,15 +74,16 @@ def _report(arguments: Namespace) -> None:
 def _study(arguments: Namespace):
     """Return the results of a study of trainings; None: the folder holds something else."""
     from ..results.folder import read_results
+
+    if not read_results(arguments.folder).is_study:
+        return None
     from ..studies.running import results_of
 
-    results = read_results(arguments.folder)
-    return results_of(Path(arguments.folder)) if results.is_study else None
+    return results_of(Path(arguments.folder))
 
 
 def _figure(arguments: Namespace) -> None:
     from ..report.files import draw_folder
-    from ..studies.report import draw_study
 
     form = {
         "column": arguments.column or "double",
@@ -97,6 +99,8 @@ def _figure(arguments: Namespace) -> None:
     if results := _study(arguments):
         if arguments.plan:
             raise UsageError("--plan is for figures of samples, got a folder of trainings; leave it out")
+        from ..studies.report import draw_study
+
         print(draw_study(results, Path(arguments.folder), arguments.figure, **form))
         return
     print(draw_folder(arguments.folder, arguments.figure, plan=arguments.plan, **form))

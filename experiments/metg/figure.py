@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from ...cython_src.typed_text import rounded
@@ -16,13 +15,13 @@ from ..report.figures.style import (
     ModelStyle,
     add_legend,
     finish,
+    in_style,
     marker_look,
     model_handles,
     model_styles,
     new_figure,
     panel_title,
     save,
-    style_parameters,
 )
 from ..results.files import write_atomically
 from ..tables.numbers import plural
@@ -47,7 +46,7 @@ def draw(entries: Sequence[Mapping[str, Any]], column: str) -> Figure:
     """Draw efficiency over task granularity, a panel for each thread count, with METG(50 %) marked."""
     counts = sorted({e["threads"] for e in entries})
     styles = model_styles([e["model"] for e in entries])
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         figure, axes = new_figure(column, len(counts))
         for axis, threads in zip(axes, counts, strict=True):
             panel_title(axis, plural(threads, "thread"))

@@ -29,23 +29,12 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
     the sample."""
     rows = []
     for row in sweep.samples.to_dict("records"):
-        record = {
-            k: v if not isinstance(v, (tuple, list)) else str(v) for k, v in sweep.records[row["plan_id"]].items()
-        }
         usable = is_usable(sweep, (row["plan_id"], row["model"], row["threads"]))
-        rows.append(
-            {
-                "usable": usable,
-                **record,
-                **{k: v for k, v in row.items() if not isinstance(v, (list, dict, tuple, set))},
-            }
-        )
+        record = sweep.records[row["plan_id"]]
+        options = {name: str(value) if isinstance(value, (tuple, list)) else value for name, value in record.items()}
+        scalars = {name: value for name, value in row.items() if not isinstance(value, (list, dict, tuple, set))}
+        rows.append({"usable": usable, **options, **scalars})
     return pd.DataFrame(rows)
-
-
-def write_csv(sweep: Sweep, path: Path) -> None:
-    """Write the raw samples as CSV."""
-    write_table(path, sample_frame(sweep))
 
 
 def write_parquet(sweep: Sweep, path: Path) -> None:
@@ -129,7 +118,7 @@ def _write_json(value: Mapping[str, Any], path: Path) -> None:
 
 
 EXPORTS = {
-    "csv": ("samples.csv", write_csv),
+    "csv": ("samples.csv", lambda sweep, path: write_table(path, sample_frame(sweep))),
     "parquet": ("samples.parquet", write_parquet),
     "extra-p": ("extra-p.json", lambda sweep, path: _write_json(extra_p(sweep), path)),
     "talp": ("talp.json", lambda sweep, path: _write_json(talp(sweep), path)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -80,9 +81,10 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
                 for kind in FORMATS:
                     if kind == "svg" or kind in formats or Path(f"{stem}.{kind}").exists():
                         save(figure, f"{stem}.{kind}")
-                write_atomically(f"{stem}.txt", figures.caption_file(sweep, name, plan_id))
+                text = figures.caption_file(sweep, name, plan_id)
+                write_atomically(f"{stem}.txt", text)
                 svg = Path(f"{stem}.svg").read_text(encoding="utf-8")
-                drawn.append(DrawnFigure(plan_id, name, svg, figures.caption(sweep, name, plan_id)))
+                drawn.append(DrawnFigure(plan_id, name, svg, text.partition("\n\n")[0]))
             drawn += _gantt(sweep, plan_id, out_dir)
         if len(sweep.samples):
             write_table(out_dir / SUMMARY, summary_table(sweep))
@@ -119,6 +121,7 @@ def report_folder(
         check_choice("--format", kind, FORMATS)
     sweep = load(out_dir)
     report = build(sweep)
+    gc.freeze()  # what was imported and read stays: looking through it for garbage would take a tenth of the time
     page = write_sweep(sweep, report, Path(out_dir), formats)
     if as_json:
         return json.dumps({**render_json(report), "report": str(page)}, indent=1)

@@ -19,7 +19,7 @@ from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVI
 from ..events.events import COPIES
 from ..tables.numbers import format_time
 from .figures.heading import write_lines
-from .figures.style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, style_parameters
+from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
@@ -65,7 +65,7 @@ def shown_events(window: Window) -> np.ndarray:
 
 def layer_colors(names: Sequence[str]) -> dict[str, tuple[float, float, float]]:
     """Return a colour for each layer; few of them have none that `IDLE_KINDS` has."""
-    few = [sns.color_palette("colorblind")[i] for i in (0, 2, 4, 9, 5, 6)]
+    few = [COLORS[i] for i in (0, 2, 4, 9, 5, 6)]
     palette = few[: len(names)] if len(names) <= len(few) else sns.husl_palette(len(names), l=0.6)
     return dict(zip(names, palette, strict=True))
 
@@ -104,10 +104,9 @@ def draw_gantt(windows: Sequence[Window], critical: bool = True, column: str = "
     layers = layer_names([window.log for window in windows])
     colors = layer_colors(layers)
     heights = [_height_in(window, column) for window in windows]
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         tall = sum(heights) + BESIDE_IN[column]
-        size = COLUMN_WIDTH_IN[column], min(tall, TALLEST_IN) if column == "single" else tall
-        figure = Figure(figsize=size, layout="constrained")
+        figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from .sections import Report
 
 
-def plain(value: Any) -> Any:
-    """Return a value that JSON can hold: NaN becomes null."""
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row that JSON can hold: NaN becomes null."""
+    return {key: _plain(value) for key, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.item() if hasattr(value, "item") else value
@@ -19,11 +24,10 @@ def render_json(report: Report) -> dict[str, Any]:
     """Return facts, warnings, findings, and the rows of all tables by the tables' names."""
     answer: dict[str, Any] = {**report.facts, "warnings": list(report.warnings), "answers": []}
     if report.answers.columns:
-        answer["in_short"] = [{key: plain(value) for key, value in row.items()} for row in report.answers.rows]
+        answer["in_short"] = [plain_row(row) for row in report.answers.rows]
     for section in report.sections:
         answer["answers"] += section.answers
         for table in section.tables:
             if table.name != "environment":
-                rows = [{key: plain(value) for key, value in row.items()} for row in table.rows]
-                answer.setdefault(table.name, []).extend(rows)
+                answer.setdefault(table.name, []).extend(map(plain_row, table.rows))
     return answer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -25,6 +23,7 @@ from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import simulated, style
 from .files import FIGURE_FOLDER, chosen_plan
+from .render_json import plain_row
 from .words import plan_title
 
 
@@ -46,23 +45,19 @@ class Simulated:
 
     def figure(self, column: str = "double", title: bool = True) -> Figure:
         """Draw the predicted speedup beside measured points and bounds."""
-        with matplotlib.rc_context(style.style_parameters()):
-            return style.finish(simulated.draw_on(self.sweep, self.plan_id, column, *self._asked), title)
+        with style.in_style():
+            return style.finish(simulated.draw(self.sweep, self.plan_id, column, *self._asked), title)
 
     @property
     def caption(self) -> str:
-        return " ".join(filter(None, simulated.caption_on(self.sweep, self.plan_id, *self._asked)))
+        return " ".join(filter(None, simulated.caption(self.sweep, self.plan_id, *self._asked)))
 
     def as_row(self) -> dict[str, Any]:
         """Return "title", "machine", "rows" (see `prediction_table`) and "error"."""
-        rows = [
-            {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
-            for row in self.table.to_dict("records")
-        ]
         return {
             "title": plan_title(self.sweep, self.plan_id),
             "machine": self.machine.name if self.machine else "the machine that measured",
-            "rows": rows,
+            "rows": [plain_row(row) for row in self.table.to_dict("records")],
             "error": error_text(self.table) if self.machine is None else "",
         }
 
@@ -135,8 +130,7 @@ def simulate_folder(
     found = simulate_plan(folder, machine=machine, **asked)
     name = "simulated" + (f"-{Path(machine).stem}" if machine else "") + ("-single" if column == "single" else "")
     path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{name}.{kind}"
-    with matplotlib.rc_context(style.style_parameters()):
-        style.save_asked(found.figure(column, title), path, found.caption + "\n")
+    style.save_asked(found.figure(column, title), path, found.caption + "\n")
     return {**found.as_row(), "figure": str(path)}
 
 

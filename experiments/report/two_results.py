@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -64,7 +63,7 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     first, second : path
         Results folders of the same network, batch and phase.
     out : str, optional
-        Path of the figure; default: overlay.svg in the first folder's `figures`.
+        Path of the figure; default: against.svg in the first folder's `figures`.
 
     Returns
     -------
@@ -79,17 +78,17 @@ def compare_folders(first: str | os.PathLike, second: str | os.PathLike, out: st
     """
     sweeps = [load(first), load(second)]
     plans = matching_plan(*sweeps)
-    tables, limits = [], []
-    for sweep, plan_id in zip(sweeps, plans, strict=True):
-        for found, table in ((tables, speed_table(sweep)), (limits, bound_table(sweep))):
-            found.append(table[table["plan_id"] == plan_id])
+    tables, limits = (
+        [table[table["plan_id"] == plan_id] for table, plan_id in zip(map(table_of, sweeps), plans, strict=True)]
+        for table_of in (speed_table, bound_table)
+    )
     path = Path(out) if out else Path(first) / "figures" / "against.svg"
     most = [int(table["threads"].max()) for table in tables]
     machines = [
         describe_machine(sweep.environment, sweep.machine, n, sweep.capacity(n))
         for sweep, n in zip(sweeps, most, strict=True)
     ]
-    with matplotlib.rc_context(style.style_parameters()):
+    with style.in_style():
         figure = _draw(tables, limits, [str(first), str(second)], machines, sweeps[0].problem_name(plans[0]))
         style.save_asked(figure, path, _caption(sweeps[0].problem_name(plans[0]), first, second))
     found = [{(r["model"], r["threads"]): r for r in table.to_dict("records")} for table in tables]

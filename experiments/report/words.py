@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ...cython_src.typed_text import rounded
@@ -153,7 +154,8 @@ def find_text(mapping: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-def conditions(sweep: Sweep, plan_id: str) -> list[str]:
+@lru_cache(maxsize=64)
+def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     """Say how a plan was measured: work, kernels, generations, machine."""
     plan = sweep.plans[plan_id]
     samples = sweep.samples[sweep.samples["plan_id"] == plan_id]
@@ -182,7 +184,7 @@ def conditions(sweep: Sweep, plan_id: str) -> list[str]:
         )
     if not plan.deterministic:
         agreed = f"; these add in any order, so that {left} differ in their last bits and were not compared"
-    return [
+    return (
         f"Work: {sweep.problem_name(plan_id)}{flops}, {blocks_text(plan)}, {plan.num_edges} dependence edges"
         + (f" ({options})." if options and not graph else "."),
         f"Every model runs the same blocks of the same kernels{f' ({sets})' if sets else ''}{agreed}.",
@@ -190,4 +192,4 @@ def conditions(sweep: Sweep, plan_id: str) -> list[str]:
         "between two run lengths, after warm-up"
         + (", with every thread pinned to a core of its own." if pinned else ", threads not pinned."),
         machine_text(sweep),
-    ]
+    )

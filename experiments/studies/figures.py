@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.names import model_label
-from ..report.figures.axes import cross_out, with_gaps
+from ..report.figures.axes import cross_out
 from ..report.figures.style import COLORS, LINES, add_legend, marked, new_figure, panel_title
 from ..subjects.memory import parse_bytes
 from ..tables.numbers import plural
@@ -130,11 +130,12 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
-        group = with_gaps(group, "batch", results.study.axes["batch"])  # of batches that did not run or not fit
+        # Lines end at batches that did not run or not fit.
+        group = group.set_index("batch").reindex(sorted(results.study.axes["batch"]))
         for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
-            axis.plot(group["batch"], values, markersize=3.5, **styles[line])
+            axis.plot(group.index, values, markersize=3.5, **styles[line])
         wrong = group[group["usable"].eq(False)]
-        cross_out(axes[1], wrong["batch"], wrong["epoch_time_s"])
+        cross_out(axes[1], wrong.index, wrong["epoch_time_s"])
     batches = sorted(table["batch"].unique())
     for axis, title, unit in zip(
         axes, ("memory", "time"), ("peak resident memory (MiB)", "time of an epoch (s)"), strict=True

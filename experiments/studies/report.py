@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ..analysis.names import called, model_label
 from ..report.figures.heading import write_lines
-from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, save, save_asked, style_parameters
+from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, in_style, save, save_asked
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_json import render_json
 from ..report.render_text import render_text
@@ -159,7 +158,7 @@ def drawn_figure(
 ) -> tuple[Figure, str] | None:
     """Return one of `FIGURES` and its caption, of trainings under some models alone where they are given; None where
     the study has nothing for it."""
-    with matplotlib.rc_context(style_parameters()), _chosen(results, models) as results:
+    with in_style(), _chosen(results, models) as results:
         if (found := FIGURES[name](results, column)) is None:
             return None
         write_lines(found[0], [title_of(results)], column)

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib import path as curves
 from matplotlib.collections import PatchCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, Patch, Rectangle
 
 from ...cython_src.errors import UsageError
-from ..report.figures.style import COLORS, FORMATS, save, style_parameters
+from ..report.figures.style import COLORS, FORMATS, in_style, save
 from .view import DrawnRow, GraphView
 
 PHASE_COLORS = {"load": "0.8", "forward": COLORS[0], "backward": COLORS[1], "update": COLORS[2], "other": "0.6"}
@@ -53,7 +52,7 @@ def draw(views: Sequence[GraphView]) -> Figure:
         for view, of_view in zip(views, places, strict=True)
         for row, place in zip(view.rows, of_view, strict=True)
     }
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         size = (LABEL_WIDTH_IN + panel * len(views), ROW_HEIGHT_IN * len(line_of) + 1.0)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, len(views), squeeze=False, sharey=True)[0]

@@ -33,10 +33,8 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     accuracies = np.array([[100 * (1 - row.error_rate) for row in history] for history in histories.values()])
 
     # Only drawing loads libraries that take more memory than many networks.
-    import matplotlib
-
     from ..report.figures.axes import cross_out
-    from ..report.figures.style import COLORS, new_figure, save, style_parameters
+    from ..report.figures.style import COLORS, in_style, new_figure, save
 
     quiet = [[usable for *_, usable in epoch_times(history)] for history in histories.values()]
     usable = np.mean(quiet, axis=0) >= 0.5
@@ -50,7 +48,7 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     )
     if not usable.all():
         caption += " Crossed out: epochs that others disturbed."
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         figure, (axis,) = new_figure("single", 1)
         axis.fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=COLORS[0], alpha=0.2, lw=0)
         axis.plot(times, np.median(accuracies, axis=0), marker="o", markersize=3, color=COLORS[0])

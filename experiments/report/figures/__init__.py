@@ -15,7 +15,6 @@ from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from ....cython_src.errors import UsageError, check_choice
@@ -23,7 +22,7 @@ from ...analysis.names import called, model_label
 from ...analysis.speeds import is_usable, leading_plans, main_plan
 from ...analysis.sweep import Sweep
 from ..words import conditions
-from .style import COLUMN_WIDTH_IN, finish, style_parameters
+from .style import COLUMN_WIDTH_IN, finish, in_style
 
 
 def find_figures() -> dict[str, ModuleType]:
@@ -77,7 +76,7 @@ def draw(
     plan_id = plan_id or main_plan(sweep)
     if reason := FIGURES[figure].missing(sweep, plan_id):
         raise UsageError(reason)
-    with matplotlib.rc_context(style_parameters()), _chosen(sweep, models) as sweep:
+    with in_style(), _chosen(sweep, models) as sweep:
         return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
 
 

@@ -74,13 +74,6 @@ def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
     return {m: 2 ** (0.34 * (i / (n - 1) - 0.5)) for i, m in enumerate(models)}
 
 
-def with_gaps(points: pd.DataFrame, x: str, places: Iterable[float]) -> pd.DataFrame:
-    """Return rows in the order of the column `x`, with an empty one at each of the places that has none: the line of
-    `series` ends there, in place of joining its neighbours as if something lay between them."""
-    every = pd.DataFrame({x: sorted({*places, *points[x]})})
-    return points.merge(every, on=x, how="outer").sort_values(x)
-
-
 def series(
     axis,
     x,
@@ -93,10 +86,17 @@ def series(
     size: float = 4.5,
     hollow: bool = False,
     usable=None,
+    places: Iterable[float] = (),
 ) -> None:
     """Draw a median line with markers, its interval as bars and, if asked, as a band; where `usable` is false the
-    marker is crossed out, and no line leads to it."""
+    marker is crossed out, and no line leads to it. At those of `places` where nothing was measured the line ends, in
+    place of joining its neighbours as if something lay between them."""
     x, value, low, high = (np.asarray(v, dtype=float) for v in (x, value, low, high))
+    wrong = np.zeros(len(x), bool) if usable is None else ~np.asarray(usable, bool)
+    gaps = [*({*places} - {*x})]
+    order = np.argsort([*x, *gaps], kind="stable")
+    x, wrong = np.append(x, gaps)[order], np.append(wrong, np.zeros(len(gaps), bool))[order]
+    value, low, high = (np.append(v, np.full(len(gaps), np.nan))[order] for v in (value, low, high))
     known = np.isfinite(low) & np.isfinite(high)
     if band and known.sum() > 1:
         axis.fill_between(x, low, high, where=known, color=style.color, alpha=0.15, linewidth=0, zorder=2)
@@ -111,7 +111,6 @@ def series(
             capsize=0,
             zorder=4,
         )
-    wrong = np.zeros(len(x), bool) if usable is None else np.asarray(usable) == False  # noqa: E712 (NaN: a gap)
     look = {"color": style.color, "markersize": size, "zorder": 5, **marker_look(style, hollow)}
     axis.plot(x, np.where(wrong, np.nan, value), style.line, label=label, **look)
     if wrong.any():
@@ -182,11 +181,12 @@ def ratio_axis(axis, values: np.ndarray) -> None:
 
 def draw_across(axis, rows: pd.DataFrame, column: str, styles: Mapping[str, ModelStyle]) -> None:
     """Draw a value of each row, with its interval, as a line across the axis."""
-    for row in rows.to_dict("records"):
-        look = styles[row["model"]]
-        axis.axhline(row[column], color=look.color, linestyle=look.line, linewidth=0.9, zorder=2)
-        if np.isfinite(row[f"{column}_low"]):
-            axis.axhspan(row[f"{column}_low"], row[f"{column}_high"], color=look.color, alpha=0.15, linewidth=0)
+    columns = ["model", column, f"{column}_low", f"{column}_high"]
+    for model, value, low, high in rows[columns].itertuples(index=False):
+        look = styles[model]
+        axis.axhline(value, color=look.color, linestyle=look.line, linewidth=0.9, zorder=2)
+        if np.isfinite(low):
+            axis.axhspan(low, high, color=look.color, alpha=0.15, linewidth=0)
 
 
 def ratio_panel(
@@ -210,12 +210,12 @@ def ratio_panel(
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
     for number, model in enumerate(compared):
-        points = with_gaps(part[part["model"] == model], x, places)
-        if len(points):
-            values = points["ratio"], points["ratio_low"], points["ratio_high"]
-            size = nested_size(number, len(compared)) if aside[model] == 1 else 4.5
-            look = {"band": False, "size": size, "usable": points["usable"]}
-            series(axis, points[x] * aside[model], *values, styles[model], model_label(model), **look)
+        points = part[part["model"] == model]
+        values = points["ratio"], points["ratio_low"], points["ratio_high"]
+        size = nested_size(number, len(compared)) if aside[model] == 1 else 4.5
+        look = {"band": False, "size": size, "usable": points["usable"]}
+        look["places"] = [place * aside[model] for place in places]
+        series(axis, points[x] * aside[model], *values, styles[model], model_label(model), **look)
     lines = part[:0] if across is None else across[across["ratio"].notna()]
     draw_across(axis, lines, "ratio", styles)
     part = pd.concat([part, lines])

@@ -11,7 +11,7 @@ from ...analysis.names import is_again
 from ...analysis.sweep import Sweep
 from ..answers import answers
 from .axes import cross_out, mark_ratio, rows_of_ratios
-from .style import COLUMN_WIDTH_IN, GREY, TALLEST_IN, model_styles
+from .style import GREY, TALLEST_IN, blank_figure, model_styles
 
 RANK, ONE_FOR = -1, "sweep"
 MOST_ROWS = 24
@@ -34,8 +34,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     groups = [(title, list(own)) for title, own in itertools.groupby(rows, key=lambda row: row["plan"])]
     height = len(rows) + (len(groups) if len(groups) > 1 else 0)
     tall = ROW_IN * height + 0.75
-    size = COLUMN_WIDTH_IN[column], min(tall, TALLEST_IN) if column == "single" else tall
-    figure = Figure(figsize=size, layout="constrained")
+    figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
     axis = figure.subplots()
     ends = [row[f"ratio{end}"] for row in rows for end in ("", "_low", "_high")]
     ends = [end for end in ends if 1 / WIDEST <= end <= WIDEST]

@@ -9,7 +9,7 @@ from ...analysis.names import INTERFERENCE
 from ...analysis.speeds import row_is_usable
 from ...analysis.sweep import Sweep
 from ..words import blocks_text
-from .axes import nested_size, series, with_gaps
+from .axes import nested_size, series
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -35,8 +35,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     styles = model_styles(models)
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
     for number, model in enumerate(models):
-        own = with_gaps(table[table["model"] == model], "hogs", sweep.config.get(INTERFERENCE, ()))
+        own = table[table["model"] == model]
         look = {"band": False, "size": nested_size(number, len(models)), "usable": own["usable"]}
+        look["places"] = sweep.config.get(INTERFERENCE, ())
         for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
             columns = (scale * own[f"{name}{end}"] for end in ("", "_low", "_high"))
             series(axis, own["hogs"], *columns, styles[model], "", **look)

@@ -19,7 +19,7 @@ from ...tables.numbers import time
 from . import simulated
 from .axes import mark_ratio, rows_of_ratios
 from .heading import header
-from .style import COLUMN_WIDTH_IN, GREY, add_legend, model_styles
+from .style import GREY, add_legend, blank_figure, model_styles
 
 RANK, ONE_FOR = 0.2, "plan"
 SIMULATED_THREADS = (8, 64)
@@ -54,7 +54,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a row for each rung in the order of the file, and a panel for each ratio."""
     rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
     predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.27 * len(rows) + 1.2), layout="constrained")
+    figure = blank_figure(column, 0.27 * len(rows) + 1.2)
     panels = figure.subplots(1, 2 + predicted, sharey=True)
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.03, wspace=0.03)
     wide = column == "double"

@@ -8,10 +8,10 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from ...analysis.accounting import layer_table
 from ...analysis.names import value_text
-from ...analysis.speeds import axis_values, is_usable
+from ...analysis.speeds import is_usable, plans_by_value
 from ...analysis.sweep import Sweep
 from .heading import header
-from .style import COLORS, COLUMN_WIDTH_IN, add_legend, marked
+from .style import COLORS, add_legend, blank_figure, marked
 
 RANK, ONE_FOR = 1.1, "network"
 MARKERS = "osD^vP*X"
@@ -21,8 +21,7 @@ MOST_LAYERS = 18  # that have a row, those with most time
 def _plans(sweep: Sweep, plan_id: str) -> dict[str, str]:
     """Return the plans that differ in the form of convolutions and have a serial profile, in the sweep's order."""
     plans = [p for p in sweep.siblings(plan_id, "conv") if sweep.profiles_of((p, "serial", 1))]
-    of_value = {sweep.records[p]["conv"]: p for p in plans}
-    return {value_text(value): of_value[value] for value in axis_values(sweep, plans, "conv")}
+    return {value_text(value): plan for value, plan in plans_by_value(sweep, plans, "conv").items()}
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -50,7 +49,7 @@ def times(sweep: Sweep, plan_id: str) -> pd.DataFrame:
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a row for each layer and a mark for each form, over a logarithmic axis of time."""
     table, plans = 1e3 * times(sweep, plan_id), _plans(sweep, plan_id)
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], 0.15 * len(table) + 1.1), layout="constrained")
+    figure = blank_figure(column, 0.15 * len(table) + 1.1)
     axis = figure.subplots()
     handles = []
     for number, value in enumerate(table):

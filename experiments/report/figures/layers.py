@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -60,7 +61,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     shown = sorted(large, key=lambda layer: -weight[layer])[:MAX_LAYERS]
     shown = [layer for layer in order if layer in shown]
     others = [layer for layer in order if layer not in shown]
-    colors = dict(zip(shown, sns.color_palette("colorblind", len(shown)), strict=True))
+    colors = dict(zip(shown, COLORS, strict=False))
     names = shown + (["others"] if others else [])
     colors["others"] = (0.8, 0.8, 0.8)
 
@@ -72,12 +73,11 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     longest = max(float(table["time_s"].sum()) for table in tables.values())
     for row, point in enumerate(points):
         sums = tables[point].groupby(tables[point]["layer"].map(group))["time_s"].sum()
-        left, total = 0.0, float(sums.sum())
-        for name in names:
-            width = float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0))
-            bars.barh(
-                row, width * 1e3, left=left * 1e3, height=0.72, color=colors[name], edgecolor="white", linewidth=0.5
-            )
+        widths = [float(sums[others].sum()) if name == "others" else float(sums.get(name, 0.0)) for name in names]
+        *lefts, total = 0.0, *itertools.accumulate(widths)
+        look = {"height": 0.72, "color": [colors[name] for name in names], "edgecolor": "white", "linewidth": 0.5}
+        bars.barh(row, np.multiply(widths, 1e3), left=np.multiply(lefts, 1e3), **look)
+        for name, left, width in zip(names, lefts, widths, strict=True):
             if width >= SMALLEST_LABEL[column] * longest:
                 dark = sum(c * w for c, w in zip(colors[name], (0.3, 0.59, 0.11), strict=True)) < 0.62
                 bars.text(
@@ -89,7 +89,6 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
                     fontsize=6.5 if len(points) < 9 or column == "double" else 5,
                     color="white" if dark else "black",
                 )
-            left += width
         threads = f", {point[1]} thr." if point[0] != "serial" else ""
         labels.append(marked(model_label(point[0]) + threads, is_usable(sweep, (plan_id, *point))))
     bars.set_yticks(range(len(points)), labels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -15,7 +14,7 @@ from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.sweep import Sweep
 from .heading import plan_header, write_lines
-from .style import add_legend, finish, marked, new_figure, panel_title, style_parameters
+from .style import add_legend, finish, in_style, marked, new_figure, panel_title
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -45,10 +44,10 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
 
 def draw_traced(rows: Sequence[Mapping[str, Any]], column: str = "double", title: str = "") -> Figure:
     """Draw rows of `losses.as_rows` as a figure of their own."""
-    figure = draw_losses(rows, column)
-    if title:
-        write_lines(figure, [title], column)
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
+        figure = draw_losses(rows, column)
+        if title:
+            write_lines(figure, [title], column)
         return finish(figure)
 
 
@@ -56,26 +55,23 @@ def draw_losses(rows: Sequence[Mapping[str, Any]], column: str) -> Figure:
     """Draw bars that sum to the step time, and differences from the quickest fork-join."""
     reference, others = compared(rows)
     panels = 2 if others else 1
-    with matplotlib.rc_context(style_parameters()):
-        shares = {"widths": (1.25, 1), "heights": (len(rows) + 1, len(others) + 1)} if others else {}
-        figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), **shares)
-        bars = axes[0]
-        for place, row in enumerate(rows):
-            _stack(bars, place, {name: row[f"{name}_s"] * 1e3 for name in LOSSES})
-            bars.plot(
-                [row["step_time_s"] * 1e3] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4
-            )
-        bars.set_yticks(range(len(rows)), [_label(row) for row in rows])
-        bars.invert_yaxis()
-        bars.tick_params(axis="y", length=0)
-        bars.axvline(0, color="black", linewidth=0.5)
-        bars.set_xlabel("wall time of an iteration (ms)")
-        panel_title(bars, "where the threads' time went")
-        if others:
-            _draw_differences(axes[1], reference, others)
-        handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
-        handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
-        add_legend(figure, column, handles, columns=4)
+    shares = {"widths": (1.25, 1), "heights": (len(rows) + 1, len(others) + 1)} if others else {}
+    figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), **shares)
+    bars = axes[0]
+    for place, row in enumerate(rows):
+        _stack(bars, place, {name: row[f"{name}_s"] * 1e3 for name in LOSSES})
+        bars.plot([row["step_time_s"] * 1e3] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
+    bars.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    bars.invert_yaxis()
+    bars.tick_params(axis="y", length=0)
+    bars.axvline(0, color="black", linewidth=0.5)
+    bars.set_xlabel("wall time of an iteration (ms)")
+    panel_title(bars, "where the threads' time went")
+    if others:
+        _draw_differences(axes[1], reference, others)
+    handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
+    handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
+    add_legend(figure, column, handles, columns=4)
     return figure
 
 

@@ -15,7 +15,7 @@ from ...analysis.speeds import interval_columns, is_usable, judged
 from ...analysis.sweep import Sweep
 from ..answers import answers
 from .axes import mark_ratio, rows_of_ratios
-from .style import COLUMN_WIDTH_IN, TALLEST_IN, model_styles
+from .style import TALLEST_IN, blank_figure, model_styles
 
 RANK, ONE_FOR = 6, "plan"
 MOST_PANELS = {"double": 4, "single": 2}
@@ -52,8 +52,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     together = [row for row in rows if not row["node"]][: MOST_PANELS[column]]
     nodes = list(sweep.nodes)
     row_in = min(ROW_IN, MOST_IN[column] / len(nodes))
-    size = (COLUMN_WIDTH_IN[column], row_in * len(nodes) + BESIDE_IN)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = blank_figure(column, row_in * len(nodes) + BESIDE_IN)
     panels = figure.subplots(1, len(together), sharey=True, squeeze=False)[0]
     for panel, whole in zip(panels, together, strict=True):
         style = styles[whole["model"]]

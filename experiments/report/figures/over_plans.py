@@ -14,7 +14,7 @@ from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
 from ...tables.numbers import plural
-from .axes import band_handle, log2_axis, nested_size, power_ticks, ratio_panel, series, with_gaps, x_axis
+from .axes import band_handle, log2_axis, nested_size, power_ticks, ratio_panel, series, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -56,13 +56,9 @@ def draw_over_plans(
             [value_of(plan, seconds) for plan, seconds in zip(plans, own[name], strict=True)]
             for name in ("median_s", "low_s", "high_s")
         )
-        low, high = np.sort(ends, axis=0)  # a rate is least where the time is longest
-        points = pd.DataFrame({"x": own["x"].to_numpy(), "value": middle, "low": low, "high": high})
-        points["usable"] = own["usable"].to_numpy()
-        points = with_gaps(points, "x", asked)
-        size = nested_size(number, len(models))
-        columns = (points[name] for name in ("x", "value", "low", "high"))
-        series(values, *columns, styles[model], model_label(model), size=size, usable=points["usable"])
+        columns = middle, *np.sort(ends, axis=0)  # a rate is least where the time is longest
+        look = {"size": nested_size(number, len(models)), "usable": own["usable"], "places": asked}
+        series(values, own["x"], *columns, styles[model], model_label(model), **look)
     lines = _bounds(sweep, plan_ids, x_of, value_of)
     for line in lines:
         draw_bound(values, line)

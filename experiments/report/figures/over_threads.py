@@ -24,11 +24,13 @@ def draw_pair(
     bounds: Iterable[tuple[BoundLine, object]] = (),
     hollow: Collection[str] = (),
     band: bool = False,
+    places: Sequence[float] = (),
 ) -> dict[str, float]:
     """Draw speedups in the first panel and efficiencies in the second, with the ideal and with bounds in their colours.
 
-    Curves have the columns threads, usable, and `COLUMNS`. Speedups stand at their true x: moved along it, they would
-    seem to lie above or below the ideal line. Returns how far efficiencies were moved, see `dodged`.
+    Curves have the columns threads, usable, and `COLUMNS`, and end at those of the `places` that they lack. Speedups
+    stand at their true x: moved along it, they would seem to lie above or below the ideal line. Returns how far
+    efficiencies were moved, see `dodged`.
     """
     speedup, efficiency = pair
     known = [threads for points in curves.values() for threads in points.loc[points["speedup"].notna(), "threads"]]
@@ -42,8 +44,9 @@ def draw_pair(
         look = {"band": band, "hollow": name in hollow, "usable": points["usable"]}
         for axis, prefix, aside in ((speedup, "speedup", 1.0), (efficiency, "efficiency", beside[name])):
             columns = (points[f"{prefix}{end}"] for end in ("", "_low", "_high"))
-            size = nested_size(number, len(curves)) if aside == 1 else 4.5
-            series(axis, points["threads"] * aside, *columns, styles[name], "", size=size, **look)
+            look["size"] = nested_size(number, len(curves)) if aside == 1 else 4.5
+            look["places"] = [place * aside for place in places]
+            series(axis, points["threads"] * aside, *columns, styles[name], "", **look)
     for axis, label in ((speedup, "speedup"), (efficiency, "efficiency")):
         x_axis(axis, counts, "threads")
         axis.set_ylabel(label)

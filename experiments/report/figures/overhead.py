@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -64,16 +66,14 @@ def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: s
     for row, cost in enumerate(costs.to_dict("records")):
         record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
         rest = max(0.0, cost["prepare_s"] - record - close)
-        left = 0.0
         widths = record, close, rest, cost["once_s"] - cost["prepare_s"]
-        for (name, color), width in zip(PARTS.items(), widths, strict=True):
-            if width:
-                seen.add(name)
-            axis.barh(row, width * 1e3, left=left * 1e3, height=0.7, color=color, linewidth=0)
-            left += width
+        *lefts, total = 0.0, *itertools.accumulate(widths)
+        seen |= {name for name, width in zip(PARTS, widths, strict=True) if width}
+        look = {"height": 0.7, "color": [*PARTS.values()], "linewidth": 0}
+        axis.barh(row, np.multiply(widths, 1e3), left=np.multiply(lefts, 1e3), **look)
         usable = is_usable(sweep, (plan_id, cost["model"], int(cost["threads"])))
         labels.append(marked(model_label(cost["model"]), usable))
-        axis.text(left * 1e3, row, f" {format_time(left)}", va="center", ha="left", fontsize=size)
+        axis.text(total * 1e3, row, f" {format_time(total)}", va="center", ha="left", fontsize=size)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
     axis.margins(x=0.2)

@@ -20,7 +20,7 @@ from ...analysis.names import (
     model_rank,
     value_text,
 )
-from ...analysis.speeds import axis_values, best_serial, estimate_of, interval_columns, is_usable
+from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_usable, plans_by_value
 from ...analysis.sweep import Point, Sweep
 from ...tables.numbers import format_time
 from .bound_lines import BoundLine, bound_handles, bound_lines
@@ -44,9 +44,8 @@ def _axis(sweep: Sweep, plan_id: str) -> str:
 
 def _plans(sweep: Sweep, plan_id: str, axis: str) -> dict[str, str]:
     """Return the plans that differ in the axis, by the text of its value, in the sweep's order."""
-    plans = sweep.siblings(plan_id, axis)
-    of_value = {sweep.records[p][axis]: p for p in plans}
-    return {value_text(value): of_value[value] for value in axis_values(sweep, plans, axis)}
+    plans = plans_by_value(sweep, sweep.siblings(plan_id, axis), axis)
+    return {value_text(value): plan for value, plan in plans.items()}
 
 
 def _baselines(sweep: Sweep, plans: dict[str, str], axis: str) -> dict[str, Point | None]:

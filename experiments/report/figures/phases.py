@@ -11,7 +11,7 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_bound_table, phase_table, phases_of
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
-from .axes import mark_physical_cores, name_those_below, with_gaps
+from .axes import mark_physical_cores, name_those_below
 from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import plan_header
 from .over_threads import COLUMNS, draw_pair, ideal_handle, limit_pairs
@@ -82,9 +82,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     lines: dict[str, BoundLine] = {}
     low = limit_pairs(pairs, pd.concat(every.values()), counts)
     for pair, (phase, table) in zip(pairs, every.items(), strict=True):
-        curves = {model: with_gaps(table[table["model"] == model], "threads", asked) for model in models}
+        curves = {model: table[table["model"] == model] for model in models}
         bounds = _bounds(sweep, plan_id, models, phase)
-        draw_pair(pair, curves, styles, counts, [(line, GREY) for line in bounds], hollow)
+        draw_pair(pair, curves, styles, counts, [(line, GREY) for line in bounds], hollow, places=asked)
         lines |= {line.label: line for line in bounds}
         name_those_below(pair[0], table, low, styles)
         for panel in pair:

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
-from ...analysis.speeds import speed_table
+from ...analysis.speeds import is_usable, speed_table
 from ...analysis.sweep import Sweep
-from .axes import log2_axis, power_ticks, series, with_gaps, x_axis
+from .axes import log2_axis, power_ticks, series, x_axis
 from .heading import plan_header
 from .phases import shown_phases
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -34,17 +34,13 @@ def _panels(sweep: Sweep, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
     """Return titles and points of the panels: wall times of the step and of each phase, then busy times of phases."""
     speeds, phases = speed_table(sweep), phase_table(sweep)
     step = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
-    found = [("step", step.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
+    found = [("step", step.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"})[COLUMNS])]
     for kind in (WALL, BUSY):
         own = phases[(phases["plan_id"] == plan_id) & (phases["timed"] == kind)]
         for phase in shown_phases(sweep, plan_id)[0] if len(own) else ():
             named = own.rename(columns={f"{phase}_s{end}": f"s{end}" for end in ("", "_low", "_high")})
-            found.append((phase if kind == WALL else f"{phase}, busy", named))
-    usable = {(row["model"], row["threads"]): row["usable"] for row in step.to_dict("records")}
-    return [
-        (title, rows[COLUMNS].assign(usable=[usable[p] for p in zip(rows["model"], rows["threads"], strict=True)]))
-        for title, rows in found
-    ]
+            found.append((phase if kind == WALL else f"{phase}, busy", named[COLUMNS]))
+    return found
 
 
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
@@ -68,9 +64,10 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         title, rows = panel
         axis.set_title(f"({next(letters)})")
         for model in models:
-            points = with_gaps(rows[rows["model"] == model], "threads", counts if model != "serial" else [1])
+            points = rows[rows["model"] == model]
             values = (1e3 * points[name] for name in ("s", "s_low", "s_high"))
-            look = {"band": False, "size": 3.5, "usable": points["usable"]}
+            look = {"band": False, "size": 3.5, "places": counts if model != "serial" else [1]}
+            look["usable"] = [is_usable(sweep, (plan_id, model, threads)) for threads in points["threads"]]
             series(axis, points["threads"], *values, styles[model], model_label(model), **look)
         ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
         low, high = np.nanmin(ends) / 1.1, np.nanmax(ends) * 1.1
@@ -85,10 +82,10 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    busy = any(title.endswith(", busy") for title, _ in _panels(sweep, plan_id))
+    phases = phase_table(sweep)
+    busy = ((phases["plan_id"] == plan_id) & (phases["timed"] == BUSY)).any()
+    said = "Busy: models whose phases overlap have time in blocks alone, without waiting, mean over threads."
     return [
         "Run time of a step and of its phases over threads, with 95 % intervals; wall times add up to the step.",
-        "Busy: models whose phases overlap have time in blocks alone, without waiting, mean over threads."
-        if busy
-        else "",
+        said if busy else "",
     ]

@@ -48,21 +48,18 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return ""
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw the models of the sweep on up to four times the measured threads."""
-    return draw_on(sweep, plan_id, column, thread_counts(sweep, plan_id))
-
-
-def draw_on(
+def draw(
     sweep: Sweep,
     plan_id: str,
     column: str,
-    threads: Sequence[int],
+    threads: Sequence[int] = (),
     machine: MachineModel | None = None,
     models: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Figure:
-    """Draw simulated speedup and efficiency on given numbers of threads and, if it is given, another machine."""
+    """Draw simulated speedup and efficiency, by default of the sweep's models on up to four times the measured
+    threads of its machine."""
+    threads = threads or thread_counts(sweep, plan_id)
     models = list(models or simulated_models(sweep, plan_id))
     table = prediction_table(sweep, plan_id, threads, machine, models, seed)
     styles = model_styles([*sweep.samples["model"], *models])
@@ -136,21 +133,16 @@ def _hatch_far(axis, table) -> None:
     axis.axvspan(near, axis.get_xlim()[1], facecolor="none", edgecolor="0.85", hatch="///", linewidth=0, zorder=0)
 
 
-def caption(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the caption's sentences."""
-    return caption_on(sweep, plan_id, thread_counts(sweep, plan_id))
-
-
-def caption_on(
+def caption(
     sweep: Sweep,
     plan_id: str,
-    threads: Sequence[int],
+    threads: Sequence[int] = (),
     machine: MachineModel | None = None,
     models: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """Return the caption of `draw_on`."""
-    table = prediction_table(sweep, plan_id, threads, machine, models, seed)
+    """Return the caption's sentences; arguments as for `draw`."""
+    table = prediction_table(sweep, plan_id, threads or thread_counts(sweep, plan_id), machine, models, seed)
     on = "this machine, bandwidth and capacity continued in proportion" if machine is None else machine.name
     return [
         f"Lines: simulated from serial block durations on {on}; nothing is fitted to measured speedups.",

@@ -21,7 +21,6 @@ from .axes import (
     ratio_panel,
     raw_dots,
     say_why_empty,
-    with_gaps,
     x_axis,
 )
 from .bound_lines import BoundLine, bound_handles, bound_lines
@@ -48,8 +47,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
     counts, asked, bounds = sorted({1, *table["threads"]}), sweep.asked_threads(plan_id), _bounds(sweep, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
-    curves = {model: with_gaps(table[table["model"] == model], "threads", asked) for model in models}
-    beside = draw_pair((speedup, efficiency), curves, styles, counts, [(line, GREY) for line in bounds], band=True)
+    curves = {model: table[table["model"] == model] for model in models}
+    lines = [(line, GREY) for line in bounds]
+    beside = draw_pair((speedup, efficiency), curves, styles, counts, lines, band=True, places=asked)
     for model, points in curves.items():
         for threads in points["threads"]:
             raw, color = raw_ratios(sweep, plan_id, model, int(threads)), styles[model].color

@@ -13,12 +13,16 @@ import os
 import string
 import textwrap
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
 import matplotlib.colors
 import seaborn as sns
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
@@ -57,8 +61,8 @@ def marked(name: str, usable: bool) -> str:
     return name if usable else f"{name} (not usable)"
 
 
-def style_parameters() -> dict:
-    """Return the settings of every figure, for `matplotlib.rc_context`; fonts are those of the user's style."""
+def in_style() -> AbstractContextManager[None]:
+    """Return a context with the settings of every figure; fonts are those of the user's style."""
     parameters = {**sns.plotting_context("paper"), **sns.axes_style("ticks")}
     for name in ("font.family", "font.sans-serif"):
         del parameters[name]
@@ -95,7 +99,7 @@ def style_parameters() -> dict:
             "axes.unicode_minus": True,
         }
     )
-    return parameters
+    return matplotlib.rc_context(parameters)
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,30 @@ def _shade(color: object, share: float) -> object:
     return tuple(c + abs(share) * (end - c) for c in matplotlib.colors.to_rgb(color))
 
 
+def blank_figure(column: str, tall: float) -> Figure:
+    """Make a figure without panels, so many inches tall."""
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], tall), layout="constrained")
+    _Canvas(figure)
+    return figure
+
+
+class _Canvas(FigureCanvasBase):
+    """A canvas whose figures lay out their texts with one renderer: it knows the sizes of those that it has met."""
+
+    def __init__(self, figure: Figure):
+        super().__init__(figure)
+        self._settings = str(matplotlib.rcParams.find_all(r"^(font|mathtext|text)\."))
+
+    def get_renderer(self) -> RendererAgg:
+        """Return the renderer of figures with the same settings of texts; nothing is drawn with it."""
+        return _renderer(self.figure.dpi, self._settings)
+
+
+@lru_cache(maxsize=2)
+def _renderer(dpi: float, settings: str) -> RendererAgg:
+    return RendererAgg(1, 1, dpi)
+
+
 def new_figure(
     column: str,
     panels: int,
@@ -152,7 +180,7 @@ def new_figure(
         down = math.ceil(panels / across)
         height = min(down * (panel_height - 0.15) + 1.05, TALLEST_IN)
         places = {"nrows": down, "ncols": across, "height_ratios": heights if across == 1 else None}
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], height), layout="constrained")
+    figure = blank_figure(column, height)
     grid = figure.subplots(**places, squeeze=False)
     axes = (grid.T if column == "single" and rows > 1 else grid).ravel()
     for unused in axes[panels:]:
@@ -166,9 +194,10 @@ def new_figure(
 
 
 def panel_title(axis, text: str, **look: object) -> None:
-    """Write a panel's title: its letter in bold, the rest in normal weight."""
+    """Write a panel's title right above it: its letter in bold, the rest in normal weight."""
     letter = axis.get_title(loc="left") or axis.get_title()
-    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", **look)
+    # Without y each layout would lay out all labels once more, to see whether they reach up to the title.
+    axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", y=1.0, **look)
 
 
 def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
@@ -213,10 +242,11 @@ def finish(figure: Figure, title: bool = True) -> Figure:
             axis.tick_params(axis="x", labelbottom=False)
         if left and axis.get_ylabel() == left.get_ylabel():
             axis.yaxis.label.set_visible(False)
+            axis.yaxis.set_label_coords(0, 0.5)  # a layout looks for no other place, past all numbers
     layout = figure.get_layout_engine()
     layout.execute(figure)
-    changed = [_fit(axis) for axis in figure.axes if axis.get_visible()]
-    if any(changed):
+    fitted = [_fit(axis) for axis in figure.axes if axis.get_visible()]
+    if any(fitted):
         layout.execute(figure)
     figure.set_layout_engine(None)
     return figure
@@ -226,17 +256,24 @@ def _fit(axis) -> bool:
     """Make labels of y as small or as few as their panel needs, and move what would leave the figure on the right back
     in; return whether anything changed."""
     renderer, frame, box = axis.figure._get_renderer(), axis.figure.bbox, axis.get_window_extent()
-    before = axis.get_tightbbox(renderer).bounds
-    label, text = axis.yaxis.label, axis.get_ylabel()
-    if label.get_window_extent(renderer).height > 1.05 * box.height and "\n" not in text:
+    label, text, changed = axis.yaxis.label, axis.get_ylabel(), False
+
+    def is_tall() -> bool:
+        return label.get_visible() and label.get_window_extent(renderer).height > 1.05 * box.height
+
+    if is_tall() and "\n" not in text:
         label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
         label.set_fontsize(0.85 * label.get_fontsize())
-    if (tall := label.get_window_extent(renderer).height) > 1.05 * box.height:
-        label.set_fontsize(max(0.6, box.height / tall) * label.get_fontsize())
-    ticks = [t.label1 for t in axis.yaxis.get_major_ticks() if t.label1.get_text()]
+        changed = True
+    if is_tall():
+        share = max(0.6, box.height / label.get_window_extent(renderer).height)
+        label.set_fontsize(share * label.get_fontsize())
+        changed = True
+    ticks = [label for label in axis.get_yticklabels() if label.get_text()]
     middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent(renderer) for t in ticks) if b.y1 > box.y0)
     gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi
     if ticks and gap < 1.2 * ticks[0].get_fontsize():
+        changed = True
         if any(character.isalpha() for tick in ticks for character in tick.get_text()):  # names
             axis.tick_params(axis="y", labelsize=max(gap / 1.1, 4.5))
         else:
@@ -244,9 +281,10 @@ def _fit(axis) -> bool:
             shown = [place for place in axis.get_yticks() if low <= place <= high]
             axis.yaxis.set_major_locator(FixedLocator(shown[:: math.ceil(1.2 * ticks[0].get_fontsize() / gap)]))
     for one in (axis.xaxis.label, axis._left_title):
-        if one.get_window_extent(renderer).x1 > frame.x1:
+        if one.get_visible() and one.get_window_extent(renderer).x1 > frame.x1:
             one.set(x=1, ha="right")
-    return axis.get_tightbbox(renderer).bounds != before
+            changed = True
+    return changed
 
 
 def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
@@ -312,6 +350,6 @@ def save(figure: Figure, path: str | os.PathLike) -> Path:
         "svg": {"Date": None, "Creator": "forktask"},
         "png": {"Software": None},
     }[kind]
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         write_figure(path, figure, metadata=metadata)
     return path

@@ -17,7 +17,7 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.bound_lines import bound_lines
-from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, save, style_parameters
+from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, in_style, save
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -35,7 +35,7 @@ def swept():
 @pytest.fixture
 def measured_as_drawn():
     """Texts are measured outside of `draw` as they are in it."""
-    with matplotlib.rc_context(style_parameters()):
+    with in_style():
         yield
 
 
