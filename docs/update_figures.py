@@ -20,10 +20,11 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.names import is_again, measured_again
+from forktask.experiments.analysis.names import AGAIN_LABEL, is_again, measured_again
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
@@ -222,7 +223,7 @@ def measured(sweep: Sweep) -> str:
     table, threads = on_most_threads(speed_table(sweep))
     points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
     columns = [
-        Column("model", lambda row: f"`{measured_again(row['model'])}`" + " again (A/A)" * is_again(row["model"]))
+        Column("model", lambda row: f"`{measured_again(row['model'])}`" + f" {AGAIN_LABEL}" * is_again(row["model"]))
     ]
     blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
@@ -286,7 +287,8 @@ def readme_figure(sweep: Sweep) -> Figure:
             style.panel_title(axis, f"{name} blocks: {text}")
             axis.set_ylim(0, max(table["speedup"].max() for table in curves) * 1.15)
         axes[0].set_ylabel("speedup over one thread")
-        style.add_legend(figure, "double", axes[0].get_legend_handles_labels()[0])
+        line = Line2D([], [], color=style.GREY, label="lines: simulated")
+        style.add_legend(figure, "double", [*axes[0].get_legend_handles_labels()[0], line])
     return figure
 
 

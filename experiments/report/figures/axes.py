@@ -172,7 +172,8 @@ def ratio_axis(axis, values: np.ndarray) -> None:
     high = max([1.03, *values]) * 1.015
     if high / low > 2:
         low, high = low / (high / low) ** 0.04, high * (high / low) ** 0.04  # room for the outermost markers
-        log2_axis(axis, "y", power_ticks(low, high), low, high)
+        ticks = power_ticks(low, high)
+        log2_axis(axis, "y", ticks, min(low, *ticks), max(high, *ticks))  # a tick on the edge is inside
     else:
         axis.set_ylim(low, high)
         axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))

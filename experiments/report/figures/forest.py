@@ -16,7 +16,7 @@ from .style import GREY, TALLEST_IN, blank_figure, model_styles
 RANK, ONE_FOR = -1, "sweep"
 MOST_ROWS = 24
 ROW_IN = 0.2
-WIDEST = 1.3  # ratios on the axis; what is farther from 1 is an arrow
+WIDEST = 1.5  # ratios on the axis; what is farther from 1 is an arrow
 
 
 def _shown(sweep: Sweep) -> list[dict]:

@@ -15,17 +15,18 @@ LINE = {"double": 115, "single": 62}
 
 
 def header(figure: Figure, sweep: Sweep, facts: Sequence[str], column: str) -> None:
-    """Write facts above the panels: two lines in a double column; long ones go on in a further line."""
+    """Write facts above the panels, as many in a line as it holds: each fact whole, unless that takes further lines."""
     facts = [*facts, *([data_text(sweep)] if sweep.smoke_test else [])]
-    write_lines(
-        figure, ["; ".join(facts[:2]), "; ".join(facts[2:])] if column == "double" else ["; ".join(facts)], column
-    )
+    whole = "; ".join(fact.replace(" ", "\xa0") if len(fact) < LINE[column] else fact for fact in facts)
+    broken = whole.replace("\xa0", " ")
+    lines = {text: len(textwrap.wrap(text, LINE[column])) for text in (whole, broken)}
+    write_lines(figure, [min(lines, key=lines.__getitem__)], column)
 
 
 def write_lines(figure: Figure, lines: Sequence[str], column: str) -> None:
     """Write lines above the panels; long ones go on in a further line."""
     figure.suptitle(
-        "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line),
+        "\n".join(textwrap.fill(line, LINE[column]) for line in lines if line).replace("\xa0", " "),
         x=0.008,
         ha="left",
         fontsize=8 if column == "double" else 6.5,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from ....cython_src.typed_text import format_bytes
 from ...analysis.memory import LIBRARIES, memory_table
@@ -75,7 +76,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     every = [size / 2**20 for size in (*of_models, *planned.values(), *found["limits"].values())]
     log2_axis(axis, "y", power_ticks(min(every), max(every)), min(every) / 1.3, max(every) * 1.3)
     x_axis(axis, list(planned), "batch")
-    axis.set_ylabel("memory (MiB)")
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda size, _: format_bytes(size * 2**20)))
+    axis.set_ylabel("memory")
     handles = [*model_handles(styles, list(peaks)), Line2D([], [], label="planned", **PLANNED)]
     handles += [
         Line2D([], [], linestyle=LINES[name], label=f"{name}, {format_bytes(size)}", **LIMIT)

@@ -19,6 +19,7 @@ from .style import add_legend, model_handles, model_styles, new_figure, panel_ti
 
 RANK, ONE_FOR = 5, "network"
 MAX_PANELS = 3
+MANY = 8  # groups of a panel, whose names are in small letters
 # These axes have figures of their own.
 ELSEWHERE = ("batch", GRANULARITY)
 
@@ -46,9 +47,9 @@ def _groups(rows: pd.DataFrame) -> list[tuple[str, int]]:
 
 
 def _is_upright(groups: Sequence[tuple[str, int]], panels: int, column: str) -> bool:
-    """Return whether the names of groups need more room than a line has."""
+    """Return whether the names of groups need more room than a line of small letters has."""
     across = panels if column == "double" else 1 + (panels > 2)
-    return across * len(groups) * max(len(value) + 1 for value, _ in groups) > LINE[column]
+    return across * len(groups) * max(len(value) + 1 for value, _ in groups) > 1.1 * LINE[column]
 
 
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
@@ -77,14 +78,16 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         if _is_upright(groups, len(axes), column):
             panel.set_xticks(range(len(groups)), [f"{v}, {t} thr." for v, t in groups], rotation=90, fontsize=6)
         else:
-            panel.set_xticks(range(len(groups)), [f"{v}\n{plural(t, 'thread')}" for v, t in groups])
+            names = [f"{v}\n{plural(t, 'thread')}" for v, t in groups]
+            panel.set_xticks(range(len(groups)), names, fontsize=6 if len(groups) > MANY else 7)
         panel.set_xlim(-0.5, len(groups) - 0.5)
         panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))
     handles = [*model_handles(styles, models, line=False), band_handle()]
     add_legend(figure, column, handles)
     swept = f"along {' and '.join(map(axis_label, axes))}"
-    header(figure, sweep, [sweep.problem_name(plan_id), swept, blocks_text(sweep.plans[plan_id])], column)
+    problem = sweep.problem_name(plan_id, axes[0] if len(axes) == 1 else "")
+    header(figure, sweep, [problem, swept, blocks_text(sweep.plans[plan_id])], column)
     return figure
 
 

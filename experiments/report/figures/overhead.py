@@ -62,7 +62,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
 def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: str) -> set[str]:
     """Draw a bar of the one-time costs of each model, and return the parts that some model has."""
     labels, seen = [], set()
-    size = 6.5 if column == "double" else max(4.5, min(6.5, 55 / len(costs)))  # no taller than a row
+    size = 6.5 if column == "double" else max(4.5, min(6.5, 45 / len(costs)))  # no taller than a row
     for row, cost in enumerate(costs.to_dict("records")):
         record, close = np.nan_to_num([cost["record_s"], cost["close_s"]])
         rest = max(0.0, cost["prepare_s"] - record - close)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ...analysis.estimates import NOTHING
-from ...analysis.limits import bound_of, bound_table, speedup_bound
+from ...analysis.limits import BOUND_NAMES, bound_of, bound_table, speedup_bound
 from ...analysis.names import (
     GRANULARITY,
     INTERFERENCE,
@@ -23,13 +27,14 @@ from ...analysis.names import (
 from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_usable, plans_by_value
 from ...analysis.sweep import Point, Sweep
 from ...tables.numbers import format_time
-from .bound_lines import BoundLine, bound_handles, bound_lines
+from .bound_lines import BoundLine, bound_lines
 from .heading import header
 from .over_threads import draw_pair, ideal_handle, limit_pairs
-from .style import COLORS, LINES, ModelStyle, add_legend, model_handles, new_figure, panel_title
+from .style import COLORS, GREY, LINES, ModelStyle, add_legend, model_handles, new_figure, panel_title
 
 RANK, ONE_FOR = 4.5, "network"
 MAX_MODELS = 3
+NARROW = 16  # characters of a value that a legend in a single column has room for
 # Values of these axes are different work: each is compared with its own serial run.
 OTHER_WORK = ("phase", "sequence", "batch")
 _MARKERS = "osD^vPX*"
@@ -125,28 +130,43 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
     figure, panels = new_figure(column, 2 * len(models), 1.8, rows=2)
     pairs = list(zip(panels[: len(models)], panels[len(models) :], strict=True))
-    limit_pairs(pairs, every, counts, slowest=0.0)
-    lines: dict[str, BoundLine] = {}
-    for (speedup, efficiency), (model, curves) in zip(pairs, found.items(), strict=True):
-        bounds = [
+    bounds = {
+        model: [
             (line, styles[value].color)
             for value, plan in plans.items()
             for line in _bounds(sweep, plan, bases[plan], model)
         ]
-        draw_pair((speedup, efficiency), curves, styles, counts, bounds, band=True)
-        lines |= {line.label: line for line, _ in bounds}
+        for model in models
+    }
+    shown = [pd.DataFrame({"speedup": line.value}) for lines in bounds.values() for line, _ in lines]
+    limit_pairs(pairs, pd.concat([every, *shown]), counts, slowest=0.0)
+    for (speedup, efficiency), (model, curves) in zip(pairs, found.items(), strict=True):
+        draw_pair((speedup, efficiency), curves, styles, counts, bounds[model], band=True)
         speedup.set_ylabel(f"speedup{common}")
         efficiency.set_ylabel(f"efficiency{common}")
         panel_title(speedup, model_label(model))
         if column == "double":  # in a single one it stands beside
             panel_title(efficiency, model_label(model))
+    names, letters = _legend_names(list(plans), column)
     tasks = {value: sweep.plans[plan].num_tasks for value, plan in plans.items()}
-    handles = model_handles(styles, list(styles), lambda value: f"{value} ({tasks[value]} tasks)")
-    handles += [ideal_handle(), *bound_handles(list(lines.values()))]
-    add_legend(figure, column, handles, 3 if column == "double" else 1)
+    handles = [*model_handles(styles, list(styles), lambda value: f"{names[value]} ({tasks[value]})"), ideal_handle()]
+    if any(bounds.values()):
+        handles.append(Line2D([], [], color=GREY, linewidth=0.8, linestyle="--", label="bound"))
+    add_legend(figure, column, handles, 4 if column == "double" else None, f"{axis_label(axis)} (tasks){letters}")
     serial = _serial_text(sweep, plans, axis)
     header(figure, sweep, [sweep.problem_name(plan_id, axis), f"along {axis_label(axis)}", serial], column)
     return figure
+
+
+def _legend_names(values: Sequence[str], column: str) -> tuple[dict[str, str], str]:
+    """Return the names of values in the legend, and what their letters stand for: in a single column long ones, such as
+    `images=4,rows=16`, have the first letters of their keys, where these differ."""
+    keys = dict.fromkeys(key for value in values for key in re.findall(r"(\w+)=", value))
+    fit = column == "double" or max(map(len, values)) <= NARROW
+    if fit or not keys or len({key[0] for key in keys}) < len(keys):
+        return dict(zip(values, values, strict=True)), ""
+    short = {value: re.sub(r"(\w)\w*=", r"\1", value).replace(",", " ") for value in values}
+    return short, f"; {', '.join(f'{key[0]} {key}' for key in keys)}"
 
 
 def _bounds(sweep: Sweep, plan: str, base: Point, model: str) -> list[BoundLine]:
@@ -174,8 +194,10 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     axis = _axis(sweep, plan_id)
     serial = "its own fastest serial run" if axis in OTHER_WORK else "the fastest serial run at any of them"
+    models = _models(sweep, _plans(sweep, plan_id, axis))
+    bounds = ", ".join(dict.fromkeys(BOUND_NAMES[bound_of(model)] for model in models))
     return [
         f"Speedup and efficiency over threads: a curve for each value of {axis_label(axis)}, over "
         f"{serial}; a panel for each model, in its fastest form. Bars and bands: 95 % intervals. Thin lines: the bound "
-        "of the panel's model."
+        f"of the panel's model ({bounds})."
     ]

@@ -200,11 +200,13 @@ def panel_title(axis, text: str, **look: object) -> None:
     axis.set_title(f"$\\bf{{{letter}}}$ {text}", fontweight="normal", y=1.0, **look)
 
 
-def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | None = None) -> None:
+def add_legend(
+    figure: Figure, column: str, handles: Sequence, columns: int | None = None, title: str | None = None
+) -> None:
     """Add one legend for all panels: below them, or in the empty place of three panels in a single column."""
     if any(line.get_gid() == CROSSED and len(line.get_xdata()) for axis in figure.axes for line in axis.lines):
         handles = [*handles, Line2D([], [], linestyle="none", markersize=6, label=CROSSED, **CROSS)]
-    look = {"handles": list(handles), "handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 2.0}
+    look = {"handles": list(handles), "handletextpad": 0.5, "labelspacing": 0.3, "handlelength": 2.0, "title": title}
     if column == "double":
         look["columnspacing"] = 1.2
         tries = [(columns or 5, 7)]
@@ -213,8 +215,11 @@ def add_legend(figure: Figure, column: str, handles: Sequence, columns: int | No
         lines = sum(1 + handle.get_label().count("\n") for handle in handles)
         if len(figure.axes) == 3 and lines <= LINES_BESIDE:
             corner = {"loc": "center left", "bbox_to_anchor": (0.53, 0, 0.47, 0.45), "fontsize": 6}
-            figure.legend(**look, **corner).set_in_layout(False)
-            return
+            legend = figure.legend(**look, **corner)
+            if legend.get_window_extent(figure._get_renderer()).x1 <= figure.bbox.x1:
+                legend.set_in_layout(False)
+                return
+            legend.remove()
         tries = [(3, 6.5), (2, 6.5), (2, 5.5)]
     for most, size in [*tries, *((most, tries[-1][1]) for most in range(tries[-1][0] - 1, 0, -1))]:
         rows = math.ceil(len(handles) / most)
@@ -279,7 +284,9 @@ def _fit(axis) -> bool:
         else:
             low, high = sorted(axis.get_ylim())
             shown = [place for place in axis.get_yticks() if low <= place <= high]
-            axis.yaxis.set_major_locator(FixedLocator(shown[:: math.ceil(1.2 * ticks[0].get_fontsize() / gap)]))
+            step = math.ceil(1.2 * ticks[0].get_fontsize() / gap)
+            first = shown.index(1) % step if axis.get_yscale() == "log" and 1 in shown else 0  # a ratio of 1 stays
+            axis.yaxis.set_major_locator(FixedLocator(shown[first::step]))
     for one in (axis.xaxis.label, axis._left_title):
         if one.get_visible() and one.get_window_extent(renderer).x1 > frame.x1:
             one.set(x=1, ha="right")

@@ -173,6 +173,39 @@ def test_models_are_chosen_ordered_and_named(two):
         figures.draw(two, models={"pthreads": "threads"})
 
 
+LONG = ["images=4,rows=16", "images=1,rows=64", "images=1,rows=64,heads=2", "images=4,rows=64,channels=96"]
+
+
+@pytest.mark.usefixtures("measured_as_drawn")
+@pytest.mark.parametrize(("column", "height"), [("single", 0.19), ("double", 0.13)])
+def test_an_overlay_holds_its_bounds_and_a_small_legend(column, height):
+    """Check that the bounds of the slowest of six values with long names lie on the axis, also on the threads on which
+    no model ran, that the legend has that part of the figure, each value in it, and says what its letters stand for."""
+    values = [*LONG, "images=1,rows=16", "images=1"]
+    forms = {"options": [{"granularity": value} for value in values], "slowdowns": (1, 1, 1, 1, 1, 16)}
+    rows = synthetic_rows(models=("serial", "forkjoin", "tasks", "taskiter"), threads=(2,), repeats=2, **forms)
+    figure = figures.draw(sweep_of(rows), "overlay", column=column)
+    slow = 0
+    for axis in figure.axes:
+        low, high = axis.get_ylim()
+        for line in axis.lines:
+            drawn = [y for y in line.get_ydata() if y == y]
+            assert all(low <= y <= high for y in drawn)
+            slow += any(y < 0.1 for y in drawn)
+    assert slow
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    (legend,) = figure.legends
+    assert legend.get_window_extent(renderer).height < height * figure.bbox.height
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(set(labels)) == len(labels) == len(values) + 2
+    title = legend.get_title().get_text()
+    if column == "single":
+        assert labels[3].startswith("i4 r64 c96 (") and title.endswith("i images, r rows, h heads, c channels")
+    else:
+        assert labels[3].startswith(LONG[3]) and title == "granularity (tasks)"
+
+
 @pytest.mark.parametrize(("name", "count", "x"), [("speedup", 3, 2.0), ("options", 1, 1.2)])
 def test_an_impossible_point_is_crossed_out(name, count, x):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
