@@ -146,14 +146,17 @@ def test_arguments_of_a_graph_are_axes(program, capsys):
     assert main(["report", "swept"]) == 0
     said = capsys.readouterr().out
     assert "Along grain: " in said and "nets.py:graph, grain 32; 2 tasks in 1 loops" in said and "batch" not in said
-    rows = read_results(program / "swept").of(PlanRow)
-    assert [(row.network, row.num_tasks) for row in rows] == [
-        ("nets.py:graph(grain=16)", 4),
-        ("nets.py:graph(grain=32)", 2),
-    ]
+    measured = read_results(program / "swept")
+    plans = [(row.network, row.num_tasks, row.plan_id) for row in measured.of(PlanRow)]
+    assert [plan[:2] for plan in plans] == [("nets.py:graph(grain=16)", 4), ("nets.py:graph(grain=32)", 2)]
+    grains = {plan_id: grain for (_, _, plan_id), grain in zip(plans, ("16", "32"), strict=True)}
+    samples = measured.of(SampleRow)
+    # Where others keep the machine busy, noise may hide so short a step, which is then left out of the table.
+    timed = sorted((grains[row.plan_id], row.model) for row in samples if row.step_time_s > 0)
+    assert len(samples) == 4
     with open(program / "swept" / "summary.csv", newline="") as file:
         table = [(row["network"], row["grain"], row["model"]) for row in csv.DictReader(file)]
-    assert table == [("nets.py:graph", g, m) for g in ("16", "32") for m in ("serial", "taskgraph")]
+    assert table == [("nets.py:graph", grain, model) for grain, model in timed]
     assert "nets.py:graph" in (program / "swept" / "report.html").read_text()
 
 
