@@ -122,7 +122,8 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
-            f"takes {factor:.2f} times that floor."
+            f"takes {factor:.2f} times that floor"
+            + (f" ({_why_beaten(' '.join(loop.kernel for loop in sweep.plans[plan_id].loops))})." if factor < 1 else ".")
         )
     return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
 
@@ -166,6 +167,13 @@ def unexplained(sweep: Sweep, plan_id: str) -> list[str]:
     ]
 
 
+def _why_beaten(kernels: str) -> str:
+    """Return why arithmetic took less than its floor."""
+    if "winograd" in kernels:
+        return "floors count the operations of direct convolutions, and Winograd's algorithm needs fewer"
+    return "one thread's peak was measured at another clock, or beside other processes"
+
+
 def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:
     """Say why kernels take less than their floors, for those that do."""
     table = roofline_table(sweep, plan_id)
@@ -174,10 +182,8 @@ def beaten_floors(sweep: Sweep, plan_id: str) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in table[table["roof"] > 1].to_dict("records"):
         reason = "data stayed in caches, which are faster than the memory that was measured"
-        if "winograd" in row["kernel"]:
-            reason = "floors count the operations of direct convolutions, and Winograd's algorithm needs fewer"
-        elif row["bound"] == ARITHMETIC:
-            reason = "one thread's peak was measured at another clock, or beside other processes"
+        if row["bound"] == ARITHMETIC or "winograd" in row["kernel"]:
+            reason = _why_beaten(row["kernel"])
         names = reasons.setdefault(reason, [])
         if row["kernel"] not in names:
             names.append(row["kernel"])
