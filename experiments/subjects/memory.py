@@ -182,7 +182,7 @@ def check_least(options: Mapping[str, Any], limit: int | None, free: int | None)
     network, chosen = options["network"], plan_options(options)
     if own_plan(network) is not None:
         return
-    network = get_network(network)
+    network = get_network(network) if isinstance(network, str) else network
     if network.tokens:
         network = network.with_sequence(chosen.sequence)
     if chosen.batch * (chosen.sequence if network.tokens else 1) <= QUICKLY_LOWERED:
