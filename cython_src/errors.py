@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from types import ModuleType
@@ -25,16 +26,20 @@ class UnsoundPlan(UsageError):
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return a clause that names the known name most like an unknown one, or an empty text."""
+    """Return a clause that names the known name most like an unknown one, or an empty text. A name of several words may
+    be known by their first letters, as learning-rate by lr."""
     small = {str(k).lower(): str(k) for k in known}
-    near = difflib.get_close_matches(str(name).lower(), small, 1)
+    words = {k: re.findall("[a-z0-9]+", k) for k in small}
+    letters = {"".join(word[0] for word in found): k for k, found in words.items() if len(found) > 1}
+    short = letters.get(str(name).lower().strip("-"))
+    near = [short] if short else difflib.get_close_matches(str(name).lower(), small, 1)
     return f"; did you mean {small[near[0]]!r}?" if near else ""
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise `UsageError` unless a value is one of the choices."""
     if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        raise UsageError(f"{name} must be one of {', '.join(choices)}; got {value!r}{did_you_mean(value, choices)}")
 
 
 def optional(module: str, what: str, extra: str, instead: str = "") -> ModuleType:

@@ -56,14 +56,15 @@ class Granularity:
         """From "auto" or a list such as "images=16,channels=8,rows=4"; heads likewise."""
         if text == "auto":
             return cls()
+        names = tuple(cls.__dataclass_fields__)
         values: dict[str, int] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            known = key in ("images", "channels", "rows", "heads") and key not in values
+            known = key in names and key not in values
             if not known or not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= LARGEST:
                 raise UsageError(
-                    f"granularity must be 'auto' or a list such as 'images=16,channels=8,rows=4' of whole numbers in "
-                    f"[1, {LARGEST}], got {text!r}"
+                    f"granularity must be 'auto' or give some of {', '.join(names)} a whole number in [1, {LARGEST}], "
+                    f"such as 'images=16,channels=8,rows=4', got {text!r}"
                 )
             values[key] = int(value)
         return cls(**values)

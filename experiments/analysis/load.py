@@ -306,14 +306,15 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
     total = sum(len(row.wall_s) for row in sweep.rounds)
     if disturbed:
         sentences.append(
-            f"{disturbed} of {plural(total, 'round')} were disturbed and are left out, by what is the same for all: a "
-            f"calibration kernel between turns, stolen time, threads that waited for a CPU."
+            f"{disturbed} of {plural(total, 'round')} {'was' if disturbed == 1 else 'were'} disturbed and left out, by "
+            f"what is the same for all: a calibration kernel between turns, stolen time, threads that waited for a CPU."
         )
     if moved := moved_sessions(sweep.rounds):
         there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
         sentences.append(
-            f"{len(moved)} of {plural(len(sweep.rounds), 'generation')} found the CPUs elsewhere than most did and are "
-            f"left out: the host had moved them; a hand-over through a cache line took {there} in place of {usual}."
+            f"{len(moved)} of {plural(len(sweep.rounds), 'generation')} found the CPUs elsewhere than most did and "
+            f"{'is' if len(moved) == 1 else 'are'} left out: the host had moved them; a hand-over through a cache "
+            f"line took {there} in place of {usual}."
         )
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))

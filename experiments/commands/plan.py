@@ -14,7 +14,8 @@ DESCRIPTION = (
     "List the networks: input, classes, layers, parameters, and for one sample the floating-point operations of "
     "inference and of a training step (convolutions counted in direct form) and the bytes of all layers' outputs in "
     "float32. With --network, show the plan of a training step or inference: its loops, and its bytes by what they are "
-    "for, known before it runs. Several batches make a sweep; of what does not fit, what would is said."
+    "for, known before it runs. Several batches make a sweep; of what does not fit, what would is said, and a large "
+    "plan that cannot fit is not made."
 )
 # Arguments that are for a picture, and those that are for any plan, with their defaults.
 PICTURE = dict.fromkeys(("layers", "phases", "barriers"))
@@ -150,10 +151,13 @@ def _plans(result: Mapping[str, Any]) -> str:
     sizes = result["network"]
     lines = [_networks([sizes]) if "num_layers" in sizes else sizes["name"]]  # a graph of the user's own is no network
     for row in result["plans"]:
+        chosen = ", ".join(filter(None, (f"batch {row['options']['batch']}", _chosen(row["options"]))))
+        if not row["planned"]:
+            lines += ["", f"{chosen}: did not fit: {row['failure']}"]
+            continue
         total = sum(row["planned"].values())
         found = sorted(row["planned"].items(), key=lambda item: -item[1])
         parts = [{"purpose": name, "bytes": size, "share": size / total} for name, size in found]
-        chosen = ", ".join(filter(None, (f"batch {row['options']['batch']}", _chosen(row["options"]))))
         lines += ["", f"{chosen}: {needs_text(total, result['free_bytes'])}", ""]
         lines += [*text_table(phases, row["phases"]), ""]
         lines += text_table(purposes, parts)

@@ -213,9 +213,8 @@ def _measure_together(
 
 def _measure_durations(graph: Mapping[str, Any], cpus: list[int], cores: int) -> list[float]:
     """Measure the times of a network's blocks once, so that all models get the same graph."""
-    settings = clean_environment(os.environ, sample_environment(1, 0, cores))
     job = {"kind": "durations", "graph": graph, "cpus": cpus}
-    row = measure_in_process(job, settings, TIME_LIMIT_S, MEASURE_COMMAND)
+    row = measure_in_process(job, sample_environment(1, 0, cores), TIME_LIMIT_S, MEASURE_COMMAND)
     if "failure" in row:
         raise UsageError(
             f"the blocks of {graph['network']} must run to be timed, got: {row['message'].splitlines()[0]}"

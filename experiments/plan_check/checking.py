@@ -8,7 +8,6 @@ the plan's content in the user's cache folder.
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +31,7 @@ from ..machine.build_info import BUILD
 from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
-from ..sampling.child import clean_environment, measure_in_process, sample_environment
+from ..sampling.child import measure_in_process, sample_environment
 from ..subjects.models import parse_model, process_environment
 from ..tables.progress import say
 
@@ -160,9 +159,8 @@ def _results(plan: Mapping[str, Any], models: list, accesses: bool, limit_s: flo
         for number, (variables, group) in enumerate(groups.items() or [((), [])]):
             most = max((threads for _, threads in group), default=1)
             settings = sample_environment(most, 0, len(available_cpus()), "passive")
-            environment = clean_environment(os.environ, {**settings, **dict(variables)})
             part = {**job, "models": group, "accesses": accesses and not number}
-            row = measure_in_process(part, environment, 2 * limit_s + GRACE_S, COMMAND)
+            row = measure_in_process(part, {**settings, **dict(variables)}, 2 * limit_s + GRACE_S, COMMAND)
             if row.get("failure") == "crash":
                 row = {"fault": {"what": f"its kernels end the process: {row['message'].splitlines()[0]}"}}
             elif row.get("failure") == "timeout":

@@ -60,6 +60,7 @@ def replaced(path: Path | str) -> Iterator[io.BufferedWriter]:
     """
     path = Path(path)
     try:
+        check_regular(path)
         with _part(path) as (file, part):
             yield file
             file.flush()
@@ -139,6 +140,12 @@ def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
     write_atomically(path, content.getvalue())
 
 
+def check_regular(path: Path) -> None:
+    """Raise `UsageError` for a device, a pipe or a folder, also behind a link: no file must take the place of one."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
+
+
 def check_writable(path: Path | str) -> None:
     """Raise `UsageError` unless `write_atomically` can write this file, before anything is measured for it.
 
@@ -146,8 +153,7 @@ def check_writable(path: Path | str) -> None:
     """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
+        check_regular(path)
         with _part(path):
             pass
     except (OSError, ValueError) as error:

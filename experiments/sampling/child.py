@@ -222,12 +222,13 @@ class MeasuringProcess:
 
 def measure_in_process(
     job: Mapping[str, Any],
-    environment: Mapping[str, str],
+    settings: Mapping[str, str],
     time_limit_s: float = TIME_LIMIT_S,
     command: Sequence[str] = SAMPLE_COMMAND,
 ) -> dict[str, Any]:
-    """Measure a job that takes no turns in a fresh process; return its row, or {"failure": reason, "message": ...}."""
-    with MeasuringProcess(job, environment, time_limit_s, command) as process:
+    """Measure a job that takes no turns in a fresh process, in a clean environment with some variables more; return its
+    row, or {"failure": reason, "message": ...}."""
+    with MeasuringProcess(job, clean_environment(os.environ, settings), time_limit_s, command) as process:
         try:
             return process.row()
         except ProcessFailure as failure:

@@ -14,9 +14,8 @@ from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
 from ..machine.proc import read_fields
-from ..subjects.memory import check_fits, planned_bytes
+from ..subjects.memory import check_fits, check_least, planned_bytes
 from ..subjects.models import ModelSpec, convolution_for
-
 
 def resident_bytes(field: str = "VmRSS") -> int:
     """Return the resident memory of this process.
@@ -49,7 +48,8 @@ def describe_plans(
     -------
     dict
         model, threads, limit_bytes, free_bytes (of the machine, or None), and plans: {"options", "phases": list of
-        {"phase", "loops", "tasks", "flops", "bytes"}, "planned", and "failure" where it does not fit}.
+        {"phase", "loops", "tasks", "flops", "bytes"}, "planned", and "failure" where it does not fit}; of a large plan
+        that cannot fit, which is not lowered, phases and planned are empty.
 
     Raises
     ------
@@ -60,14 +60,13 @@ def describe_plans(
     free = read_memory()["available_bytes"]
     for chosen in options:
         job_plan = {"network": network, **chosen.as_dict(), "conv": convolution_for(model, chosen.conv)}
-        plan = lower(**job_plan)
-        row: dict[str, Any] = {
-            "options": job_plan,
-            "phases": [_phase(phase, loops) for phase, loops in groupby(plan.loops, attrgetter("phase"))],
-            "planned": planned_bytes(plan, threads, model.model.records),
-        }
+        row: dict[str, Any] = {"options": job_plan, "phases": [], "planned": {}}
         rows.append(row)
         try:
+            check_least(job_plan, limit, free)
+            plan = lower(**job_plan)
+            row["phases"] = [_phase(phase, loops) for phase, loops in groupby(plan.loops, attrgetter("phase"))]
+            row["planned"] = planned_bytes(plan, threads, model.model.records)
             check_fits(plan, job_plan, limit, free, threads)
         except MemoryError as error:
             row["failure"] = str(error)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cython_src.plan import dependences
-from ..sampling.child import answer_job, clean_environment, measure_in_process, sample_environment
+from ..sampling.child import answer_job, measure_in_process, sample_environment
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
 from ..subjects.models import MODELS, make_executor, parse_model, process_environment
@@ -213,7 +213,7 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     library = counter_library()
     if library is not None:
         settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
-    row = measure_in_process(job, clean_environment(os.environ, settings), TIME_LIMIT_S, EXACT_COMMAND)
+    row = measure_in_process(job, settings, TIME_LIMIT_S, EXACT_COMMAND)
     return {"kind": "exact", "model": model, "threads": threads, **row}
 
 

@@ -48,9 +48,11 @@ from .tables import (
 )
 
 PHASES_SAID = (
-    "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times, of models "
-    "that wait between phases, add up to the epoch; busy times are those in blocks, mean over threads: with waiting "
-    "they add up to it."
+    "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times are of "
+    "models that wait between phases; busy times are those in blocks, mean over threads. The rest of the epoch is "
+    "where no phase runs: starts and ends of runs, reading the log of phases and, of busy times, waiting; it is long "
+    "where other programs took the CPUs. Each is a median over epochs, and busy "
+    "times of all steps are estimated from the first ones, so that the rest may be below 0."
 )
 MEMORY_SAID = (
     "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
@@ -320,7 +322,8 @@ LOADERS = (
 
 
 def _phase_columns(results: StudyResults) -> list[Column]:
-    phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in PHASE_COLUMNS]
+    names = (*PHASE_COLUMNS, "rest_s")
+    phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in names]
     return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases, USABLE]
 
 

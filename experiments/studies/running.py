@@ -206,8 +206,7 @@ def _run_loadings(study: Study, writer: ResultsWriter, report: Callable[[str], N
 
 
 def _in_own_process(job: Mapping[str, Any], threads: int, limit_s: float, command: Sequence[str]) -> dict[str, Any]:
-    settings = sample_environment(threads, 0, len(available_cpus()))
-    return measure_in_process(job, clean_environment(os.environ, settings), limit_s, command)
+    return measure_in_process(job, sample_environment(threads, 0, len(available_cpus())), limit_s, command)
 
 
 def _said(row: TrainingRow | TrainingFailureRow) -> str:

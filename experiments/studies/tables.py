@@ -76,6 +76,7 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
         ends = [row.stages[-1].end for _, row in found]
         accuracies = [end.test_accuracy for end in ends]
         quiet = here if not here["usable"].any() else here[here["usable"]]
+        phases = [name for name in PHASE_COLUMNS if name in here]
         epoch_time = float(quiet["epoch_time_s"].median())
         rows.append(
             {
@@ -100,7 +101,8 @@ def run_table(results: StudyResults) -> list[dict[str, Any]]:
                 "peak_bytes": float(np.median([end.peak_bytes for end in ends])),
                 "loader_bytes": float(np.median([end.loader_bytes for end in ends])),
                 "phases_timed": ends[0].phases_timed,
-                **{name: float(quiet[name].median()) for name in PHASE_COLUMNS if name in here},
+                **{name: float(quiet[name].median()) for name in phases},
+                **({"rest_s": float((quiet["epoch_time_s"] - quiet[phases].sum(axis=1)).median())} if phases else {}),
                 "libraries_bytes": float(np.median([_libraries_bytes(row) for _, row in found])),
                 **{f"time_to_{accuracy:g}": _time_to(here, accuracy) for accuracy in results.study.options.accuracy},
             }

@@ -5,14 +5,29 @@ Buffers are known to the byte from the plan; so are scratch memory and the recor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ...cython_src.binding.storage import Storage
 from ...cython_src.errors import UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
-from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.lower import lower, own_plan
+from ...cython_src.lowering.options import PlanOptions, plan_options
+from ...cython_src.networks.layers import (
+    Attention,
+    Convolution,
+    Embedding,
+    FullyConnected,
+    LayerNorm,
+    Linear,
+    Network,
+    NoNorm,
+    TiedHead,
+)
+from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST_WHOLE
 from ...cython_src.typed_text import format_bytes
@@ -33,9 +48,12 @@ KINDS = {
     "log": "data and logs",
 }
 GRAPH = "plan and graph"
+# Layers whose results are written in any plan; others may be joined to them, or to those that read them.
+WRITTEN = (Convolution, FullyConnected, Embedding, Linear, LayerNorm, NoNorm, Attention, TiedHead)
 # Python, NumPy and this package, with what they load and allocate once a plan runs: 47 to 50 MiB for eight plans of
 # images and tokens, in training and inference. `libraries_bytes` of samples is what of it is there before the plan.
 LIBRARIES_BYTES = 48 << 20
+QUICKLY_LOWERED = 4096  # samples, or tokens of all samples: such a plan is made in seconds, and what would fit is found
 NODE_BYTES = 128  # a recorded task, at most
 EDGE_BYTES = 4
 BLOCK_BYTES = 3000  # the Python objects of a block, about
@@ -138,6 +156,53 @@ def what_fits_gpu(options: Mapping[str, Any], storage: Storage, make: Callable[.
     return lambda free: what_fits(options, free, partial(device_bytes, storage=storage), make)
 
 
+def least_bytes(network: Network, options: PlanOptions) -> tuple[int, int]:
+    """Return bytes that a plan cannot do without, which its layers alone tell: those of any batch, and of each sample.
+
+    Parameters count, and what the layers of `WRITTEN` hand on, as small as what may be joined to them makes it: of the
+    last one or the sample itself alone where buffers share memory.
+    """
+    kept = [math.prod(network.input_shape)]
+    for layer, _, after in network.shapes():
+        if isinstance(layer, WRITTEN):
+            kept.append(math.prod(after))
+        kept[-1] = min(kept[-1], math.prod(after))
+    sample = sum(kept) if options.memory == "full" else max(kept[0], kept[-1])
+    return LIBRARIES_BYTES + 4 * network.num_parameters, 4 * sample
+
+
+def check_least(options: Mapping[str, Any], limit: int | None, free: int | None) -> None:
+    """Raise `MemoryError` for a network's plan that would take long to make, if already its `least_bytes` are too many.
+
+    Parameters
+    ----------
+    options : mapping
+        What `lower` takes.
+    """
+    network, chosen = options["network"], plan_options(options)
+    if own_plan(network) is not None:
+        return
+    network = get_network(network) if isinstance(network, str) else network
+    if network.tokens:
+        network = network.with_sequence(chosen.sequence)
+    if chosen.batch * (chosen.sequence if network.tokens else 1) <= QUICKLY_LOWERED:
+        return
+    alone, sample = least_bytes(network, chosen)
+    needed, (allowed, source) = alone + chosen.batch * sample, _allowed(limit, free)
+    if needed > allowed:
+        batch = max(0, int(allowed) - alone) // sample
+        raise MemoryError(
+            f"the plan needs at least {format_bytes(needed)}, {source} {format_bytes(allowed)}; "
+            f"{f'no batch above {batch} fits' if batch else 'no smaller batch fits either'}"
+        )
+
+
+def _allowed(limit: int | None, free: int | None) -> tuple[float, str]:
+    """Return the bytes that a plan may take, and what they are in a sentence."""
+    known = [(n, said) for n, said in ((limit, "the memory limit is"), (free, "free are")) if n is not None]
+    return min(known, key=itemgetter(0), default=(math.inf, ""))
+
+
 def check_fits(
     plan: Plan,
     options: Mapping[str, Any],
@@ -151,12 +216,10 @@ def check_fits(
     def needed_bytes(plan: Plan) -> int:
         return sum(planned_bytes(plan, threads).values())
 
-    needed = needed_bytes(plan)
-    allowed = min((n for n in (limit, free) if n is not None), default=None)
-    if allowed is None or needed <= allowed:
+    needed, (allowed, source) = needed_bytes(plan), _allowed(limit, free)
+    if needed <= allowed:
         return
-    source = "the memory limit is" if allowed == limit else "free are"
     raise MemoryError(
         f"the plan needs {format_bytes(needed)}, {source} {format_bytes(allowed)}; "
-        f"{what_fits(options, allowed, needed_bytes, make)}"
+        f"{what_fits(options, int(allowed), needed_bytes, make)}"
     )

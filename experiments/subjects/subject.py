@@ -26,7 +26,7 @@ from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
 from ..machine.disturbance import read_memory
-from .memory import check_fits, parse_bytes, what_fits_gpu
+from .memory import check_fits, check_least, parse_bytes, what_fits_gpu
 from .models import ModelSpec, bind_for, convolution_for, parse_model, storage_for
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
@@ -160,9 +160,10 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     if "function" in job["plan"]:
         return make_bound(job["plan"])
     options = {**job["plan"], "conv": convolution_for(model, job["plan"].get("conv", "auto"))}
-    plan = _lower_with_data(**options)
-    # The check comes first: Linux grants more memory than there is, and later kills some process.
+    # The checks come first: Linux grants more memory than there is, and later kills some process.
     limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
+    check_least(options, limit, read_memory()["available_bytes"])
+    plan = _lower_with_data(**options)
     check_fits(plan, options, limit, read_memory()["available_bytes"], job["threads"], _lower_with_data)
     made = make_own(job["plan"]["network"]) if is_own(job["plan"]["network"]) else None
     if isinstance(made, TaskRecorder | BoundPlan) and parse_model(str(model)).model.device == "cpu":

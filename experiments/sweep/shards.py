@@ -256,12 +256,7 @@ class Site:
         contestant = self._contestant("profile", point)
         kind = GpuProfileRow if parse_model(point.model).model.device == "gpu" else ProfileRow
         with hogs_running(point.interference, self._order_cpus(point.threads)):
-            answer = measure_in_process(
-                contestant.job,
-                clean_environment(os.environ, contestant.variables),
-                contestant.limit_s,
-                contestant.command,
-            )
+            answer = measure_in_process(contestant.job, contestant.variables, contestant.limit_s, contestant.command)
         return answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
 
 

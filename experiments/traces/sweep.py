@@ -17,7 +17,7 @@ from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
 from ..results.folder import Results, ResultsWriter
 from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
-from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process
+from ..sampling.child import TIME_LIMIT_S, measure_in_process
 from ..sampling.generation import contestant_of
 from ..subjects.models import check_threads, parse_model
 from ..tables.progress import say
@@ -100,8 +100,7 @@ def collect_traces(
             path=os.fspath(path),
             inject=inject,
         )
-        environment = clean_environment(os.environ, contestant.variables)
-        row = measure_in_process(contestant.job, environment, contestant.limit_s)
+        row = measure_in_process(contestant.job, contestant.variables, contestant.limit_s)
         if row.get("failure") == "unwritable":
             raise UsageError(row["message"])
         if "failure" in row:

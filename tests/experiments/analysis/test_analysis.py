@@ -264,7 +264,7 @@ def test_disturbed_rounds_are_left_out_and_counted():
     sample |= {"rounds": [0, 1, 2, 3], "short_times_s": [0.0] * 4, "long_times_s": [0.02, 0.02, 0.02, 9.0]}
     about["pressure_us"] = [0, 0, 0, 50_000]
     s = sweep_of([*rows, about])
-    assert any(text.startswith("1 of 4 rounds were disturbed") for text in s.warnings)
+    assert any(text.startswith("1 of 4 rounds was disturbed and left out") for text in s.warnings)
     turns = s.turns[sample["plan_id"], sample["model"], sample["threads"]]
     assert [number for generation, _, number in turns if generation == 0] == [0, 1, 2]
 

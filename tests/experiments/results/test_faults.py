@@ -172,6 +172,17 @@ def test_faults_in_training(tmp_path):
         assert not [name for name in os.listdir(tmp_path / str(number)) if name.startswith(".")]
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(os.devnull)], ids=["pipe", "link to device"])
+def test_nothing_but_a_file_is_replaced(make, tmp_path):
+    """Check that a pipe and a link to a device are refused, and stay what they are."""
+    path = tmp_path / "out"
+    make(path)
+    before = path.lstat()
+    with pytest.raises(UsageError, match="must be a regular file or none yet"):
+        write_atomically(path, b"new")
+    assert os.path.samestat(path.lstat(), before) and os.listdir(tmp_path) == ["out"]
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_what_a_killed_process_left_is_written_anew(number, tmp_path):
     """Check that nothing but the file stays after a later run, and that writers of one file wait for each other."""

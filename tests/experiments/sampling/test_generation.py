@@ -276,7 +276,7 @@ def test_a_stopped_process_ends_with_its_caller():
 )
 def test_how_processes_fail(program, reason, said):
     """Check the reason of each kind of end."""
-    row = measure_in_process({}, dict(os.environ), 0.5 if reason == "timeout" else 60.0, python(program))
+    row = measure_in_process({}, {}, 0.5 if reason == "timeout" else 60.0, python(program))
     assert row["failure"] == reason and said in row["message"]
 
 
@@ -288,7 +288,7 @@ def test_what_a_library_prints_is_no_answer():
         "sys.exit(answer_job(measure))"
     )
     row = measure_in_process(
-        {"model": "m", "cpus": None}, dict(os.environ), 60.0, (sys.executable, "-P", "-c", program)
+        {"model": "m", "cpus": None}, {}, 60.0, (sys.executable, "-P", "-c", program)
     )
     assert row == {"model": "m"}
 

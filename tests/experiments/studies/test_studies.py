@@ -95,6 +95,7 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
         assert row["time_to_0.05"] > 0 and row["time_to_1"] is None
         assert row["peak_bytes"] > row["libraries_bytes"] > 1e7
         assert row["loader_bytes"] > 1e6 and row["load_s"] > 0 and row["forward_s"] > 0
+        assert row["rest_s"] < row["epoch_time_s"]
         assert row["phases_timed"] == ("wall" if row["model"] == "serial" else "busy")
     for row in report["memory"]:
         assert row["grown_bytes"] is None  # two epochs are too few

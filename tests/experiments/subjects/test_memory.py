@@ -1,6 +1,8 @@
 """Planned and measured memory."""
 
+import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -12,10 +14,20 @@ from experiments.synthetic_results import sweep_of, synthetic_rows
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import PlanOptions
+from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.memory import memory_table
 from forktask.experiments.commands.main import main
+from forktask.experiments.sampling import measured_memory
 from forktask.experiments.sampling.measured_memory import resident_bytes
-from forktask.experiments.subjects.memory import check_fits, format_bytes, parse_bytes, planned_bytes, what_fits
+from forktask.experiments.subjects.memory import (
+    check_fits,
+    format_bytes,
+    least_bytes,
+    parse_bytes,
+    planned_bytes,
+    what_fits,
+)
 from forktask.experiments.subjects.models import make_executor
 
 MIB = 2**20
@@ -78,6 +90,30 @@ def test_what_does_not_fit_is_refused_with_what_would():
     check_fits(plan, options, 2 * needed_bytes(plan), None)
 
 
+@pytest.mark.parametrize("name", [*SMALL, "gpt2_tiny", "mobilebert_tiny", "mobilebert_tiny_classifier"])
+def test_no_plan_needs_less_than_its_layers_tell(name):
+    """Check the bound against plans of all phases, with buffers of their own or shared, joined layers or none."""
+    network = SMALL.get(name) or get_network(name)
+    for phase, fusion, memory in itertools.product(("train", "forward"), ("all", "none"), ("full", "shared")):
+        for recompute in {False, memory == "shared" and phase == "train"}:
+            options = PlanOptions(batch=3, phase=phase, fusion=fusion, memory=memory, recompute=recompute)
+            alone, sample = least_bytes(network, options)
+            assert sample > 0 and alone + 3 * sample <= sum(planned_bytes(lower(network, options), 1).values())
+
+
+def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys):
+    """Check the sentence, that it names the largest batch of the bound, and that nothing was lowered."""
+    monkeypatch.setattr(measured_memory, "lower", lambda **_: pytest.fail("lowered"))
+    assert main("plan --network gpt2_small --batch 65536 --memory-limit 1GiB --json".split()) == 0
+    (row,) = json.loads(capsys.readouterr().out)["plans"]
+    said = r"needs at least .*, the memory limit is 1 GiB; no batch above (\d+) fits"
+    batch = int(re.search(said, row["failure"])[1])
+    alone, sample = least_bytes(get_network("gpt2_small"), PlanOptions(batch=1))
+    assert alone + batch * sample <= 2**30 < alone + (batch + 1) * sample
+    assert main("plan --network gpt2_small --batch 65536 --memory-limit 1GiB".split()) == 0
+    assert "batch 65536: did not fit: the plan needs at least" in capsys.readouterr().out
+
+
 def test_sizes_are_read_and_written():
     """Check units of a limit, and that bad ones are refused."""
     assert [parse_bytes(t) for t in ("1500000000", "1.5G", "1.5GiB", "12kb")] == [
@@ -98,6 +134,7 @@ def test_command_keeps_rows_that_do_not_fit(capsys):
     assert main(command.split()) == 0
     fits, too_large = json.loads(capsys.readouterr().out)["plans"]
     assert "would fit" in too_large["failure"] and "failure" not in fits
+    assert too_large["phases"] and too_large["planned"]
 
 
 def test_the_peak_of_preparing_is_what_was_planned():
