@@ -123,7 +123,11 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
             f"takes {factor:.2f} times that floor"
-            + (f" ({_why_beaten(' '.join(loop.kernel for loop in sweep.plans[plan_id].loops))})." if factor < 1 else ".")
+            + (
+                f" ({_why_beaten(' '.join(loop.kernel for loop in sweep.plans[plan_id].loops))})."
+                if factor < 1
+                else "."
+            )
         )
     return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
 

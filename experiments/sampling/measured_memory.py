@@ -17,6 +17,7 @@ from ..machine.proc import read_fields
 from ..subjects.memory import check_fits, check_least, planned_bytes
 from ..subjects.models import ModelSpec, convolution_for
 
+
 def resident_bytes(field: str = "VmRSS") -> int:
     """Return the resident memory of this process.
 

@@ -104,13 +104,13 @@ def test_no_plan_needs_less_than_its_layers_tell(name):
 def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys):
     """Check the sentence, that it names the largest batch of the bound, and that nothing was lowered."""
     monkeypatch.setattr(measured_memory, "lower", lambda **_: pytest.fail("lowered"))
-    assert main("plan --network gpt2_small --batch 65536 --memory-limit 1GiB --json".split()) == 0
+    assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["plans"]
     said = r"needs at least .*, the memory limit is 1 GiB; no batch above (\d+) fits"
     batch = int(re.search(said, row["failure"])[1])
     alone, sample = least_bytes(get_network("gpt2_small"), PlanOptions(batch=1))
     assert alone + batch * sample <= 2**30 < alone + (batch + 1) * sample
-    assert main("plan --network gpt2_small --batch 65536 --memory-limit 1GiB".split()) == 0
+    assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB"]) == 0
     assert "batch 65536: did not fit: the plan needs at least" in capsys.readouterr().out
 
 
