@@ -103,7 +103,7 @@ ARROWS = {
         "sections": {"answers", "figures"},
         "answers": {"words"},
         "figures": {"answers", "words"},
-        "files": {"figures"},
+        "files": {"figures", "gantt"},
         "gantt": {"figures"},
         "simulation": {"figures"},
         "two_results": {"figures"},

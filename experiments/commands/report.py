@@ -25,10 +25,14 @@ _EXPORTS = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
-    parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, overhead, batch, ...")
+    parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, batch, gantt, ...")
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
-    parser.add_argument("--plan", metavar="ID", help="of --figure: first characters of a plan's id; default: main plan")
+    parser.add_argument(
+        "--plan",
+        metavar="ID",
+        help="of --figure: first characters of a plan's id; default: main plan (gantt: of several, ID,ID; all)",
+    )
     parser.add_argument(
         "--against", metavar="OTHER", help="another folder of the same work beside it: ratios, a figure"
     )

@@ -20,7 +20,8 @@ from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..traces.sweep import plan_folder
 from . import figures
-from .figures.style import FORMATS, save, save_asked
+from .figures.style import COLUMN_WIDTH_IN, FORMATS, save, save_asked
+from .gantt import draw_traces
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
 from .render_text import render_answers, render_text
@@ -31,6 +32,7 @@ FIGURE_FOLDER = "figures"
 REPORT = "report.html"
 SUMMARY = "summary.csv"
 LAYERS = "layers.csv"
+GANTT = "gantt"
 
 
 def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
@@ -103,14 +105,14 @@ def write_sweep(sweep: Sweep, report: Report, out_dir: Path, formats: Sequence[s
 
 def _gantt(sweep: Sweep, plan_id: str, out_dir: Path) -> list[DrawnFigure]:
     """Return the picture of the plan's traces, if it is there."""
-    picture, caption = (plan_folder(out_dir, sweep.plans[plan_id]) / f"gantt.{kind}" for kind in ("svg", "txt"))
+    picture, caption = (plan_folder(out_dir, sweep.plans[plan_id]) / f"{GANTT}.{kind}" for kind in ("svg", "txt"))
     if not any(row.plan_id == plan_id for row in sweep.traces) or not picture.exists() or not caption.exists():
         return []
     title = "picture of a trace, with its caption"
     with decoding(picture, title, "delete it to report without"):
         texts = [read_regular(path, title).decode() for path in (picture, caption)]
         texts[0].index("<svg")  # raises
-    return [DrawnFigure(plan_id, "gantt", texts[0], texts[1].partition("\n")[0])]
+    return [DrawnFigure(plan_id, GANTT, texts[0], texts[1].partition("\n")[0])]
 
 
 def report_folder(
@@ -146,11 +148,11 @@ def draw_folder(
     folder : path
         Results folder.
     figure : str
-        Name of a figure of the report.
+        Name of a figure of the report, or "gantt": traces of all plans, or of the chosen ones, beside each other.
     column : {"double", "single"}
     kind : {"pdf", "svg", "png"}
     plan : str, optional
-        First characters of a plan's id; default: the one with most samples.
+        First characters of a plan's id; default: the one with most samples. Of "gantt": of several, with commas.
     out : str, optional
         Default: DIR/figures/NAME[-single].FORMAT.
     title, models
@@ -162,12 +164,22 @@ def draw_folder(
         An unknown figure, format or plan, or a file that cannot be written.
     """
     sweep = load(folder)
-    plan_id = chosen_plan(sweep, plan)
     check_choice("--format", kind, FORMATS)
-    drawn = figures.draw(sweep, figure, plan_id, column, title, models)
+    check_choice("the figure", figure, [*figures.FIGURES, GANTT])
+    if figure == GANTT:
+        check_choice("the column", column, COLUMN_WIDTH_IN)
+        # No prefix between two commas is not the main plan.
+        asked = [chosen_plan(sweep, prefix or ",") for prefix in plan.split(",")] if plan else sweep.plan_ids()
+        with figures.chosen(sweep, models) as shown:
+            drawn, text = draw_traces(shown, folder, list(dict.fromkeys(asked)), column, title)
+        stem = GANTT
+    else:
+        plan_id = chosen_plan(sweep, plan)
+        drawn = figures.draw(sweep, figure, plan_id, column, title, models)
+        stem, text = figure_stem(sweep, plan_id, figure), figures.caption_file(sweep, figure, plan_id, models)
     single = "-single" if column == "single" else ""
-    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{figure_stem(sweep, plan_id, figure)}{single}.{kind}"
-    save_asked(drawn, path, figures.caption_file(sweep, figure, plan_id, models))
+    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{single}.{kind}"
+    save_asked(drawn, path, text)
     return path
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -12,19 +15,33 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ...cython_src.errors import UsageError
+from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of
-from ..analysis.names import base_model, model_label
-from ..analysis.windows import Window, layer_names, layer_of_loops
+from ..analysis.names import (
+    NETWORK,
+    axis_label,
+    base_model,
+    model_label,
+    model_rank,
+    problem_text,
+    swept_fields,
+    value_text,
+)
+from ..analysis.sweep import Sweep
+from ..analysis.windows import Window, layer_names, layer_of_loops, typical
 from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
-from ..events.events import COPIES
-from ..tables.numbers import format_time
-from .figures.heading import write_lines
+from ..events.events import COPIES, read_events
+from ..tables.numbers import format_time, plural
+from .figures.heading import LINE, write_lines
 from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
 MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an image inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
+MOST_BESIDE = 4  # windows of several plans in a picture
+SHOWN = 3  # iterations of each of them
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
@@ -98,9 +115,17 @@ def _height_in(window: Window, column: str) -> float:
     return 0.24 * lanes + 0.62 if column == "double" else min(0.12, 1.2 / lanes) * lanes + 0.42
 
 
-def draw_gantt(windows: Sequence[Window], critical: bool = True, column: str = "double", title: str = "") -> Figure:
-    """Draw windows one below the other on one time axis: all, or those that fit into a single column."""
-    windows = fitting(windows, column)
+def draw_gantt(
+    windows: Sequence[Window],
+    critical: bool = True,
+    column: str = "double",
+    title: str = "",
+    names: Sequence[str] = (),
+) -> Figure:
+    """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
+    `names` of their own in place of their models' are all drawn."""
+    windows = windows if names else fitting(windows, column)
+    names = names or _names(windows)
     layers = layer_names([window.log for window in windows])
     colors = layer_colors(layers)
     heights = [_height_in(window, column) for window in windows]
@@ -110,12 +135,12 @@ def draw_gantt(windows: Sequence[Window], critical: bool = True, column: str = "
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
-        for axis, window in zip(axes, windows, strict=True):
+        for axis, window, name in zip(axes, windows, names, strict=True):
             left_out += _draw_lanes(axis, window, colors, kinds, unit)
             mean = _draw_critical(axis, window, unit) if critical else None
             means.append(mean)
             _draw_iterations(axis, window, unit, 0.63 / COLUMN_WIDTH_IN[column])
-            _label(axis, window, mean, window in beyond, column)
+            _label(axis, window, name, mean, window in beyond, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
         _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means), column)
         if title:
@@ -200,18 +225,22 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
     return cycle.mean_s
 
 
-def _label(axis, window: Window, mean_s: float | None, cut: bool, column: str) -> None:
+def _names(windows: Sequence[Window]) -> list[str]:
+    return [model_label(window.log.about["model"]) for window in windows]
+
+
+def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, column: str) -> None:
     log = window.log
     names = [name for _, name in log.lanes]
     floor = "" if mean_s is None else f"; critical cycle {format_time(mean_s / log.about['stride'])}"
-    text = f"{model_label(log.about['model'])}, {format_time(log.step_s)} an iteration{floor}"
+    text = f"{name}, {format_time(log.step_s)} an iteration{floor}"
     if cut:
         text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}"
     if column == "single":
-        text = f"{model_label(log.about['model'])}, {format_time(log.step_s)}"
-    axis.set_title(text, fontsize=7.5 if column == "double" else 6.5, pad=3 if column == "double" else 1)
+        text = f"{name}, {format_time(log.step_s)}"
+    axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if column == "double" else 6.5, pad=3 if column == "double" else 1)
     short = (len(names) > 4 or column == "single") and not log.of_gpu
-    axis.set_yticks(range(len(names)), [str(w) if short else name for w, name in enumerate(names)])
+    axis.set_yticks(range(len(names)), [str(w) if short else lane for w, lane in enumerate(names)])
     axis.tick_params(axis="y", length=0, labelsize=7 if column == "double" else 5)
     axis.spines[["top", "right", "left"]].set_visible(False)
 
@@ -247,16 +276,17 @@ def gantt_caption(windows: Sequence[Window], title: str) -> str:
     )
 
 
-def gantt_text(windows: Sequence[Window], title: str) -> str:
+def gantt_text(windows: Sequence[Window], title: str, names: Sequence[str] = ()) -> str:
     """Return the caption, and in a second part what the marks mean and what logging cost."""
     sentences = _marks(windows)
     if _cut(windows):
         sentences.append(f"Models that take more than {LONGEST:g} times the median go on beyond the axis.")
     if left_out := _left_out(windows):
         sentences.append(f"{left_out} of the shortest boxes are left out.")
-    if missing := len(windows) - len(fitting(windows, "single")):
+    if missing := 0 if names else len(windows) - len(fitting(windows, "single")):
         sentences.append(f"The column of 3.3 in leaves {missing} models out.")
-    return "\n\n".join([gantt_caption(windows, title), "\n".join([*sentences, _logging(windows)])]) + "\n"
+    sentences.append(_logging(windows, names or _names(windows)))
+    return "\n\n".join([gantt_caption(windows, title), "\n".join(sentences)]) + "\n"
 
 
 def _marks(windows: Sequence[Window]) -> list[str]:
@@ -278,6 +308,43 @@ def _marks(windows: Sequence[Window]) -> list[str]:
     return sentences
 
 
-def _logging(windows: Sequence[Window]) -> str:
-    parts = [f"{w.log.overhead_text} ({model_label(w.log.about['model'])})" for w in windows]
+def _logging(windows: Sequence[Window], names: Sequence[str]) -> str:
+    parts = [f"{window.log.overhead_text} ({name})" for window, name in zip(windows, names, strict=True)]
     return f"Logging changed the time of a run by {', '.join(parts)}."
+
+
+def draw_traces(
+    sweep: Sweep, folder: str | os.PathLike, plan_ids: Sequence[str], column: str, title: bool = True
+) -> tuple[Figure, str]:
+    """Draw traces of several plans of a results folder one below the other, on one time axis, and return the text
+    beside the picture.
+
+    Raises
+    ------
+    UsageError
+        No trace, more than a picture holds, or a log that cannot be read.
+    """
+    found = {(row.plan_id, row.model): row for row in sweep.traces}
+    models = sweep.shown or sorted({model for _, model in found}, key=model_rank)
+    rows = [found[plan, model] for plan in plan_ids for model in models if (plan, model) in found]
+    if not rows:
+        raise UsageError("figure gantt needs event logs of these models and plans, got none; measure with --trace")
+    if len(rows) > MOST_BESIDE:
+        known = "; ".join(f"{plan}: {sweep.problem_name(plan)}" for plan in dict.fromkeys(row.plan_id for row in rows))
+        raise UsageError(
+            f"figure gantt holds at most {MOST_BESIDE} traces, got {len(rows)}; choose them with --models M,... and "
+            f"--plan ID,...; plans are {known}"
+        )
+    records = {row.plan_id: sweep.records[row.plan_id] for row in rows}
+    axes = swept_fields(list(records.values()))
+    networks = dict.fromkeys(short_name(str(record[NETWORK])) for record in records.values())
+    first = {name: None if name in axes else value for name, value in records[rows[0].plan_id].items()}
+    said = problem_text(first | {NETWORK: ", ".join(networks)}, (), "batch" if "batch" in axes else "")
+    names = []
+    for row in rows:
+        swept = {axis_label(axis): value_text(records[row.plan_id][axis]) for axis in axes}
+        told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
+        names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
+    windows = [typical(read_events(Path(folder, row.path)), SHOWN) for row in rows]
+    figure = draw_gantt(windows, column=column, title=said if title else "", names=names)
+    return figure, gantt_text(windows, said, names)

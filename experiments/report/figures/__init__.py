@@ -76,12 +76,12 @@ def draw(
     plan_id = plan_id or main_plan(sweep)
     if reason := FIGURES[figure].missing(sweep, plan_id):
         raise UsageError(reason)
-    with in_style(), _chosen(sweep, models) as sweep:
+    with in_style(), chosen(sweep, models) as sweep:
         return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
 
 
 @contextmanager
-def _chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
+def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
     """Yield a sweep that shows some models only, which go by other names inside."""
     if not models:
         yield sweep
@@ -109,7 +109,7 @@ def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mappi
     """Return the caption, at most 60 words: what differs from the defaults; the page says how it was measured."""
     check_choice("the figure", figure, FIGURES)
     plan_id = plan_id or main_plan(sweep)
-    with _chosen(sweep, models) as sweep:
+    with chosen(sweep, models) as sweep:
         said = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import itertools
 import json
 import re
 import shutil
@@ -12,9 +13,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 from experiments.events.test_events import trace_of
+from experiments.synthetic_results import synthetic_rows, trace_row, write_rows
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.losses import (
     FACTORS,
     LOSSES,
@@ -26,7 +29,10 @@ from forktask.experiments.analysis.losses import (
 )
 from forktask.experiments.analysis.windows import Window, typical
 from forktask.experiments.events.event_states import STATE_DTYPE, STATES
-from forktask.experiments.events.events import EventLog
+from forktask.experiments.events.events import EventLog, write_events
+from forktask.experiments.report.figures import chosen
+from forktask.experiments.report.files import draw_folder
+from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.report.trace_files import write_trace_files
 from forktask.experiments.traces.paje import DEFINITIONS, write_paje
 from forktask.experiments.traces.paraver import write_paraver
@@ -265,3 +271,40 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
     assert "gantt" in said and "Wall time an iteration" in said
     with pytest.raises(UsageError, match="cannot be written"):
         write_trace_files(tmp_path / "none", "", logs, 2)
+
+
+def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs):
+    """Check panels, their titles and common axis, for chosen models and plans, in both widths; that as many as no
+    picture holds are refused, and none."""
+    forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
+    rows = synthetic_rows(models=TRACED, threads=(2,), options=forms, slowdowns=(1.0, 1.2), repeats=3)
+    plans = [row["plan_id"] for row in rows if row["kind"] == "plan"]
+    for plan_id, log in itertools.product(plans, logs):
+        model = log.about["model"]
+        row = trace_row(plan_id) | {"model": model, "path": f"{plan_id}-{model}.npz"}
+        rows.append(row | {"losses": row["losses"] | {"model": model}})
+    write_rows(tmp_path, rows)
+    for plan_id, log in itertools.product(plans, logs):
+        write_events(tmp_path / f"{plan_id}-{log.about['model']}.npz", log)
+    sweep = load(tmp_path)
+    for column in ("double", "single"):
+        with chosen(sweep, {"taskiter": "replay", "forkjoin": ""}) as shown:
+            figure, text = draw_traces(shown, tmp_path, plans, column)
+        assert [axis.get_title(loc="left").replace("\n", " ").rpartition(",")[0] for axis in figure.axes] == [
+            f"{model}, 2 threads, weight gradients {form}"
+            for form in ("chain", "partial")
+            for model in ("replay", "forkjoin")
+        ]
+        assert len({axis.get_xlim() for axis in figure.axes}) == 1
+        assert column == "double" or (figure.get_figwidth() == 3.3 and figure.get_figheight() <= 4.0)
+    assert "weight gradients partial)" in text and "chain" not in text.partition(":")[0]
+    path = draw_folder(tmp_path, "gantt", kind="png", models={"forkjoin": ""}, plan=",".join(plans[::-1]))
+    assert path == tmp_path / "figures" / "gantt.png" and path.with_suffix(".txt").exists()
+    for form, words in (
+        ({}, f"at most 4 traces, got 8; choose .*plans are {plans[0]}: "),
+        ({"models": {"tasks": ""}, "plan": f"{plans[0]},"}, "exactly one plan's id, got ','"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            draw_folder(tmp_path, "gantt", **form)
+    with pytest.raises(UsageError, match="got none; measure with --trace"):
+        draw_folder(write_rows(tmp_path / "none", [row for row in rows if row["kind"] != "trace"]), "gantt")
