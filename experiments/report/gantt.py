@@ -116,11 +116,7 @@ def _height_in(window: Window, column: str) -> float:
 
 
 def draw_gantt(
-    windows: Sequence[Window],
-    critical: bool = True,
-    column: str = "double",
-    title: str = "",
-    names: Sequence[str] = (),
+    windows: Sequence[Window], critical: bool = True, column: str = "double", title: str = "", names: Sequence[str] = ()
 ) -> Figure:
     """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
     `names` of their own in place of their models' are all drawn."""
@@ -238,7 +234,11 @@ def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, col
         text += f"; goes on to {format_time((window.stop_ns - window.start_ns) * 1e-9)}"
     if column == "single":
         text = f"{name}, {format_time(log.step_s)}"
-    axis.set_title(textwrap.fill(text, LINE[column]), fontsize=7.5 if column == "double" else 6.5, pad=3 if column == "double" else 1)
+    axis.set_title(
+        textwrap.fill(text, LINE[column]),
+        fontsize=7.5 if column == "double" else 6.5,
+        pad=3 if column == "double" else 1,
+    )
     short = (len(names) > 4 or column == "single") and not log.of_gpu
     axis.set_yticks(range(len(names)), [str(w) if short else lane for w, lane in enumerate(names)])
     axis.tick_params(axis="y", length=0, labelsize=7 if column == "double" else 5)
