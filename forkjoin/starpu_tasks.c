@@ -13,7 +13,6 @@ typedef struct Session {
     int32_t *offsets;              /* shape (num_tasks + 1,): accesses of each task, those of all lists together */
     int32_t *cells;
     enum starpu_data_access_mode *modes;
-    struct starpu_perfmodel durations; /* for the schedulers that ask how long tasks take */
     struct starpu_codelet codelet;
 } Session;
 
@@ -68,11 +67,15 @@ static void join_lists(Session *s)
 /* StarPU starts once in a process: sessions share it, and its workers are paused while none runs. */
 static pthread_mutex_t shared = PTHREAD_MUTEX_INITIALIZER;
 static int num_sessions, num_runs;
+/* For the schedulers that ask how long tasks take. StarPU reads it once more when it ends, after most sessions. */
+static struct starpu_perfmodel durations;
 
 static int start_library(OutsideRun *run)
 {
     if (num_sessions > 0)
         return 0;
+    durations = (struct starpu_perfmodel){
+        .type = STARPU_HISTORY_BASED, .symbol = "forktask", .footprint = footprint_of_loop};
     struct starpu_conf conf;
     starpu_conf_init(&conf);
     conf.ncpus = run->num_threads;
@@ -158,14 +161,11 @@ static void *prepare(OutsideRun *run, int *error)
     }
     run->team_size = run->num_threads;
     join_lists(s);
-    s->durations.type = STARPU_HISTORY_BASED;
-    s->durations.symbol = "forktask";
-    s->durations.footprint = footprint_of_loop;
     starpu_codelet_init(&s->codelet);
     s->codelet.cpu_funcs[0] = run_task;
     s->codelet.nbuffers = STARPU_VARIABLE_NBUFFERS;
     s->codelet.name = "block";
-    s->codelet.model = &s->durations;
+    s->codelet.model = &durations;
     for (int32_t c = 0; c < run->num_cells; c++)
         starpu_void_data_register(&s->handles[c]);
     return s;

@@ -1,5 +1,8 @@
 """What StarPU asks for beyond the other outside runtimes."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -9,6 +12,17 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.subjects.models import make_executor
 
 pytestmark = pytest.mark.starpu
+
+TRAINERS = """
+from forktask.experiments.training.config import TrainingConfig
+from forktask.experiments.training.data import load_data
+from forktask.experiments.training.trainer import Trainer
+
+config = TrainingConfig(data="synthetic:64", model="starpu", threads=2, epochs=1, batch=16)
+for _ in range(3):
+    with Trainer(config, load_data(config.data), 0) as trainer:
+        trainer.train_epoch()
+"""
 
 
 def test_executors_share_it_if_their_settings_agree():
@@ -29,3 +43,11 @@ def test_executors_share_it_if_their_settings_agree():
         third.run(300)
     for bound in bounds:
         assert bound.arrays["cells"][0, 0, 0] == 300
+
+
+def test_starpu_ends_after_executors_have_freed_their_memory():
+    """Check that StarPU, which ends with the last executor, reads nothing that others had: glibc overwrites it here."""
+    environment = {**os.environ, "MALLOC_PERTURB_": "165"}
+    command = [sys.executable, "-P", "-c", TRAINERS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
