@@ -74,8 +74,8 @@ static int start_library(OutsideRun *run)
 {
     if (num_sessions > 0)
         return 0;
-    durations = (struct starpu_perfmodel){
-        .type = STARPU_HISTORY_BASED, .symbol = "forktask", .footprint = footprint_of_loop};
+    durations =
+        (struct starpu_perfmodel){.type = STARPU_HISTORY_BASED, .symbol = "forktask", .footprint = footprint_of_loop};
     struct starpu_conf conf;
     starpu_conf_init(&conf);
     conf.ncpus = run->num_threads;
