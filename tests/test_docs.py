@@ -126,7 +126,7 @@ def test_commands_parse(page, monkeypatch):
             assert not stop.code, f"{name_of(page)}: {command}\n{errors.getvalue()}"
         else:
             models = getattr(arguments, "models", None) or getattr(arguments, "model", None) or "serial"
-            parse_models(models.split(","))
+            parse_models(models.split(",") if isinstance(models, str) else models)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
