@@ -8,7 +8,7 @@ from .binding.bind import TARGETS as HOST_TARGETS
 from .binding.bind import BoundPlan
 from .binding.bind import bind as bind_to_host
 from .binding.storage import Storage
-from .errors import UsageError, did_you_mean
+from .errors import UsageError, check_choice
 from .gpu.bind import GpuBoundPlan
 from .plan.model import Plan
 
@@ -43,8 +43,7 @@ def bind(
         No GPU, an instruction set for a GPU, unknown target or kernel, or a storage that holds a buffer of the same
         name and another shape.
     """
-    if target not in TARGETS:
-        raise UsageError(f"target must be one of {', '.join(TARGETS)}; got {target!r}{did_you_mean(target, TARGETS)}")
+    check_choice("target", target, TARGETS)
     if target != "gpu":
         return bind_to_host(plan, storage, target, instruction_set)
     if instruction_set is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import UsageError, check_choice, did_you_mean
+from ..errors import UsageError, check_choice
 from ..kernels.bench.bench import CELL_NUMBERS, TASK_BENCH_KERNELS, WORK_BYTES, WORK_FLOPS, task_bench_kernel
 from ..plan.model import READ, UPDATE, AccessTable, BlockLoop, Buffer, Plan, UniformBlocks
 
@@ -103,10 +103,7 @@ def _period(pattern: str, width: int) -> int:
 
 def _check(pattern: str, width: int, steps: int, radix: int, kernel: str, work: int, imbalance: float) -> None:
     """Raise `UsageError` for an unknown pattern or kernel, or sizes out of range."""
-    if pattern not in PATTERNS:
-        raise UsageError(
-            f"pattern must be one of {', '.join(PATTERNS)}; got {pattern!r}{did_you_mean(pattern, PATTERNS)}"
-        )
+    check_choice("pattern", pattern, PATTERNS)
     check_choice("kernel", kernel, TASK_BENCH_KERNELS)
     if width < 1 or steps < 2 or width * steps > 2**27:
         raise UsageError(

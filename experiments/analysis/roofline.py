@@ -119,15 +119,12 @@ def bound_sentences(sweep: Sweep, plan_id: str) -> list[str]:
         here = [(plan_id, model, count) for model, count in _cpu_points(sweep, plan_id) if count == threads]
         fastest = sweep.times.fastest(here)
         factor = sweep.typical_time(fastest).value / total
+        kernels = " ".join(loop.kernel for loop in sweep.plans[plan_id].loops)
+        reason = f" ({_why_beaten(kernels)})" if factor < 1 else ""
         sentences.append(
             f"Bound by model on {plural(threads, 'thread')}: {'; '.join(said)}; loops that memory bounds are "
             f"{memory:.0%} of the roofline floor of {rounded(total * 1e3)} ms; a step of {model_label(fastest[1])} "
-            f"takes {factor:.2f} times that floor"
-            + (
-                f" ({_why_beaten(' '.join(loop.kernel for loop in sweep.plans[plan_id].loops))})."
-                if factor < 1
-                else "."
-            )
+            f"takes {factor:.2f} times that floor{reason}."
         )
     return sentences + unexplained(sweep, plan_id) + beaten_floors(sweep, plan_id)
 

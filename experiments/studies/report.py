@@ -51,8 +51,8 @@ PHASES_SAID = (
     "Load is gathering a batch, and reading or decoding its images where they are not in memory. Wall times are of "
     "models that wait between phases; busy times are those in blocks, mean over threads. The rest of the epoch is "
     "where no phase runs: starts and ends of runs, reading the log of phases and, of busy times, waiting; it is long "
-    "where other programs took the CPUs. Each is a median over epochs, and busy "
-    "times of all steps are estimated from the first ones, so that the rest may be below 0."
+    "where other programs took the CPUs. Each is a median over epochs, and busy times of all steps are estimated from "
+    "the first ones, so that the rest may be below 0."
 )
 MEMORY_SAID = (
     "The most memory that was resident in the process of a run, and what it consists of. Libraries (with Python) and "
