@@ -26,8 +26,6 @@ _IMPORT = re.compile(_STATEMENT + r"c?import[ \t]+([^\n;(]+)", re.MULTILINE)
 _EXTERN = re.compile(_STATEMENT + r"(?:cdef[ \t]+extern[ \t]+from|include)[ \t]+[\"'<]+([^\"'>\n]+)", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<]([^\">\n]+)[\">]", re.MULTILINE)
 _STRING = re.compile(r"[\"'](\.*\w+(?:\.\w+)*)[\"']")
-_NAME = re.compile(r"\.*\w+(\.\w+)*")
-_IMPORTING = re.compile(r"\b(?:import_module|__import__)$")
 _DYNAMIC = re.compile(r"\b(?:import_module|__import__)\(([^,()]+)")
 
 
@@ -59,12 +57,11 @@ class Sources:
         name = file.removesuffix(".in")
         if name.endswith(C):
             return self._included(file, _INCLUDE.findall(text))
-        if name.endswith(PYTHON):
-            modules = self._python_modules(file, text)
-            return {target for module in modules for target in self._files_of(module)}
-        modules = self._cython_modules(file, text)
-        included = [*_EXTERN.findall(_without_comments(text)), *_INCLUDE.findall(text)]
-        return {target for module in modules for target in self._files_of(module)} | self._included(file, included)
+        code = _COMMENT.sub("", _TRIPLE.sub("", text)).replace("\\\n", " ")  # docstrings and comments name nothing
+        found = {target for module in self._modules(file, code) for target in self._files_of(module)}
+        if name.endswith(CYTHON):
+            found |= self._included(file, [*_EXTERN.findall(code), *_INCLUDE.findall(text)])
+        return found
 
     def _included(self, file: str, names: list[str]) -> set[str]:
         """Files of the tree among included names: beside the file, or below a folder that compilers search."""
@@ -91,23 +88,8 @@ class Sources:
         package = self._package_of(file)
         return ".".join([*package[: len(package) - level + 1], *([name] if name else [])])
 
-    def _python_modules(self, file: str, text: str) -> set[str]:
-        found = set()
-        strings, prefixes = [], []
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                module = self._absolute(file, "." * node.level + (node.module or ""))
-                found.update(self._named(module, [alias.name for alias in node.names]))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                strings.append(node.value)
-            elif isinstance(node, ast.Call) and _IMPORTING.search(ast.unparse(node.func)):
-                prefixes.append(_prefix(node.args[0]))
-        return found | self._dynamic(file, strings, prefixes)
-
-    def _cython_modules(self, file: str, text: str) -> set[str]:
-        code = _without_comments(text)
+    def _modules(self, file: str, code: str) -> set[str]:
+        """Modules that Python or Cython names."""
         found = set()
         for module, names in _FROM.findall(code):
             chosen = [name.split()[0] for name in names.strip("()").split(",") if name.strip()]
@@ -128,7 +110,7 @@ class Sources:
         whole one, or is absolute.
         """
         found = set()
-        for text in filter(_NAME.fullmatch, strings):
+        for text in strings:
             for prefix in prefixes:
                 if prefix:
                     candidates = [self._absolute(file, prefix + text)]
@@ -162,11 +144,6 @@ def _prefix(argument: ast.expr) -> str:
         if isinstance(first, ast.FormattedValue) and ast.unparse(first.value) in ("__name__", "__package__"):
             return "."
     return ""
-
-
-def _without_comments(text: str) -> str:
-    """Cython code without docstrings and comments, continued lines joined."""
-    return _COMMENT.sub("", _TRIPLE.sub("", text)).replace("\\\n", " ")
 
 
 def arrows(edges: list[tuple[str, str]]) -> dict[str, dict[str, dict[str, str]]]:

@@ -59,12 +59,10 @@ def check_accesses(
     plan: Plan,
     target: str = "numpy",
     *,
-    storage: Storage | None = None,
     initialise: Callable[[BoundPlan], Any] | None = None,
     num_replays: Number = 2,
     blocks_per_loop: Number | None = None,
     seed: Count = 0,
-    instruction_set: str | None = None,
 ) -> int:
     """Run the plan in order and check every block against the accesses it declares.
 
@@ -78,11 +76,9 @@ def check_accesses(
     plan : Plan
         Shared memory is laid out anew, so that each buffer has memory of its own.
     target : {"cpu", "numpy", "float64"}
-    storage : Storage, optional
-        Where persistent data come from; they are copied, not changed.
     initialise : callable, optional
-        `initialise(bound)` fills parameters and data, after `storage` was copied. With neither, persistent floats are
-        drawn from (0.1, 1) and integers are zero.
+        `initialise(bound)` fills parameters and data. Without it, persistent floats are drawn from (0.1, 1) and
+        integers are zero.
     num_replays : int
         Passes through the plan, so that optimiser state and iteration numbers take realistic values.
     blocks_per_loop : int, optional
@@ -102,7 +98,7 @@ def check_accesses(
     UsageError
         `num_replays` or `blocks_per_loop` is not positive, or the plan was made from arrays and has no regions.
     """
-    checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
+    checker = _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed)
     for replay in range(num_replays):
         for number, loop in enumerate(plan.loops):
             checker.check_loop(number, loop, _sample(loop.num_blocks, blocks_per_loop, checker.rng), replay)
@@ -134,7 +130,7 @@ def sample_accesses(
     AccessError, BlockFailure, UsageError
         As `check_accesses`.
     """
-    checker = _prepare(plan, "cpu", None, initialise, 1, BLOCKS_OF_A_LOOP, seed, None)
+    checker = _prepare(plan, "cpu", initialise, 1, BLOCKS_OF_A_LOOP, seed)
     deadline = time.monotonic() + limit_s
     place, places = [], Counter[str]()  # of each loop among those of its kernel
     for loop in plan.loops:
@@ -159,12 +155,10 @@ def find_unused_reads(
     plan: Plan,
     target: str = "numpy",
     *,
-    storage: Storage | None = None,
     initialise: Callable[[BoundPlan], Any] | None = None,
     num_replays: Number = 2,
     blocks_per_loop: Number | None = None,
     seed: Count = 0,
-    instruction_set: str | None = None,
 ) -> list[tuple[str, str, tuple[tuple[int, int], ...]]]:
     """Find what blocks declare as read, or as updated, without reading it: regions that serialise for nothing.
 
@@ -174,7 +168,7 @@ def find_unused_reads(
 
     Parameters
     ----------
-    plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set
+    plan, target, initialise, num_replays, blocks_per_loop, seed
         As for `check_accesses`.
 
     Returns
@@ -183,7 +177,7 @@ def find_unused_reads(
         Empty for a plan that is as narrow as its kernels. What a kernel uses may depend on the data (a gradient
         behind a ReLU), so look at what is found before you believe it; more replays find less by chance.
     """
-    checker = _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set)
+    checker = _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed)
     _, cuts, _ = build_access_table(plan.buffers, plan.loops)
     written = {a.buffer for loop in plan.loops for block in loop.blocks for a in block.accesses if a.kind != READ}
     used: dict[tuple[str, str, tuple[tuple[int, int], ...]], bool] = {}
@@ -197,7 +191,7 @@ def find_unused_reads(
     return [key for key, shown in used.items() if not shown]
 
 
-def _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, seed, instruction_set):
+def _prepare(plan, target, initialise, num_replays, blocks_per_loop, seed):
     """Bind a plan to guarded memory of its own and fill in the data."""
     if num_replays < 1:
         raise UsageError(f"num_replays must be at least 1, got {num_replays}")
@@ -211,18 +205,14 @@ def _prepare(plan, target, storage, initialise, num_replays, blocks_per_loop, se
             )
     rng = np.random.default_rng(seed)
     guarded = Storage(guard_bytes=GUARD_BYTES)
-    bound = bind(dataclasses.replace(plan, arena_of={}), guarded, target, instruction_set)
-    if storage is not None:
-        for name, array in storage.arrays.items():
-            if name in bound.arrays:
-                bound.arrays[name][...] = array
-    elif initialise is None:
-        for buffer in plan.buffers.values():
-            array = bound.arrays[buffer.name]
-            if buffer.persistent and array.dtype.kind == "f":
-                array[...] = rng.uniform(0.1, 1.0, array.shape)
+    bound = bind(dataclasses.replace(plan, arena_of={}), guarded, target)
     if initialise is not None:
         initialise(bound)
+        return _BlockChecker(bound, guarded, rng)
+    for buffer in plan.buffers.values():
+        array = bound.arrays[buffer.name]
+        if buffer.persistent and array.dtype.kind == "f":
+            array[...] = rng.uniform(0.1, 1.0, array.shape)
     return _BlockChecker(bound, guarded, rng)
 
 
@@ -322,7 +312,8 @@ class _BlockChecker:
 
     def poison_surroundings(self, number: int, buffers: list[str], pattern: str) -> np.ndarray:
         """Poison guards and scratch memory; return a copy of the scratch memory that the kernel has not asked for."""
-        self.scratch[:] = self.random_bytes(self.scratch.size) if pattern == "random" else 0xFF
+        random = pattern == "random"
+        self.scratch[:] = np.frombuffer(self.rng.bytes(self.scratch.size), np.uint8) if random else 0xFF
         self.storage.fill_guards(0xFF if pattern == "nan" else 0x7E, buffers)
         return self.scratch[self.scratch_sizes[number] :].copy()
 
@@ -406,9 +397,6 @@ class _BlockChecker:
                 array[...] = self.rng.integers(low, high, size=array.shape, dtype=array.dtype, endpoint=True)
             else:
                 array.fill(low if pattern == "nan" else high)
-
-    def random_bytes(self, size: int) -> np.ndarray:
-        return np.frombuffer(self.rng.bytes(size), dtype=np.uint8)
 
 
 def _slices(box) -> tuple[slice, ...]:

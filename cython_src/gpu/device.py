@@ -1,7 +1,7 @@
 """A GPU as the executors see it: memory, streams, events, launches, captured graphs. CuPy stands behind it.
 
-`Device` is the whole interface, small enough for a fake device to stand in (tests/gpu/fake_gpu): streams and events are
-whatever the device hands out, addresses are integers. CuPy is imported when a device is opened, never before.
+`Device` is small enough for a fake one to stand in, which has the same methods (tests/gpu/fake_gpu): streams and events
+are whatever the device hands out, addresses are integers. CuPy is imported when a device is opened, never before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import math
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -37,101 +36,6 @@ LANES_OF_MULTIPROCESSOR = {
 }
 
 OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
-
-
-class Device(ABC):
-    """What executors need of a GPU. Calls return before the work is done unless they say that they wait."""
-
-    name: str
-    architecture: str  # such as "sm_90"
-    costs_s: dict[str, float]  # what happens once: "context", "compilation"
-    peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
-    multiprocessors: int
-
-    @abstractmethod
-    def free_bytes(self) -> int:
-        """Bytes of device memory that nobody uses now."""
-
-    @abstractmethod
-    def allocate(self, num_bytes: int) -> int:
-        """Address of device memory, aligned to 256 bytes, undefined content; `MemoryError` where there is none."""
-
-    @abstractmethod
-    def free(self, address: int) -> None:
-        """Give memory back; waits for work that may use it."""
-
-    @abstractmethod
-    def host_memory(self, num_bytes: int, kind: str) -> np.ndarray:
-        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed").
-
-        `MemoryError` where there are none.
-        """
-
-    @abstractmethod
-    def stream(self):
-        """A new stream, independent of all others."""
-
-    @abstractmethod
-    def event(self, timing: bool = False):
-        """A new event, which is released with the last reference to it."""
-
-    @abstractmethod
-    def record(self, event, stream) -> None:
-        """The event happens when all work given to the stream so far is done."""
-
-    @abstractmethod
-    def wait(self, stream, event) -> None:
-        """Work given to the stream from now on starts after the event, as last recorded; nothing if it never was."""
-
-    @abstractmethod
-    def prepare(self, symbol: str) -> None:
-        """Compile and load a CUDA function now; else its first launch does."""
-
-    @abstractmethod
-    def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
-        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. `args` is copied now."""
-
-    @abstractmethod
-    def prepare_products(self, stream) -> None:
-        """Get ready for `multiply` on a stream; else its first product does."""
-
-    @abstractmethod
-    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
-        """A matrix product by the device's library: left, right and out begin at these addresses."""
-
-    @abstractmethod
-    def copy_to_device(self, address: int, array: np.ndarray, stream) -> None:
-        """Copy a C-contiguous array; pageable memory is read before this returns, pinned memory at any time until the
-        stream gets there."""
-
-    @abstractmethod
-    def copy_to_host(self, array: np.ndarray, address: int, stream) -> None:
-        """Copy to a C-contiguous array; with pageable memory this waits until the copy is done."""
-
-    @abstractmethod
-    def fill(self, address: int, num_bytes: int, value: int, stream) -> None:
-        """Set bytes."""
-
-    @abstractmethod
-    def synchronize(self, stream=None) -> None:
-        """Wait until all work of a stream is done; None: of the device."""
-
-    @abstractmethod
-    def elapsed_s(self, start, stop) -> float:
-        """Seconds between two recorded timing events, both of which have happened."""
-
-    @abstractmethod
-    def begin_capture(self, stream) -> None:
-        """Record later work of `stream`, and of streams that wait for its events, in a graph instead of doing it."""
-
-    @abstractmethod
-    def end_capture(self, stream):
-        """The graph, ready to be launched, which is released with the last reference to it; `MemoryError` where there
-        is no memory for it. All streams that took part must have joined `stream` by events."""
-
-    @abstractmethod
-    def launch_graph(self, graph, stream) -> None:
-        """Run a captured graph."""
 
 
 # Device files of the driver, of boards whose GPU is on no PCI bus, and the driver that Windows lends to its Linux.
@@ -179,50 +83,42 @@ def count_gpus() -> int:
         ) from None
 
 
-def open_gpu(number: int = 0) -> Device:
-    """A GPU of this machine.
+@cache
+def default_gpu() -> Device:
+    """The process's GPU, the first one: plans that share memory must be on the same device.
 
     Raises
     ------
     UsageError
-        What `count_gpus` refuses, or no such GPU.
+        What `count_gpus` refuses.
     """
-    count = count_gpus()
-    if not 0 <= number < count:
-        raise UsageError(f"the GPU's number must be in [0, {count}), got {number}; see nvidia-smi")
-    return CupyDevice(number)
+    count_gpus()
+    return Device()
 
 
-@cache
-def default_gpu() -> Device:
-    """The process's GPU, the first one: plans that share memory must be on the same device."""
-    return open_gpu()
+class Device:
+    """The first GPU, as executors need it. Calls return before the work is done unless they say that they wait."""
 
+    name: str
+    architecture: str  # such as "sm_90"
+    costs_s: dict[str, float]  # what happens once: "context", "compilation"
+    peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
+    multiprocessors: int
 
-class CupyDevice(Device):
-    """An NVIDIA GPU through CuPy.
-
-    Parameters
-    ----------
-    number : int
-        Of the GPU, as `nvidia-smi` counts.
-    """
-
-    def __init__(self, number: int = 0):
+    def __init__(self):
         start = time.perf_counter()
         import cupy
         from cupy_backends.cuda.api import driver, runtime
 
         self._runtime, self._driver = runtime, driver
-        cupy.cuda.Device(number).use()
+        cupy.cuda.Device(0).use()
         runtime.free(0)  # creates the context
         self.costs_s = {"context": time.perf_counter() - start}
-        properties = runtime.getDeviceProperties(number)
-        self.number = number
+        properties = runtime.getDeviceProperties(0)
         self.name = properties["name"].decode()
         self.architecture = f"sm_{properties['major']}{properties['minor']}"
         self.multiprocessors = properties["multiProcessorCount"]
-        clock_hz = 1e3 * runtime.deviceGetAttribute(13, number)  # cudaDevAttrClockRate
+        clock_hz = 1e3 * runtime.deviceGetAttribute(13, 0)  # cudaDevAttrClockRate
         lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
         self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
         if properties["major"] * 10 + properties["minor"] < launches.MINIMUM_ARCHITECTURE:
@@ -234,10 +130,12 @@ class CupyDevice(Device):
         self._modules: dict[str, object] = {}
         self._functions: dict[str, int] = {}
         self._blas: Blas | None = None
-        self._pinned: list[int] = []
 
-    def prepare(self, symbol):
-        """The first function of a file compiles all of that file; CuPy keeps the result on disk."""
+    def prepare(self, symbol: str) -> None:
+        """Compile and load a CUDA function now; else its first launch does.
+
+        The first function of a file compiles all of that file; CuPy keeps the result on disk.
+        """
         if symbol not in self._functions:
             start = time.perf_counter()
             file = launches.symbols()[symbol]
@@ -248,7 +146,8 @@ class CupyDevice(Device):
             self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
-    def free_bytes(self):
+    def free_bytes(self) -> int:
+        """Bytes of device memory that nobody uses now."""
         return self._runtime.memGetInfo()[0]
 
     def _reserve(self, what: str, allocate: Callable[[], int]) -> int:
@@ -262,14 +161,20 @@ class CupyDevice(Device):
                 f"{self.name} has no {what} left; use a smaller batch, or end what else uses the GPU"
             ) from None
 
-    def allocate(self, num_bytes):
+    def allocate(self, num_bytes: int) -> int:
+        """Address of device memory, aligned to 256 bytes, undefined content; `MemoryError` where there is none."""
         what = f"{format_bytes(num_bytes)} of its own memory"
         return self._reserve(what, lambda: self._runtime.malloc(max(num_bytes, 1)))
 
-    def free(self, address):
+    def free(self, address: int) -> None:
+        """Give memory back; waits for work that may use it."""
         self._runtime.free(address)
 
-    def host_memory(self, num_bytes, kind):
+    def host_memory(self, num_bytes: int, kind: str) -> np.ndarray:
+        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed").
+
+        `MemoryError` where there are none.
+        """
         if kind == "pinned":
             flags, what = self._runtime.hostAllocDefault, f"{format_bytes(num_bytes)} of page-locked memory of the host"
             address = self._reserve(what, lambda: self._runtime.hostAlloc(num_bytes, flags))
@@ -279,18 +184,23 @@ class CupyDevice(Device):
         return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
 
     def stream(self):
+        """A new stream, independent of all others."""
         return self._runtime.streamCreateWithFlags(1)  # cudaStreamNonBlocking: does not wait for the default stream
 
-    def event(self, timing=False):
+    def event(self, timing: bool = False):
+        """A new event, which is released with the last reference to it."""
         return self._event(disable_timing=not timing)  # destroyed with the last reference
 
-    def record(self, event, stream):
+    def record(self, event, stream) -> None:
+        """The event happens when all work given to the stream so far is done."""
         self._runtime.eventRecord(event.ptr, stream)
 
-    def wait(self, stream, event):
+    def wait(self, stream, event) -> None:
+        """Work given to the stream from now on starts after the event, as last recorded; nothing if it never was."""
         self._runtime.streamWaitEvent(stream, event.ptr)
 
-    def launch(self, symbol, tiles, rows, shared_bytes, args, stream):
+    def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
+        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. `args` is copied now."""
         self.prepare(symbol)
         address = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
         self._driver.launchKernel(
@@ -307,10 +217,12 @@ class CupyDevice(Device):
             0,
         )
 
-    def prepare_products(self, stream):
+    def prepare_products(self, stream) -> None:
+        """Get ready for `multiply` on a stream; else its first product does."""
         self._open_blas().prepare(stream)
 
-    def multiply(self, product, addresses, tf32, stream):
+    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
+        """A matrix product by the device's library: left, right and out begin at these addresses."""
         self._open_blas().multiply(product, addresses, tf32, stream)
 
     def _open_blas(self) -> Blas:
@@ -321,28 +233,37 @@ class CupyDevice(Device):
             self._blas = Blas(ctypes.CDLL(f"libcublas.so.{major}"), self.allocate)
         return self._blas
 
-    def copy_to_device(self, address, array, stream):
+    def copy_to_device(self, address: int, array: np.ndarray, stream) -> None:
+        """Copy a C-contiguous array; pageable memory is read before this returns, pinned memory at any time until the
+        stream gets there."""
         self._runtime.memcpyAsync(address, array.ctypes.data, array.nbytes, 1, stream)
 
-    def copy_to_host(self, array, address, stream):
+    def copy_to_host(self, array: np.ndarray, address: int, stream) -> None:
+        """Copy to a C-contiguous array; with pageable memory this waits until the copy is done."""
         self._runtime.memcpyAsync(array.ctypes.data, address, array.nbytes, 2, stream)
 
-    def fill(self, address, num_bytes, value, stream):
+    def fill(self, address: int, num_bytes: int, value: int, stream) -> None:
+        """Set bytes."""
         self._runtime.memsetAsync(address, value, num_bytes, stream)
 
-    def synchronize(self, stream=None):
+    def synchronize(self, stream=None) -> None:
+        """Wait until all work of a stream is done; None: of the device."""
         if stream is None:
             self._runtime.deviceSynchronize()
         else:
             self._runtime.streamSynchronize(stream)
 
-    def elapsed_s(self, start, stop):
+    def elapsed_s(self, start, stop) -> float:
+        """Seconds between two recorded timing events, both of which have happened."""
         return self._runtime.eventElapsedTime(start.ptr, stop.ptr) * 1e-3
 
-    def begin_capture(self, stream):
+    def begin_capture(self, stream) -> None:
+        """Record later work of `stream`, and of streams that wait for its events, in a graph instead of doing it."""
         self._runtime.streamBeginCapture(stream)
 
     def end_capture(self, stream):
+        """The graph, ready to be launched, which is released with the last reference to it; `MemoryError` where there
+        is no memory for it. All streams that took part must have joined `stream` by events."""
         graph = self._runtime.streamEndCapture(stream)
         what = "memory for a captured graph"
         try:
@@ -356,7 +277,8 @@ class CupyDevice(Device):
         self._reserve(what, lambda: self._runtime.graphUpload(address, stream))
         return found
 
-    def launch_graph(self, graph, stream):
+    def launch_graph(self, graph, stream) -> None:
+        """Run a captured graph."""
         self._runtime.graphLaunch(graph.address, stream)
 
 

@@ -115,9 +115,7 @@ def _height_in(window: Window, column: str) -> float:
     return 0.24 * lanes + 0.62 if column == "double" else min(0.12, 1.2 / lanes) * lanes + 0.42
 
 
-def draw_gantt(
-    windows: Sequence[Window], critical: bool = True, column: str = "double", title: str = "", names: Sequence[str] = ()
-) -> Figure:
+def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "", names: Sequence[str] = ()) -> Figure:
     """Draw windows one below the other on one time axis: all, or those that fit into a single column. Those with
     `names` of their own in place of their models' are all drawn."""
     windows = windows if names else fitting(windows, column)
@@ -129,11 +127,11 @@ def draw_gantt(
         tall = sum(heights) + BESIDE_IN[column]
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        left_out, kinds, means, unit, beyond = 0, set(), [], _unit(windows), _cut(windows)
+        kinds, means, unit, beyond = set(), [], _unit(windows), _cut(windows)
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
-            left_out += _draw_lanes(axis, window, colors, kinds, unit)
-            mean = _draw_critical(axis, window, unit) if critical else None
+            _draw_lanes(axis, window, colors, kinds, unit)
+            mean = _draw_critical(axis, window, unit)
             means.append(mean)
             _draw_iterations(axis, window, unit, 0.63 / COLUMN_WIDTH_IN[column])
             _label(axis, window, name, mean, window in beyond, column)
@@ -155,15 +153,12 @@ def _unit(windows: Sequence[Window]) -> tuple[str, float]:
     return ("µs", 1e3) if axis_length_ns(windows) < 2e6 else ("ms", 1e6)
 
 
-def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
-    """Draw the boxes of all threads; returns how many were too short to be drawn."""
+def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> None:
+    """Draw the boxes of all threads but those that are too short to be drawn."""
     events, log = shown_events(window), window.log
-    length = events["stop_ns"] - events["start_ns"]
-    left_out = 0
     if len(events) > MAX_DRAWN:
-        shortest = np.sort(length)[-MAX_DRAWN]
-        left_out = int((length < shortest).sum())
-        events, length = events[length >= shortest], length[length >= shortest]
+        length = events["stop_ns"] - events["start_ns"]
+        events = events[length >= np.sort(length)[-MAX_DRAWN]]
     idle = idle_kinds(events)
     kinds.update(idle[idle != ""].tolist())
     layers, phases = layer_of_loops(log), log.loops["phase"]
@@ -181,7 +176,6 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> int:
     boxes = PolyCollection(corners, facecolors=faces, edgecolors="none", linewidths=0, zorder=2)
     boxes.set_rasterized(len(events) > MAX_VECTOR)
     axis.add_collection(boxes)
-    return left_out
 
 
 def _draw_iterations(axis, window: Window, unit, least: float) -> None:

@@ -83,6 +83,7 @@ def build(results: StudyResults) -> Report:
         Table("loaders", LOADERS, loader_table(results)),
     ]
     pretrained = pretrained_sentences(results)
+    failure_columns = [*_names(results), *map(text_column, ("seed", "reason", "message"))]
     sections = [
         Section("How to read it", 2, sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
         Section("Pretrained weights", 2, sentences=pretrained),
@@ -98,9 +99,7 @@ def build(results: StudyResults) -> Report:
         Section("Loading image files", 2, sentences=[LOADING_SAID] if results.loading else [], tables=loading),
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))),
-        _section(
-            "What did not run or did not fit", [], Table("failures", _failure_columns(results), failures(results))
-        ),
+        _section("What did not run or did not fit", [], Table("failures", failure_columns, failures(results))),
     ]
     facts = {
         "title": study.title,
@@ -325,7 +324,3 @@ def _phase_columns(results: StudyResults) -> list[Column]:
     names = (*PHASE_COLUMNS, "rest_s")
     phases = [Column(name[:-2], lambda row, name=name: time(row.get(name)), True) for name in names]
     return [*_names(results), text_column("phases_timed"), time_column("epoch_time_s", "epoch"), *phases, USABLE]
-
-
-def _failure_columns(results: StudyResults) -> list[Column]:
-    return [*_names(results), text_column("seed"), text_column("reason"), text_column("message")]

@@ -1,7 +1,6 @@
 """Fork-join, serial and joblib executors against each other."""
 
 import itertools
-import os
 import signal
 
 import numpy as np
@@ -100,46 +99,6 @@ ALL_EXECUTORS = {
     "persistent-guided": lambda: ForkJoinExecutor(2, region="persistent", schedule="guided"),
     "joblib": lambda: JoblibExecutor(2),
 }
-
-
-class _Recorder:
-    """A NumPy kernel that notes where it runs and whether denormals are flushed."""
-
-    def __init__(self):
-        self.seen = set()
-
-    def __call__(self, operands, attributes, bounds, iteration):
-        flushed = float((np.full(1, 1e-310) * 1.0)[0]) == 0.0
-        self.seen.add((frozenset(os.sched_getaffinity(0)), flushed))
-
-
-def test_every_thread_is_pinned_and_flushes_denormals():
-    """Check affinity and FP mode from within blocks."""
-    from forktask.cython_src.kernels.interface.kernel_spec import KernelSpec, register
-
-    recorder = _Recorder()
-    register(KernelSpec(name="test_recorder", operands=("out",), bounds=("i",), reference=recorder))
-    builder = PlanBuilder("recorder")
-    builder.buffer("out", (8,), role="statistic")
-    builder.loop(
-        "record", "test_recorder", {"out": "out"}, [Block((i,), (update("out", (i, i + 1)),)) for i in range(8)]
-    )
-    plan = builder.build()
-    cpus = sorted(os.sched_getaffinity(0))
-    cpus = [cpus[0], cpus[-1]]
-    for executor in (
-        SerialExecutor(cpus=cpus[:1]),
-        ForkJoinExecutor(2, cpus=cpus),
-        ForkJoinExecutor(2, cpus=cpus, region="persistent"),
-        JoblibExecutor(2, cpus=cpus),
-    ):
-        recorder.seen.clear()
-        with executor:
-            executor.prepare(bind(plan, target="numpy"))
-            executor.run(3)
-        assert recorder.seen <= {(frozenset([cpu]), True) for cpu in cpus}
-        if executor.model == "forkjoin":
-            assert len(recorder.seen) == len(set(cpus))
 
 
 @pytest.mark.parametrize("make", ALL_EXECUTORS.values(), ids=ALL_EXECUTORS)

@@ -14,14 +14,6 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.targets import bind
 
 
-def has_gpu():
-    try:
-        gpu_device.open_gpu()
-    except UsageError:
-        return False
-    return True
-
-
 @pytest.fixture(autouse=True)
 def no_cached_device():
     """The process's device is not found out before."""
@@ -42,7 +34,7 @@ def test_without_cupy_one_sentence(monkeypatch):
 @pytest.mark.cupy
 def test_without_a_gpu_one_sentence():
     """Check what a user with CuPy reads in a process that sees no GPU, on a machine with one and without."""
-    code = "from forktask.cython_src.gpu.device import open_gpu, shows_gpu; print(shows_gpu()); open_gpu()"
+    code = "from forktask.cython_src.gpu.device import default_gpu, shows_gpu; print(shows_gpu()); default_gpu()"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment)
     there = done.stdout.split() == ["True"]
@@ -52,12 +44,12 @@ def test_without_a_gpu_one_sentence():
 
 @pytest.mark.cupy
 def test_cupy_has_what_the_device_calls():
-    """Check each call of CuPy's runtime and driver in CupyDevice against their signatures."""
+    """Check each call of CuPy's runtime and driver in Device against their signatures."""
     from cupy.cuda import Event
     from cupy_backends.cuda.api import driver, runtime
 
     assert "disable_timing" in inspect.signature(Event).parameters and "Event.ptr" in Event.__doc__
-    text = inspect.getsource(gpu_device.CupyDevice)
+    text = inspect.getsource(gpu_device.Device)
     calls = re.findall(r"_(runtime|driver)\.(\w+)\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
     assert calls and len(calls) == len(re.findall(r"_(?:runtime|driver)\.\w+\(", text))
     for module, name, arguments in calls:
@@ -91,7 +83,7 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
 
         graphDestroy = streamEndCapture
 
-    device = object.__new__(gpu_device.CupyDevice)
+    device = object.__new__(gpu_device.Device)
     device.name, device._runtime = "board", Runtime()
     for call, what in (
         (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),

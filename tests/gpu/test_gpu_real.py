@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
 from cython_src.tokens_for_tests import fill as fill_tokens
-from gpu import test_gpu_trace
+from gpu import test_gpu_models, test_gpu_trace
 from gpu.test_gpu_models import persistent
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
@@ -23,22 +23,14 @@ from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2, mobilenet_v2, preact_resnet18, resnet18, resnext29_2x64d
 from forktask.experiments.sampling.trace import trace_run
-from forktask.forkjoin.gpu_executor import GpuForkJoinExecutor, GpuStreamExecutor
 from forktask.forkjoin.gpu_transfers import GpuHostLoadExecutor, GpuOffloadExecutor
 from forktask.tasking.gpu_both import GpuBothExecutor
 from forktask.tasking.gpu_executor import GpuTaskGraphExecutor, GpuTaskIterExecutor, GpuTasksExecutor
 
 STEPS, BATCH = 5, 16
 MODELS = {
-    "forkjoin": (GpuForkJoinExecutor, {}),
-    "stream": (GpuStreamExecutor, {}),
-    "tasks": (GpuTasksExecutor, {}),
-    "tasks, no taskwait": (GpuTasksExecutor, {"taskwait": "none"}),
+    **test_gpu_models.MODELS,
     "tasks, blocks": (GpuTasksExecutor, {"taskwait": "none", "unit": "block"}),
-    "taskgraph": (GpuTaskGraphExecutor, {}),
-    "taskgraph, blocks": (GpuTaskGraphExecutor, {"unit": "block"}),
-    "taskiter": (GpuTaskIterExecutor, {"unroll": 2}),
-    "taskiter, blocks": (GpuTaskIterExecutor, {"unroll": 3, "unit": "block"}),
     "host load": (GpuHostLoadExecutor, {"copies": "synchronous"}),
     "host load, prefetch": (GpuHostLoadExecutor, {}),
 }
@@ -76,16 +68,9 @@ def gpu():
 pytestmark = pytest.mark.gpu
 
 
-def make_plan(**options):
-    return lower(
-        "cifar10_cnn",
-        batch=BATCH,
-        num_images=64,
-        num_batches=4,
-        num_iterations_logged=8,
-        num_learning_rates=3,
-        **{"conv": "direct", **options},
-    )
+def make_plan(network="cifar10_cnn", **options):
+    sizes = {"num_images": 64, "num_batches": 4, "num_iterations_logged": 8, "num_learning_rates": 3}
+    return lower(network, batch=BATCH, **sizes, **{"conv": "direct", **options})
 
 
 def fill(bound):
@@ -98,17 +83,9 @@ def fill(bound):
     arrays["learning_rates"][...] = [0.02, 0.01, 0.005]
 
 
-def make_network_plan(name, **options):
+def make_network_plan(name):
     network, own = NETWORKS[name]
-    return lower(
-        network,
-        batch=BATCH,
-        num_images=64,
-        num_batches=4,
-        num_iterations_logged=8,
-        num_learning_rates=3,
-        **{"conv": "direct", **own, **options},
-    )
+    return make_plan(network, **own)
 
 
 def run(gpu, plan, model, kind="pageable", convolution="tiled", products="cublas", steps=STEPS):

@@ -60,6 +60,22 @@ def random_plan(seed, *, num_cells=None, num_loops=None, max_blocks=8, work=0, f
     return builder.build()
 
 
+def columns(width, steps=1, *, work=0, costs=None, affinity=None):
+    """Independent chains of `steps` updates: loop s updates cell i in block i; that costs costs[i]."""
+    builder = PlanBuilder("columns")
+    builder.buffer("cells", (width,), "uint64", role="statistic")
+    builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
+    for step in range(steps):
+        blocks = []
+        for i in range(width):
+            bounds, updated = (step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)
+            home = affinity[i] if affinity else None
+            blocks.append(Block(bounds, updated, flops=100.0 * costs[i] if costs else 0.0, affinity=home))
+        attributes = {"work": work, "fail_iteration": -1, "fail_task": -1}
+        builder.loop(f"step{step}", "test_hash", {"cells": "cells", "trace": "trace"}, blocks, attributes=attributes)
+    return builder.build()
+
+
 KINDS = {"read": read, "write": write, "update": update, "concurrent": concurrent, "commutative": commutative}
 FOLDS = {"fold read": read, "fold update": update, "fold reduction": reduction}
 

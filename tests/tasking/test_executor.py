@@ -25,6 +25,7 @@ EXECUTORS = {
     "taskiter-unrolled": lambda n, **o: TaskIterExecutor(
         n, unroll=3, slots=2, priority="path", placement="stealing", **o
     ),
+    "taskiter-unrolled-partitioned": lambda n, **o: TaskIterExecutor(n, unroll=4, **o),
     "taskiter-stealing": lambda n, **o: TaskIterExecutor(n, placement="stealing", **o),
 }
 pytestmark = pytest.mark.timeout(120)
@@ -66,13 +67,18 @@ def assert_same(found, expected):
 @pytest.mark.usefixtures("hash_kernel")
 @pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
 def test_random_plans_equal_serial_order(make):
-    """Check each task once an iteration and in a legal order, by hash chains over random plans."""
-    executors = [make(n) for n in (1, 2, 3, 7)]
+    """Check each task once an iteration and in a legal order, by hash chains over random plans with all kinds of
+    accesses, in runs of any length from any first iteration on, on 1 to 16 threads."""
+    executors = [make(n) for n in (1, 2, 5, 16)]
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-    @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(1, 12), min_size=1, max_size=3))
-    def check(seed, runs):
-        plan = random_plan(seed, phases=("forward", "backward"))
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @given(
+        seed=st.integers(0, 2**32),
+        runs=st.lists(st.integers(0, 12), min_size=1, max_size=3),
+        work=st.sampled_from([0, 200]),
+    )
+    def check(seed, runs, work):
+        plan = kinds_plan(seed, work) if seed % 2 else random_plan(seed, phases=("forward", "backward"))
         runs = [(n, sum(runs[:i])) for i, n in enumerate(runs)]
         expected = serial_content(plan, runs)
         for executor in executors:
@@ -81,30 +87,6 @@ def test_random_plans_equal_serial_order(make):
             for run in runs:
                 executor.run(*run)
             assert_same(content(bound, executor), expected)
-
-    check()
-    for executor in executors:
-        executor.close()
-
-
-@pytest.mark.usefixtures("hash_kernel")
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
-def test_all_access_kinds_equal_serial_order(make):
-    """Check concurrent, commutative and reduction accesses among the others, on 1 to 16 threads."""
-    executors = [make(n) for n in (1, 2, 5, 16)]
-
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-    @given(seed=st.integers(0, 2**32), iterations=st.integers(1, 9), work=st.sampled_from([0, 200]))
-    def check(seed, iterations, work):
-        plan = kinds_plan(seed, work)
-        expected = bind(plan)
-        run_serial(expected, iterations)
-        for executor in executors:
-            bound = bind(plan)
-            executor.prepare(bound)
-            executor.run(iterations)
-            for name in ("cells", "folds", "trace"):
-                np.testing.assert_array_equal(bound.arrays[name], expected.arrays[name], err_msg=name)
 
     check()
     for executor in executors:

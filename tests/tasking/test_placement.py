@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tasking.random_plans import hinted, kinds_plan, random_plan
+from tasking.random_plans import columns, hinted, kinds_plan, random_plan
 from tasking.test_executor import assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
-from forktask.cython_src.plan.builder import PlanBuilder
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
-from forktask.cython_src.plan.model import Block, update
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
@@ -78,30 +76,6 @@ def test_a_graph_takes_128_bytes_a_task_and_4_an_edge(placement, pattern, width)
             assert found <= 128 * plan.num_tasks + 4 * graph.num_edges
 
 
-def columns(costs, steps=1, affinity=None):
-    """Independent chains of `steps` tasks; those of column i cost costs[i]."""
-    builder = PlanBuilder("columns")
-    builder.buffer("cells", (len(costs),), "uint64", role="statistic")
-    builder.buffer("trace", (len(costs) * steps, 2), "uint64", role="statistic")
-    for step in range(steps):
-        builder.loop(
-            f"step{step}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            [
-                Block(
-                    (step * len(costs) + i, 0, 0, 0, 0, i, i + 1),
-                    (update("cells", (i, i + 1)),),
-                    flops=100.0 * cost,
-                    affinity=None if affinity is None else affinity[i],
-                )
-                for i, cost in enumerate(costs)
-            ],
-            attributes={"work": 0, "fail_iteration": -1, "fail_task": -1},
-        )
-    return builder.build()
-
-
 def programs(plan, num_threads, **options):
     with TaskIterExecutor(num_threads, **options) as executor:
         executor.prepare(bind(plan))
@@ -110,15 +84,15 @@ def programs(plan, num_threads, **options):
 
 def test_the_longest_path_goes_first():
     """Check one program: of four chains, the one with the most work left always has the next task."""
-    assert programs(columns([1e6, 3e6, 2.1e6, 1.7e6], 2), 1, priority="path")[0] == [1, 2, 3, 5, 6, 0, 7, 4]
-    assert programs(columns([1e6, 3e6, 2.1e6, 1.7e6], 2), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1, priority="path")[0] == [1, 2, 3, 5, 6, 0, 7, 4]
+    assert programs(columns(4, 2, costs=[1e6, 3e6, 2.1e6, 1.7e6]), 1)[0] == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def test_tasks_have_the_home_they_ask_for():
     """Check programs and hints beyond the number of workers."""
-    assert programs(columns([1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
-    assert programs(columns([1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
-    assert columns([1, 1]).affinity is None
+    assert programs(columns(4, costs=[1e6] * 4, affinity=[1, 0, 3, 2]), 2) == [[1, 3], [0, 2]]
+    assert programs(columns(4, costs=[1e6] * 4, affinity=[1, 1, 1, 1]), 2) == [[], [0, 1, 2, 3]]
+    assert columns(2).affinity is None
 
 
 @pytest.mark.parametrize(("pattern", "most"), [("stencil_1d", 32), ("nearest", 56), ("fft", 40), ("no_comm", 0)])

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tasking.random_plans import random_plan
+from tasking.random_plans import columns, random_plan
 from tasking.test_executor import EXECUTORS, assert_same, content, serial_content
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
@@ -17,26 +17,9 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 ONE_OF_EACH = ["tasks-none", "taskgraph-stealing", "taskiter-stealing", "taskiter-partitioned"]
 
 
-def columns_plan(width, steps, work, kernel_iteration=(-1, -1)):
-    """Independent columns of updates: loop s updates cell i in block i."""
-    builder = PlanBuilder("columns")
-    builder.buffer("cells", (width,), "uint64", role="statistic")
-    builder.buffer("trace", (width * steps, 2), "uint64", role="statistic")
-    for step in range(steps):
-        blocks = [Block((step * width + i, 0, 0, 0, 0, i, i + 1), (update("cells", (i, i + 1)),)) for i in range(width)]
-        builder.loop(
-            f"step{step}",
-            "test_hash",
-            {"cells": "cells", "trace": "trace"},
-            blocks,
-            attributes={"work": work, "fail_iteration": kernel_iteration[0], "fail_task": kernel_iteration[1]},
-        )
-    return builder.build()
-
-
 def test_the_watchdog_reports_a_stuck_graph():
     """Check that a counter that never comes to zero ends in an error with the state, and that the executor survives."""
-    plan = columns_plan(4, 3, 0)
+    plan = columns(4, 3)
     with TaskIterExecutor(2, placement="stealing", watchdog_s=0.2) as executor:
         bound = bind(plan)
         graph = executor.record(bound)
@@ -52,7 +35,7 @@ def test_the_watchdog_reports_a_stuck_graph():
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_sleepers_are_woken(name):
     """Check a graph in which all threads but one sleep again and again, without spinning: each one is woken."""
-    plan = columns_plan(9, 2, 3000)
+    plan = columns(9, 2, work=3000)
     chain = PlanBuilder("chain")
     chain.buffer("cells", (9,), "uint64", role="statistic")
     chain.buffer("trace", (200, 2), "uint64", role="statistic")
@@ -81,7 +64,7 @@ def test_sleepers_are_woken(name):
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_events_hold_every_block_once(name):
     """Check the event log: each task once an iteration, by more than one worker, none before its predecessor's end."""
-    plan = columns_plan(6, 3, 30_000)
+    plan = columns(6, 3, work=30_000)
     with EXECUTORS[name](2, event_capacity=1000) as executor:
         executor.prepare(bind(plan))
         executor.run(5)
@@ -99,7 +82,7 @@ def test_events_hold_every_block_once(name):
 @pytest.mark.parametrize("name", ["taskgraph-stealing", "taskgraph-partitioned"])
 def test_iterations_of_a_taskgraph_do_not_overlap(name):
     """Check the barrier: every block of an iteration ends before any of the next starts; taskiter does overlap."""
-    plan = columns_plan(3, 2, 20_000)
+    plan = columns(3, 2, work=20_000)
     with EXECUTORS[name](2, event_capacity=1000) as executor:
         executor.prepare(bind(plan))
         executor.run(10)

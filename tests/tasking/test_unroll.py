@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tasking.random_plans import kinds_plan, random_plan, shared_plan
 from tasking.test_closure import order_of, repeated, unrolled_order
@@ -50,29 +50,6 @@ def test_the_closed_unrolled_graph_orders_what_the_plain_one_orders(seed, times)
     expected = order_of(flat.num_nodes, source, target, np.arange(flat.num_tasks))
     closed = record_graph(unroll(plan, times).accesses, edge_kinds=True)
     np.testing.assert_array_equal(unrolled_order(closed, 2, without_self=True), expected)
-
-
-@pytest.mark.parametrize("placement", ["stealing", "partitioned"])
-def test_any_number_of_iterations_from_any_first_one(placement):
-    """Check runs whose length and beginning are no multiples of the unrolling, on several threads."""
-    executors = [(u, TaskIterExecutor(n, placement=placement, unroll=u)) for u, n in ((2, 2), (3, 5), (4, 1))]
-
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
-    @given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(0, 11), min_size=1, max_size=4))
-    def check(seed, runs):
-        plan = (random_plan, kinds_plan)[seed % 2](seed)
-        runs = [(n, sum(runs[:i])) for i, n in enumerate(runs)]
-        expected = serial_content(plan, runs)
-        for _, executor in executors:
-            bound = bind(plan)
-            executor.prepare(bound)
-            for run in runs:
-                executor.run(*run)
-            assert_same(content(bound, executor), expected)
-
-    check()
-    for _, executor in executors:
-        executor.close()
 
 
 def prefetch_plan():

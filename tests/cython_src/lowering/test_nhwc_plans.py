@@ -44,6 +44,23 @@ def test_input_rows_that_no_window_holds_read_no_gradient(name):
     assert [read for read in unused if "data_gradient" in read[0]] == []
 
 
+CASES = {
+    "nothing joined": {"fusion": "none", "clip_norm": 0.01, "optimizer": "adamw"},
+    "activations joined": {"fusion": "activation", "weight_gradients": "chain"},
+    "all joined": {},
+    "evaluation": {"fusion": "none", "phase": "evaluate"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["mobilenet_v2", "branches", "dense"])
+def test_blocks_declare_no_idle_read(name, case):
+    """Check that every declared read is used, with blocks of some rows and channels."""
+    cut = "images=1,channels=16,rows=3"
+    plan = lower(SMALL[name], batch=2, num_images=5, num_batches=2, layout="nhwc", granularity=cut, **CASES[case])
+    assert find_unused_reads(plan, "cpu", initialise=fill, num_replays=2, blocks_per_loop=6) == []
+
+
 def test_frozen_layers_stop_the_backward_pass():
     """Check which loops a network with shortcuts keeps, and which gradients it shows."""
     plan = lower(SMALL["resnet18"], batch=3, frozen="conv1,bn1,layer1")

@@ -9,8 +9,6 @@ import weakref
 
 import numpy as np
 
-from forktask.cython_src.gpu.device import Device
-
 from . import emulator
 
 GRAPH_NODE_BYTES = 1024  # of device memory, for each node of a captured graph
@@ -58,8 +56,9 @@ class CaptureError(RuntimeError):
     """What CUDA refuses while a graph is captured."""
 
 
-class FakeDevice(Device):
-    """See `Device`. Work is done when somebody waits, one operation at a time, a random one of those that may run.
+class FakeDevice:
+    """Has the methods of `Device`. Work is done when somebody waits, one operation at a time, a random one of all that
+    may run.
 
     Parameters
     ----------
