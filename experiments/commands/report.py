@@ -87,7 +87,7 @@ def _study(arguments: Namespace):
 
 
 def _figure(arguments: Namespace) -> None:
-    from ..peers.files import draw_result, read_result
+    from ..peers.figure import draw_result, read_result
     from ..report.files import draw_folder
 
     form = {
