@@ -7,6 +7,7 @@ import string
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter
 
 from ....cython_src.plan.model import PHASES
 from ...analysis.names import is_gpu, model_label, model_rank
@@ -84,7 +85,10 @@ def draw_panels(
         ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
         low, high = np.nanmin(ends) / 1.1, np.nanmax(ends) * 1.1
         log2_axis(axis, "y", decimal_ticks(low, high), low, high)
-        x_axis(axis, sorted(set(panels[0][1][x])), label, min(8, round(room / TICK_IN)))
+        measured = sorted(set(panels[0][1][x]))
+        x_axis(axis, measured, label, min(8, round(room / TICK_IN)))
+        axis.xaxis.set_minor_locator(FixedLocator(measured))  # those without room for a label
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_ylabel("ms")
         panel_title(axis, title, fontsize=8 if room > NARROW_IN else 6.5)
     add_legend(figure, column, model_handles(styles, models), 4 if column == "double" else 2)
