@@ -83,7 +83,9 @@ def draw_panels(
             look = {"band": False, "size": 3.5, "usable": points["usable"], "places": places}
             series(axis, points[x], *values, styles[model], model_label(model), **look)
         ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
-        low, high = np.nanmin(ends) / 1.1, np.nanmax(ends) * 1.1
+        low, high = np.nanmin(ends), np.nanmax(ends)
+        pad = max(1.1, (high / low) ** 0.05)  # room for the outermost markers
+        low, high = low / pad, high * pad
         log2_axis(axis, "y", decimal_ticks(low, high), low, high)
         measured = sorted(set(panels[0][1][x]))
         x_axis(axis, measured, label, min(8, round(room / TICK_IN)))
