@@ -74,7 +74,7 @@ ARROWS = {
         "cluster": {"results", "sampling", "simulate", "subjects", "sweep", "machine", "tables"},
         "images": {"results", "subjects"},
         "training": {"results", "images", "plan_check", "report", "sampling", "subjects", "machine", "tables"},
-        "peers": {"results", "analysis", "plan_check", "sampling", "subjects", "machine", "tables"},
+        "peers": {"results", "analysis", "plan_check", "report", "sampling", "subjects", "machine", "tables"},
         "studies": {"results", "analysis", "training", "report", "sampling", "subjects", "machine", "tables"},
         "metg": {"results", "report", "sampling", "subjects", "machine", "bounds", "tables"},
         "scaling": {"results", "analysis", "sampling", "subjects", "bounds", "machine", "tables"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from .arguments import (
     add_device,
@@ -51,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="such as 90s or 3min: no repetition begins that would end later; default: none, and 5 min a process",
     )
-    add_out(parser, "peers", "new folder for peers.json, peers.csv and peers.txt")
+    add_out(parser, "peers", "new folder for peers.json, peers.csv, peers.txt and the figure of ratios")
     add_json(parser, "raw samples and table")
 
 
@@ -79,6 +80,9 @@ def call(arguments: Namespace) -> int:
         device=arguments.device,
     )
     write_files(folder, result)
+    from ..peers.figure import draw_both  # heavy, and nothing that measuring needs
+
+    draw_both(result, Path(folder))
     show(arguments, result, as_text)
     if result["stopped"] == INTERRUPTED:
         raise KeyboardInterrupt

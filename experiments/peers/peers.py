@@ -32,7 +32,7 @@ from ..sampling.schedule import Job, Schedule
 from ..subjects.models import check_threads, convolution_for, counts_for, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
-from ..tables.numbers import plural
+from ..tables.numbers import interval, plural
 from ..tables.progress import format_seconds
 from .llmc_worker import BATCH, SEQUENCE, sizes_of
 
@@ -384,14 +384,20 @@ def _with_interval(name: str, ratio: Estimate) -> dict[str, float]:
     return {name: ratio.value, **ends}
 
 
-def _said_ratio(row: Mapping[str, Any], name: str, peer: str) -> str:
-    interval = f" [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]" if f"{name}_low" in row else ""
-    return f"{row[name]:.2f}{interval} ({peer})"
+def ratios_of(row: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return the ratios of peers' times to that of a row's model, by peer."""
+    peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
+    ends = ("", "_low", "_high")
+    return {
+        peer: Estimate(*(row.get(f"{name}{end}", math.nan) for end in ends), row["samples"])
+        for name, peer in peers.items()
+        if name in row
+    }
 
 
 def _said_ratios(row: Mapping[str, Any]) -> str:
-    peers = {"speedup": row.get("peer"), "llmc_speedup": LLMC}
-    return "; ".join(_said_ratio(row, name, peer) for name, peer in peers.items() if name in row)
+    said = ((f"{ratio.value:.2f}", interval(ratio.low, ratio.high), peer) for peer, ratio in ratios_of(row).items())
+    return "; ".join(" ".join(filter(None, (value, ends, f"({peer})"))) for value, ends, peer in said)
 
 
 COLUMNS = (
@@ -410,13 +416,18 @@ def _half_width_ms(row: Mapping[str, Any]) -> str:
     return f"{(row['step_time_s_high'] - row['step_time_s_low']) / 2 * 1e3:.3f}" if known else ""
 
 
+def about_text(result: Mapping[str, Any]) -> str:
+    """Say what was compared, and where."""
+    others = describe(plan_options(result), leave_out=("batch", "phase"))
+    plan = f"{result['network']}, batch {result['batch']}, {result['phase']}{', ' + others if others else ''}"
+    return f"{plan}, on {result['environment']['cpu']['model']}"
+
+
 def as_text(result: Mapping[str, Any]) -> str:
     """Format the result of `compare_with_torch` for a terminal."""
-    others = describe(plan_options(result), leave_out=("batch", "phase"))
     passes = ", ".join(f"{form} in {n} passes" for form, n in result["convolutions"].items())
     lines = [
-        f"{result['network']}, batch {result['batch']}, {result['phase']}{', ' + others if others else ''}, on "
-        f"{result['environment']['cpu']['model']}",
+        about_text(result),
         *([f"our convolutions: {passes}"] if passes else []),
         f"answers of the first steps agree within {result['largest_difference']:.1e} (relative)",
         "",

@@ -20,7 +20,7 @@ from ..analysis.sweep import Sweep
 from ..results.files import write_atomically, write_table
 from ..traces.sweep import plan_folder
 from . import figures
-from .figures.style import COLUMN_WIDTH_IN, FORMATS, save, save_asked
+from .figures.style import COLUMN_WIDTH_IN, FIGURE_FOLDER, FORMATS, figure_path, save, save_asked
 from .gantt import draw_traces
 from .render_html import DrawnFigure, render_html
 from .render_json import render_json
@@ -28,7 +28,6 @@ from .render_text import render_answers, render_text
 from .sections import Report, build
 from .words import plan_title
 
-FIGURE_FOLDER = "figures"
 REPORT = "report.html"
 SUMMARY = "summary.csv"
 LAYERS = "layers.csv"
@@ -177,8 +176,7 @@ def draw_folder(
         plan_id = chosen_plan(sweep, plan)
         drawn = figures.draw(sweep, figure, plan_id, column, title, models)
         stem, text = figure_stem(sweep, plan_id, figure), figures.caption_file(sweep, figure, plan_id, models)
-    single = "-single" if column == "single" else ""
-    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{single}.{kind}"
+    path = figure_path(folder, stem, column, kind, out)
     save_asked(drawn, path, text)
     return path
 

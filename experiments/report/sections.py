@@ -188,7 +188,7 @@ def _sections_of_models(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     yield of_plan("On each node", Table("by_node", columns.BY_NODE, by_node), figures=("nodes",))
     yield of_plan("Every model and number of threads", Table("speed", columns.SPEED, speed_rows(sweep, plan_id)))
     if plan_id in leading_plans(sweep):
-        over = ("batch", "memory", "granularity", "overlay", "options", "bound")
+        over = ("batch", "run_time_over_batch", "memory", "granularity", "overlay", "options", "bound")
         yield of_plan("Over a property of the plan", figures=over)
     rungs = ladder_figure.rows_of(sweep, plan_id)
     title = f"The ladder from fork-join to tasks, {rungs[0]['threads']} threads" if rungs else ""

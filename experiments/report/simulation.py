@@ -22,7 +22,7 @@ from ..tables import Column, text_table
 from ..tables.columns import USABLE, number_column, percent_column, time_column
 from ..tables.numbers import percent
 from .figures import simulated, style
-from .files import FIGURE_FOLDER, chosen_plan
+from .files import chosen_plan
 from .render_json import plain_row
 from .words import plan_title
 
@@ -128,8 +128,8 @@ def simulate_folder(
     UsageError
     """
     found = simulate_plan(folder, machine=machine, **asked)
-    name = "simulated" + (f"-{Path(machine).stem}" if machine else "") + ("-single" if column == "single" else "")
-    path = Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{name}.{kind}"
+    name = "simulated" + (f"-{Path(machine).stem}" if machine else "")
+    path = style.figure_path(folder, name, column, kind, out)
     style.save_asked(found.figure(column, title), path, found.caption + "\n")
     return {**found.as_row(), "figure": str(path)}
 

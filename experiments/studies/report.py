@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ...cython_src.errors import UsageError, check_choice
 from ..analysis.names import called, model_label
 from ..report.figures.heading import write_lines
-from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, finish, in_style, save, save_asked
+from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, figure_path, finish, in_style, save, save_asked
 from ..report.render_html import DrawnFigure, render_html
 from ..report.render_json import render_json
 from ..report.render_text import render_text
@@ -204,7 +204,7 @@ def draw_study(
     found = drawn_figure(results, figure, column, title, models)
     if found is None:
         raise UsageError(f"figure {figure} needs runs that this study does not have; see `forktask run --help`")
-    path = Path(out) if out else folder / "figures" / f"{figure}{'-single' if column == 'single' else ''}.{kind}"
+    path = figure_path(folder, figure, column, kind, out)
     save_asked(found[0], path, _caption_file(results, build(results), found[1]))
     return path
 

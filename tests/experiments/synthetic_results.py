@@ -37,6 +37,7 @@ LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
     ("sgd", "update", 1e-6, 0.05),
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
+PEERS = ("torch eager", "llm.c")
 PEAK = 235e9
 NODE = {"host": "n0", "scheduler": "", "boot_id": ""}
 # Values of fields by kind of row, for those that a test says nothing of.
@@ -425,6 +426,27 @@ def trace_row(plan_id: str) -> dict:
         "layers": [],
         "losses": {**about, "step_time_s": 1e-3, **losses, **factors, "against_serial": True},
     }
+
+
+def peers_result(threads) -> dict:
+    """A comparison with two peers on each of some numbers of threads, one of which has no intervals; llm.c on one
+    thread and taskiter on the last number are not usable."""
+    rows = [{"name": name, "threads": n, "usable": (name, n) != ("llm.c", 1)} for n in threads for name in PEERS]
+    for n, (number, name) in itertools.product(threads, enumerate(("serial", "forkjoin", "taskiter"))):
+        if name == "serial" and n > 1:
+            continue
+        row = {"name": name, "threads": n, "usable": (name, n) != ("taskiter", threads[-1]), "peer": PEERS[0]}
+        ratio = 0.8 + number / 4 + n / 10
+        row |= {"speedup": ratio, "speedup_low": 0.95 * ratio, "speedup_high": 1.05 * ratio, "llmc_speedup": 4 * ratio}
+        rows.append(row)
+    rows = [{"samples": 7, "step_time_s": 1e-3, **row} for row in rows]
+    about = {
+        "network": "lenet5",
+        **PlanOptions(batch=8).as_dict(),
+        "environment": {"cpu": {"model": "Example CPU 9000"}},
+    }
+    rest = {"convolutions": {}, "failures": {}, "stopped": "", "repeats": 7, "largest_difference": 0.0}
+    return {**about, **rest, "rows": rows}
 
 
 def write_rows(folder, rows, partial: str = "") -> Path:

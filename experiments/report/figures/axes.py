@@ -37,6 +37,16 @@ def power_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
+def decimal_ticks(low: float, high: float) -> list[float]:
+    """Return ticks with one digit for a logarithmic axis over several powers of ten, else those of `power_ticks`."""
+    for mantissas in ((1,), (1, 3), (1, 2, 5)):
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [m * 10.0**e for e in exponents for m in mantissas if low <= m * 10.0**e <= high]
+        if len(ticks) >= 3:
+            return ticks
+    return power_ticks(low, high)
+
+
 def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float) -> None:
     getattr(axis, f"set_{which}scale")("log", base=2)
     one = getattr(axis, f"{which}axis")
@@ -46,10 +56,10 @@ def log2_axis(axis, which: str, ticks: Sequence[float], low: float, high: float)
     getattr(axis, f"set_{which}lim")(low, high)
 
 
-def _labelled(values: Sequence[int]) -> list[int]:
-    """Return the values whose labels fit on a logarithmic axis: powers of two and the ends first."""
+def _labelled(values: Sequence[int], most: int) -> list[int]:
+    """Return the values whose labels fit on a logarithmic axis, some `most`: powers of two and the ends first."""
     values = sorted(set(values))
-    smallest_gap = math.log2(values[-1] / values[0]) / 8 if len(values) > 1 else 0
+    smallest_gap = math.log2(values[-1] / values[0]) / most if len(values) > 1 else 0
     order = sorted(values, key=lambda v: (v not in (values[0], values[-1]), v & (v - 1) != 0, v))
     kept: list[int] = []
     for value in order:
@@ -58,10 +68,11 @@ def _labelled(values: Sequence[int]) -> list[int]:
     return sorted(kept)
 
 
-def x_axis(axis, values: Sequence[int], label: str) -> None:
+def x_axis(axis, values: Sequence[int], label: str, most: int = 8) -> None:
+    """Make an axis with ticks at those of the values whose labels fit beside each other, at `most` so many gaps."""
     low, high = min(values), max(values)
     pad = 2 ** (0.3 if high > low else 0.6) if high <= 4 * low else 2 ** (0.06 * math.log2(high / low) + 0.12)
-    log2_axis(axis, "x", _labelled(values), low / pad, high * pad)
+    log2_axis(axis, "x", _labelled(values, most), low / pad, high * pad)
     axis.set_xlabel(label)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -10,13 +12,14 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import is_again
 from ...analysis.sweep import Sweep
 from ..answers import answers
-from .axes import cross_out, mark_ratio, rows_of_ratios
-from .style import GREY, TALLEST_IN, blank_figure, model_styles
+from .axes import cross_out, log2_axis, mark_ratio, power_ticks, rows_of_ratios
+from .style import GREY, TALLEST_IN, ModelStyle, blank_figure, model_styles
 
 RANK, ONE_FOR = -1, "sweep"
 MOST_ROWS = 24
 ROW_IN = 0.2
 WIDEST = 1.5  # ratios on the axis; what is farther from 1 is an arrow
+LOGARITHMIC = 3.0
 
 
 def _shown(sweep: Sweep) -> list[dict]:
@@ -31,20 +34,44 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw ratios and intervals under the titles of their plans."""
     rows, styles = _shown(sweep), model_styles(sweep.samples["model"])
-    groups = [(title, list(own)) for title, own in itertools.groupby(rows, key=lambda row: row["plan"])]
+    return draw_rows(rows, "plan", styles, "time / better fork-join", column)
+
+
+def draw_rows(
+    rows: Sequence[Mapping[str, Any]],
+    title: str,
+    styles: Mapping[str, ModelStyle],
+    label: str,
+    column: str,
+    widest: float = WIDEST,
+) -> Figure:
+    """Draw a figure of ratios with their intervals, one below the other.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        With the keys model, label, ratio, ratio_low, ratio_high, usable and `title`.
+    title : str
+        Key of what stands above rows that share it, if not all do.
+    label : str
+        What the ratios are.
+    widest : float
+        Ratios farther from 1 are arrows; the axis is logarithmic if that leaves some beyond `LOGARITHMIC`.
+    """
+    groups = [(text, list(own)) for text, own in itertools.groupby(rows, key=lambda row: row[title])]
     height = len(rows) + (len(groups) if len(groups) > 1 else 0)
     tall = ROW_IN * height + 0.75
     figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
     axis = figure.subplots()
     ends = [row[f"ratio{end}"] for row in rows for end in ("", "_low", "_high")]
-    ends = [end for end in ends if 1 / WIDEST <= end <= WIDEST]
+    ends = [end for end in ends if 1 / widest <= end <= widest]
     near = 2 * EQUIVALENCE_BAND
     limits = min([1 - near, *ends]), max([1 + near, *ends])
-    rows_of_ratios(axis, "time / better fork-join")
+    rows_of_ratios(axis, label)
     names, place = {}, 0
-    for title, own in groups:
+    for text, own in groups:
         if len(groups) > 1:
-            _write_title(axis, title, place)
+            _write_title(axis, text, place)
             place += 1
         for row in own:
             _draw_row(axis, row, place, limits, styles[row["model"]])
@@ -52,8 +79,13 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
             place += 1
     axis.set_yticks(list(names), names.values())
     axis.set_ylim(height - 0.5, -0.5)
-    pad = 0.03 * (limits[1] - limits[0])
-    axis.set_xlim(limits[0] - pad, limits[1] + pad)
+    if max(limits[1], 1 / limits[0]) > LOGARITHMIC:
+        pad = (limits[1] / limits[0]) ** 0.03
+        low, high = limits[0] / pad, limits[1] * pad
+        log2_axis(axis, "x", power_ticks(low, high), low, high)
+    else:
+        pad = 0.03 * (limits[1] - limits[0])
+        axis.set_xlim(limits[0] - pad, limits[1] + pad)
     return figure
 
 
@@ -65,7 +97,7 @@ def _write_title(axis, title: str, place: int) -> None:
     written.set_in_layout(False)
 
 
-def _draw_row(axis, row: dict, place: int, limits: tuple[float, float], style) -> None:
+def _draw_row(axis, row: Mapping[str, Any], place: int, limits: tuple[float, float], style) -> None:
     value, low, high = (row[f"ratio{end}"] for end in ("", "_low", "_high"))
     color = GREY if is_again(row["model"]) else style.color
     if not limits[0] <= value <= limits[1]:

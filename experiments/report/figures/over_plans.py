@@ -73,11 +73,11 @@ def draw_over_plans(
     x_axis(ratio, positions, x_label)
     handles = [*model_handles(styles, models), *bound_handles(lines), *([band_handle()] if has_ratios else [])]
     add_legend(figure, column, handles)
-    header(figure, sweep, [*facts, _where(models, widest)], column)
+    header(figure, sweep, [*facts, where_text(models, widest)], column)
     return figure
 
 
-def _where(models: Sequence[str], widest: int) -> str:
+def where_text(models: Sequence[str], widest: int) -> str:
     """Return where the models ran: threads of the processor, a GPU, or both."""
     gpu = any(map(is_gpu, models))
     if gpu and all(is_gpu(model) or model == "serial" for model in models):

@@ -7,18 +7,21 @@ import string
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter
 
+from ....cython_src.plan.model import PHASES
 from ...analysis.names import is_gpu, model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
-from ...analysis.speeds import is_usable, speed_table
+from ...analysis.speeds import speed_table
 from ...analysis.sweep import Sweep
-from .axes import log2_axis, power_ticks, series, x_axis
+from .axes import decimal_ticks, log2_axis, series, x_axis
 from .heading import plan_header
 from .phases import shown_phases
-from .style import add_legend, model_handles, model_styles, new_figure, panel_title
+from .style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 0.4, "plan"
-COLUMNS = ["model", "threads", "s", "s_low", "s_high"]
+TICK_IN = 0.35  # of a panel's width for each label along x
+NARROW_IN = 1.5  # panels at most so wide have small titles
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -30,34 +33,45 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "run time of phases over threads needs profiles on two numbers of threads, got none; give --threads 1,2"
 
 
-def _panels(sweep: Sweep, plan_id: str) -> list[tuple[str, pd.DataFrame]]:
-    """Return titles and points of the panels: wall times of the step and of each phase, then busy times of phases."""
-    speeds, phases = speed_table(sweep), phase_table(sweep)
-    step = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
-    found = [("step", step.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"})[COLUMNS])]
-    for kind in (WALL, BUSY):
-        own = phases[(phases["plan_id"] == plan_id) & (phases["timed"] == kind)]
-        for phase in shown_phases(sweep, plan_id)[0] if len(own) else ():
-            named = own.rename(columns={f"{phase}_s{end}": f"s{end}" for end in ("", "_low", "_high")})
-            found.append((phase if kind == WALL else f"{phase}, busy", named[COLUMNS]))
+def panels_of(sweep: Sweep, points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return titles and rows of the panels for some rows of `speed_table`: wall times of the step and of each phase,
+    then busy times of phases, all in the columns s, s_low and s_high."""
+    found = [("step", points.rename(columns={"median_s": "s", "low_s": "s_low", "high_s": "s_high"}))]
+    phases = phase_table(sweep)
+    profiled = points.merge(phases, on=["plan_id", "model", "threads"]) if len(phases) else points[:0]
+    shown = {phase for plan in profiled["plan_id"].unique() for phase in shown_phases(sweep, plan)[0]}
+    for kind in (WALL, BUSY) if shown else ():
+        rows = profiled[profiled["timed"] == kind]
+        for phase in (phase for phase in PHASES if phase in shown and len(rows)):
+            named = rows.rename(columns={f"{phase}_s{end}": f"s{end}" for end in ("", "_low", "_high")})
+            found.append((phase if kind == WALL else f"{phase}, busy", named))
     return found
 
 
-def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
-    """Draw a panel for the step and one for each phase; below them those of busy times."""
-    panels = _panels(sweep, plan_id)
+def draw_panels(
+    sweep: Sweep, panels: list[tuple[str, pd.DataFrame]], x: str, label: str, places: list[int], column: str
+) -> Figure:
+    """Draw panels of `panels_of` over a column of their rows; in a double column those of busy times below.
+
+    Parameters
+    ----------
+    x, label : str
+        Column along x, and what stands at the axis.
+    places : list of int
+        Values of `x` that were asked for; lines end at those where nothing was measured.
+    """
     styles = model_styles(sweep.samples["model"])
     models = sorted({model for _, rows in panels for model in rows["model"]}, key=model_rank)
-    counts = sweep.asked_threads(plan_id)
-    num_busy = sum(title.endswith(", busy") for title, _ in panels)
-    first = len(panels) - num_busy
-    across = first if column == "double" else 2 if len(panels) < 5 else 3
-    places = [*panels[:first], *[None] * (-first % across), *panels[first:], *[None] * (-num_busy % across)]
-    figure, axes = new_figure("double", len(places), 1.5, rows=len(places) // across)
+    walls = sum(not title.endswith(", busy") for title, _ in panels)
+    wide = walls if walls > 1 else len(panels)
+    across = wide if column == "double" else min(len(panels), 2 if len(panels) < 5 else 3)
+    room = COLUMN_WIDTH_IN[column] / across
+    spots = [*panels, *[None] * (-len(panels) % across)]
+    figure, axes = new_figure("double", len(spots), 1.5, rows=len(spots) // across)
     if column == "single":
-        figure.set_size_inches(3.3, 4.0)
+        figure.set_size_inches(COLUMN_WIDTH_IN[column], min(figure.get_figheight(), TALLEST_IN))
     letters = iter(string.ascii_lowercase)
-    for axis, panel in zip(axes, places, strict=True):
+    for axis, panel in zip(axes, spots, strict=True):
         if panel is None:
             axis.remove()
             continue
@@ -66,26 +80,43 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         for model in models:
             points = rows[rows["model"] == model]
             values = (1e3 * points[name] for name in ("s", "s_low", "s_high"))
-            look = {"band": False, "size": 3.5, "places": counts if model != "serial" else [1]}
-            look["usable"] = [is_usable(sweep, (plan_id, model, threads)) for threads in points["threads"]]
-            series(axis, points["threads"], *values, styles[model], model_label(model), **look)
+            look = {"band": False, "size": 3.5, "usable": points["usable"], "places": places}
+            series(axis, points[x], *values, styles[model], model_label(model), **look)
         ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
-        low, high = np.nanmin(ends) / 1.1, np.nanmax(ends) * 1.1
-        log2_axis(axis, "y", power_ticks(low, high), low, high)
-        x_axis(axis, counts, "threads")
+        low, high = np.nanmin(ends), np.nanmax(ends)
+        pad = max(1.1, (high / low) ** 0.05)  # room for the outermost markers
+        low, high = low / pad, high * pad
+        log2_axis(axis, "y", decimal_ticks(low, high), low, high)
+        measured = sorted(set(panels[0][1][x]))
+        x_axis(axis, measured, label, min(8, round(room / TICK_IN)))
+        axis.xaxis.set_minor_locator(FixedLocator(measured))  # those without room for a label
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_ylabel("ms")
-        panel_title(axis, title, fontsize=8 if column == "double" or across == 2 else 6.5)
+        panel_title(axis, title, fontsize=8 if room > NARROW_IN else 6.5)
     add_legend(figure, column, model_handles(styles, models), 4 if column == "double" else 2)
+    return figure
+
+
+def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
+    """Draw a panel for the step and one for each phase; below them those of busy times."""
+    speeds = speed_table(sweep)
+    points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
+    figure = draw_panels(sweep, panels_of(sweep, points), "threads", "threads", sweep.asked_threads(plan_id), column)
     plan_header(figure, sweep, plan_id, column)
     return figure
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
+    return caption_over("threads", sweep, [plan_id])
+
+
+def caption_over(what: str, sweep: Sweep, plan_ids: list[str]) -> list[str]:
+    """Return the sentences of a caption of panels over something, from some plans."""
     phases = phase_table(sweep)
-    busy = ((phases["plan_id"] == plan_id) & (phases["timed"] == BUSY)).any()
+    busy = len(phases) and (phases["plan_id"].isin(plan_ids) & (phases["timed"] == BUSY)).any()
     said = "Busy: models whose phases overlap have time in blocks alone, without waiting, mean over threads."
     return [
-        "Run time of a step and of its phases over threads, with 95 % intervals; wall times add up to the step.",
+        f"Run time of a step and of its phases over {what}, with 95 % intervals; wall times add up to the step.",
         said if busy else "",
     ]

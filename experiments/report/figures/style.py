@@ -37,6 +37,7 @@ COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 TALLEST_IN = 4.0  # of a figure in a single column
 
 FORMATS = ("pdf", "svg", "png")
+FIGURE_FOLDER = "figures"  # below a results folder
 
 COLORS = sns.color_palette("colorblind")
 
@@ -321,6 +322,11 @@ def model_handles(
         )
         for m in models
     ]
+
+
+def figure_path(folder: str | os.PathLike, stem: str, column: str, kind: str, out: str | None) -> Path:
+    """Return where a figure is written that a command was asked for: to `out`, or below its folder by its name."""
+    return Path(out) if out else Path(folder) / FIGURE_FOLDER / f"{stem}{'-single' * (column == 'single')}.{kind}"
 
 
 def save_asked(figure: Figure, path: Path, caption: str = "") -> None:

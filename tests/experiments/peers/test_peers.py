@@ -1,6 +1,7 @@
 """The comparison with PyTorch: what is refused, what is compared with what, and the network itself."""
 
 import csv
+import itertools
 import json
 import math
 import struct
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cython_src.reference_tokens import AdamW
+from experiments.synthetic_results import peers_result
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
@@ -19,7 +21,9 @@ from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.answers import differences
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers import llmc_worker
+from forktask.experiments.peers.figure import draw
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
+from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.subjects.subject import fill_dataset
 
 
@@ -73,6 +77,35 @@ def test_a_contestant_with_mostly_disturbed_rounds_is_not_usable():
             row |= {"group": group, "disturbed": [0] if repetition in disturbed else []}
     result = summarise(found)
     assert {row["name"]: row["usable"] for row in result["rows"]} == {"serial": False, "taskiter": True}
+
+
+def test_a_figure_has_each_ratio_to_a_peer():
+    """Check places, ratios, intervals, hollow and crossed-out marks, titles, and 1 on a logarithmic axis."""
+    result = peers_result((1, 2))
+    (axis,) = draw(result)[0].axes
+    crosses = [line for line in axis.lines if line.get_gid() == CROSSED]
+    marks = [line for line in axis.lines if line.get_marker() not in ("None", "") and line not in crosses]
+    by_name = {(row["name"], row["threads"]): row for row in result["rows"]}
+    expected, intervals, places = set(), set(), itertools.count()
+    for threads, models in ((2, ("forkjoin", "taskiter")), (1, ("serial", "forkjoin", "taskiter"))):
+        for ratio in ("llmc_speedup", "speedup"):  # which has intervals
+            next(places)  # a title
+            for model in models:
+                row = by_name[model, threads]
+                expected.add((row[ratio], next(places), ratio == "speedup"))
+                if ratio == "speedup":
+                    intervals.add((row["speedup_low"], row["speedup_high"]))
+    drawn = [(line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor() != "white") for line in marks]
+    assert set(drawn) == expected and len(drawn) == len(expected)
+    assert {tuple(line.get_xdata()) for line in axis.lines if line.get_linewidth() == 1.4} == intervals
+    # taskiter on two threads is not usable, and llm.c on one.
+    assert sorted(line.get_ydata()[0] for line in crosses) == [2, 5, 7, 8, 9]
+    assert axis.get_xscale() == "log" and [1, 1] in [list(line.get_xdata()) for line in axis.lines]
+    assert [text.get_text() for text in axis.texts] == [
+        f"{peer}, {threads}" for threads in ("2 threads", "1 thread") for peer in ("llm.c", "torch eager")
+    ]
+    with pytest.raises(UsageError, match="needs PyTorch or llm.c"):
+        draw({**result, "rows": result["rows"][:2]})
 
 
 def test_no_time_is_shown_before_answers_agree():
@@ -147,30 +180,37 @@ def stand_in(folder, losses, sleep=0, code=0):
     return str(path)
 
 
-def measured_beside(program, capsys):
+def measured_beside(program, folder, capsys):
     """Measure gpt2_tiny beside a program of llm.c, without PyTorch."""
-    before = {*Path("peers").glob("*")}
     arguments = "peers --network gpt2_tiny --modes , --optimizer adamw --threads 1 --models serial --repeats 1 --json"
-    assert main([*arguments.split(), "--seconds", "0.01", "--llmc", program]) == 0
-    (folder,) = {*Path("peers").iterdir()} - before
-    assert {path.name for path in folder.iterdir()} == {"peers.json", "peers.csv", "peers.txt"}
+    assert main([*arguments.split(), "--seconds", "0.01", "--llmc", program, "--out", folder]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_a_program_of_llmc_is_measured_until_its_steps_took_long_enough(tmp_path, capsys, monkeypatch):
     """Check that losses are compared with ours of the same steps, times are read, and the program is ended then."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None)
-    wrong = measured_beside(stand_in(tmp_path, [9.0] * 9), capsys)
+    wrong = measured_beside(stand_in(tmp_path, [9.0] * 9), "wrong", capsys)
     assert [row["name"] for row in wrong["rows"]] == ["serial"]
     message = wrong["failures"]["llm.c @ 1"]
     assert "must be those of our steps" in message and "differs in number 0" in message
     losses = llmc_losses()
-    found = measured_beside(stand_in(tmp_path, [*losses, *[losses[-1]] * 500], sleep=1000), capsys)
+    found = measured_beside(stand_in(tmp_path, [*losses, *[losses[-1]] * 500], sleep=1000), "right", capsys)
     assert not found["failures"]
     rows = {row["name"]: row for row in found["rows"]}
     assert rows["llm.c"]["step_time_s"] == pytest.approx(1.5e-3)
     assert rows["serial"]["llmc_speedup"] == pytest.approx(1.5e-3 / rows["serial"]["step_time_s"])
     assert "(llm.c)" in as_text(found)
+    folder, files = Path("right"), {"peers.json", "peers.csv", "peers.txt"}
+    assert {path.name for path in Path("wrong").iterdir()} == files  # without a ratio to draw
+    assert {path.name for path in folder.iterdir()} == {*files, "figures"}
+    assert main(["report", str(folder), "--figure", "peers", "--format", "svg", "--models", "serial"]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "figures" / "peers.svg")
+    assert main(["report", str(folder), "--figure", "speedup"]) == 2
+    assert "must be one of peers" in capsys.readouterr().err
+    (folder / "peers.json").write_text("{}")
+    assert main(["report", str(folder), "--figure", "peers"]) == 2
+    assert "whole result of `forktask peers`" in capsys.readouterr().err
 
 
 def test_out_keeps_what_was_printed_and_writes_over_nothing(tmp_path, capsys):

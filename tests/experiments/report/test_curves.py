@@ -72,21 +72,31 @@ def test_models_without_a_wait_for_phases_are_no_ladder():
         figures.draw(sweep, "ladder")
 
 
-def test_wall_and_busy_times_never_share_a_panel(ladder):
-    """Check the values of each panel of `run_time`, and that speedups of phases are those of wall times alone."""
-    table = phase_table(ladder)
+@pytest.mark.parametrize(("figure", "x"), [("run_time", "threads"), ("run_time_over_batch", "batch")])
+def test_wall_and_busy_times_never_share_a_panel(ladder, figure, x):
+    """Check the values of each panel over threads and, on most of them, over the batch."""
+    sweep, speeds = ladder, speed_table(ladder)
+    if x == "batch":
+        sweep = sweep_of(synthetic_rows(models=("serial", *RUNGS), batches=(16, 64), repeats=7))
+        speeds = speed_table(sweep).query("threads == 2 or model == 'serial'")
+    table = speeds.merge(phase_table(sweep), on=["plan_id", "model", "threads"])
     for column in ("double", "single"):
-        axes = figures.draw(ladder, "run_time", column=column).axes
+        axes = figures.draw(sweep, figure, column=column).axes
         panels = {axis.get_title(loc="left").split("$ ")[1]: axis for axis in axes}
         assert set(panels) == {"step", "forward", "backward", "forward, busy", "backward, busy"}
         for name, axis in panels.items():
             phase, _, busy = name.partition(", ")
             if phase == "step":
-                expected = speed_table(ladder)[["threads", "median_s"]]
+                expected = speeds[[x, "median_s"]]
             else:
-                expected = table.loc[table["timed"] == (busy or "wall"), ["threads", f"{phase}_s"]]
+                expected = table.loc[table["timed"] == (busy or "wall"), [x, f"{phase}_s"]]
             expected = {(float(n), round(1e3 * s, 9)) for n, s in expected.to_numpy()}
-            assert {(x, round(y, 9)) for x, y in drawn_points(axis)} == expected
+            assert {(at, round(y, 9)) for at, y in drawn_points(axis)} == expected
+
+
+def test_speedups_of_phases_are_those_of_wall_times_alone(ladder):
+    """Check the efficiencies of the forward phase against those of models that wait between phases."""
+    table = phase_table(ladder)
     efficiencies = table.loc[(table["timed"] == "wall") & (table["model"] != "serial"), "forward_efficiency"]
     (axis,) = (a for a in figures.draw(ladder, "phases").axes[2:] if "forward" in a.get_title(loc="left"))
     assert {y for _, y in drawn_points(axis)} == set(efficiencies)

@@ -184,7 +184,7 @@ def allowed(sweep, tables, numbers, figure, axis):
     label, title = axis.get_ylabel(), axis.get_title(loc="left")
     if figure == "phases":
         return numbers.values(f"{label} of {title.split()[-1]}")
-    if figure == "run_time":
+    if figure.startswith("run_time"):
         timed = title.removesuffix(", busy").split()[-1]
         return [1e3 * time for time in numbers.values("step time" if timed == "step" else f"time of {timed}")]
     if label in ("speedup", "efficiency"):

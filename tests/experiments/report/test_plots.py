@@ -9,11 +9,12 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
-from experiments.synthetic_results import sweep_of, synthetic_rows
+from experiments.synthetic_results import LAYERS, peers_result, sweep_of, synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.speeds import main_plan, speed_table
+from forktask.experiments.peers import figure as peers_figure
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.bound_lines import bound_lines
@@ -32,6 +33,28 @@ def swept():
     return sweep_of(synthetic_rows(models=models, batches=(16, 64), granularities=(4, 16), repeats=6))
 
 
+@pytest.fixture(scope="module")
+def batches():
+    """Eight batches whose steps load and update so long that both are shown, on one and two threads."""
+    longer = [
+        (layer, phase, *rest, 30.0 if phase in ("load", "update") else cost) for layer, phase, *rest, cost in LAYERS
+    ]
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.synthetic_results.LAYERS", longer)
+        return sweep_of(synthetic_rows(models=models, batches=[2**n for n in range(3, 11)], repeats=2, profiles=1))
+
+
+@pytest.fixture(scope="module")
+def few_peers():
+    return peers_result((2,))
+
+
+@pytest.fixture(scope="module")
+def many_peers():
+    return peers_result((1, 2, 4, 8, 16))
+
+
 @pytest.fixture
 def measured_as_drawn():
     """Texts are measured outside of `draw` as they are in it."""
@@ -42,18 +65,29 @@ def measured_as_drawn():
 @pytest.mark.usefixtures("measured_as_drawn")
 @pytest.mark.parametrize(("column", "width"), [("double", 7.0), ("single", 3.3)])
 @pytest.mark.parametrize(
-    ("case", "name"), [("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")]
+    ("case", "name"),
+    [
+        *(("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")),
+        *(("two", "forest"), ("batches", "forest"), ("few_peers", "peers"), ("many_peers", "peers")),
+        *(("two", "run_time"), ("batches", "run_time"), ("batches", "run_time_over_batch")),
+    ],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
-    """Check the width, that all text lies within the figure, and that no two tick labels of an axis meet."""
-    figure = figures.draw(request.getfixturevalue(case), name, column=column)
+    """Check the width, that all text lies within the figure, and that no two texts of it meet."""
+    shown = request.getfixturevalue(case)
+    figure = peers_figure.draw(shown, column)[0] if name == "peers" else figures.draw(shown, name, column=column)
     assert figure.get_figwidth() == width and (column == "double" or figure.get_figheight() <= TALLEST_IN)
     renderer = FigureCanvasAgg(figure).get_renderer()
     frame = figure.bbox.padded(2)
     figure.draw(renderer)
+    texts = [*figure.legends, *filter(None, [figure._suptitle])]
+    boxes_of_ticks = []
     for axis in figure.axes:
         box = axis.get_tightbbox(renderer)
         assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
+        named = (axis._left_title, axis.xaxis.label, axis.yaxis.label)
+        texts += [text for text in named if text.get_visible() and text.get_text()]
+        texts += [text for text in axis.texts if not text.get_in_layout()]  # titles of rows
         for one, along in ((axis.xaxis, 0), (axis.yaxis, 1)):
             low, high = sorted(one.get_view_interval())
             boxes = [
@@ -64,16 +98,16 @@ def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
             ends = sorted((b.x0, b.x1) if along == 0 else (b.y0, b.y1) for b in boxes)
             shared = one is axis.xaxis and not one.get_tick_params().get("labelbottom", True)  # with the panel below
             assert len(ends) >= 2 or shared
-            assert all(a[1] <= b[0] + 0.5 for a, b in itertools.pairwise(ends))
-    legend, title = figure.legends[0].get_window_extent(renderer), figure._suptitle.get_window_extent(renderer)
-    for box in (legend, title):
+            boxes_of_ticks += boxes if not shared else []
+    boxes = [text.get_window_extent(renderer) for text in texts]
+    for box in boxes:
         assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1
-    for axis in figure.axes:
-        assert not axis.get_tightbbox(renderer).overlaps(legend)
+    pairs = itertools.combinations([box.padded(-0.5) for box in (*boxes, *boxes_of_ticks)], 2)
+    assert not [(one, other) for one, other in pairs if one.overlaps(other)]
 
 
 @pytest.mark.usefixtures("measured_as_drawn")
-@pytest.mark.parametrize("case", ["two", "swept", "overlaid"])
+@pytest.mark.parametrize("case", ["two", "swept", "overlaid", "batches"])
 def test_every_figure_fits_a_column(request, case):
     """Check width, height, share of the legend, that axes and legend lie within the figure and apart, and that captions
     have sixty words."""
@@ -206,11 +240,17 @@ def test_an_overlay_holds_its_bounds_and_a_small_legend(column, height):
         assert labels[3].startswith(LONG[3]) and title == "granularity (tasks)"
 
 
-@pytest.mark.parametrize(("name", "count", "x"), [("speedup", 3, 2.0), ("options", 1, 1.2)])
+@pytest.mark.parametrize(
+    ("name", "count", "x"), [("speedup", 3, 2.0), ("options", 1, 1.2), ("run_time_over_batch", 3, 64.0)]
+)
 def test_an_impossible_point_is_crossed_out(name, count, x):
     """Check column, marker, legend and caption of a point that is too fast for two threads, and of no other."""
-    forms = {} if name == "speedup" else {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)}
-    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2, **forms)
+    forms = {
+        "speedup": {},
+        "options": {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)},
+        "run_time_over_batch": {"batches": (16, 64)},
+    }
+    rows = synthetic_rows(models=("serial", "forkjoin", "taskiter"), threads=(1, 2), repeats=2, **forms[name])
     last = [row["plan_id"] for row in rows if row["kind"] == "plan"][-1]
     for row in rows:
         if row.get("plan_id") != last:
