@@ -30,8 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     sweeps, studies = (", ".join(path.stem for path in shipped(kind)) for kind in ("sweep", "study"))
     parser.epilog = (
         f"Shipped sweeps: {sweeps}; studies: {studies}. Keys of [grid]: {', '.join(AXES)}; of [measure]: "
-        f"{', '.join(f.name for f in keys(Measure))}; of [slurm]: {', '.join(f.name for f in keys(SlurmOptions))}; of "
-        f"[train]: the options of `forktask train`."
+        f"{', '.join(f.name for f in keys(Measure))}; of [quick]: models; of [slurm]: "
+        f"{', '.join(f.name for f in keys(SlurmOptions))}; of [train]: the options of `forktask train`."
     )
     parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")

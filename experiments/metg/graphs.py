@@ -10,6 +10,7 @@ from ...cython_src.graphs.task_bench import task_bench
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions, describe, plan_options
 from ...cython_src.records import Record, about
+from ..subjects.memory import check_some_fit
 
 MOST_TASKS = 1_000_000
 
@@ -61,6 +62,7 @@ def network_graph(network: str, plan: PlanOptions, options: TaskBenchOptions, de
         raise UsageError(f"metg --device gpu runs Task Bench graphs, got --network {network}; give --pattern")
     if options.kernel != "compute":
         raise UsageError(f"--kernel must be compute with --network, got {options.kernel}")
+    check_some_fit([(network, plan)])
     lower(network, plan)
     return {"network": network, **plan.as_dict(), "kernel": "compute"}
 

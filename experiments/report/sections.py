@@ -37,6 +37,7 @@ from ..tables.numbers import format_time
 from . import columns
 from .answers import answers
 from .figures import ladder as ladder_figure
+from .figures import left_out
 from .figures import losses as losses_figure
 from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
@@ -159,7 +160,7 @@ def build(sweep: Sweep) -> Report:
             "equivalence_band": EQUIVALENCE_BAND,
             "environment_id": sweep.run.environment_id,
         },
-        notes=[data_warning(sweep)] if sweep.smoke_test else [],
+        notes=[*([data_warning(sweep)] if sweep.smoke_test else []), *filter(None, [left_out(sweep)])],
         warnings=sweep.warnings,
         sections=sections,
         opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],

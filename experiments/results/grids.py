@@ -13,7 +13,7 @@ from ...cython_src.reading import check_keys, check_title, read_toml
 from ...cython_src.records import Field
 
 # Kind of a file -> its tables, the grid first: a file is of the kind whose grid it has.
-TABLES = {"sweep": ("grid", "measure", "slurm"), "study": ("train", "study", "stages", "quick")}
+TABLES = {"sweep": ("grid", "measure", "quick", "slurm"), "study": ("train", "study", "stages", "quick")}
 _SHIPPED = Path(__file__).parent.parent / "configs"
 
 

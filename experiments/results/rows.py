@@ -385,8 +385,8 @@ class Floors(Part, frozen=True, kw_only=True):
 
 
 class ProfileRow(Process, frozen=True, kw_only=True, tag="profile"):
-    """A process with the event log on, `profile_repeats` times for each configuration, each right after a sample. Its
-    times are no step times: the log costs time."""
+    """A run with the event log on, `profile_repeats` times for each configuration, each after a sample, in its process.
+    Its times are no step times: the log costs time."""
 
     block_time_s: Annotated[dict[str, list[Amount]], says("by loop: seconds of each block, median over passes")]
     loop_time_s: Annotated[Times, says("by loop: busy seconds, mean over passes")]

@@ -2,13 +2,13 @@
 
     python -P -m forktask.experiments.sampling.measure < job.json
 
-reads a job and answers as `child.py` says; the row is a sample, a profile or a trace. A fresh process for each keeps
-what one model leaves behind (threads that still spin, a warm heap, an OpenMP team) out of the others' times. Imports
+reads a job and answers as `child.py` says; the row is a sample, a profile or a trace. A fresh process for each model
+keeps what it leaves behind (threads that still spin, a warm heap, an OpenMP team) out of the others' times. Imports
 nothing heavy: NumPy and the extensions.
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
 user's own function, see `subject.py`), `seed`, `check_iterations`, `warmup_s` and `kind` ("sample", "profile" or
-"trace"); a sample `turn_s`, the others `target_s`.
+"trace"); a sample `turn_s`, the others `target_s`. A sample with `profile` leaves a profile too, measured last.
 
 What happens in a sample, in this order: plan, memory and data; then, after the process was told to go on, since all
 that follows is timed: record and close on their own (for models that record a graph); `prepare`; the first replay; more
@@ -37,7 +37,7 @@ from ..machine.perf_counters import PerfCounters
 from ..subjects.memory import graph_bytes
 from ..subjects.models import make_executor, parse_model
 from ..subjects.subject import answer, build, result_hashes
-from .child import answer_job
+from .child import answer_job, found_or_failure
 from .gpu_profile import describe_gpu, measure_gpu_profile
 from .measured_memory import peak_resident_bytes, resident_bytes
 from .profile import measure_profile
@@ -156,7 +156,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
     busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
     if busy_blas:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
-    return {
+    row = {
         "warmup_lengths": [n * stride for n in warm.passes],
         "warmup_times_s": warm.times_s,
         "stationary": warm.stationary,
@@ -181,16 +181,22 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "pid": os.getpid(),
         "started": started,
     }
+    return row | {"profile": found_or_failure(lambda: _profile(job, bound))} if job.get("profile") else row
+
+
+def _profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
+    """Profile a model of the CPU or of a GPU."""
+    on_gpu = parse_model(job["model"]).model.device == "gpu"
+    return measure_gpu_profile(job, bound) if on_gpu else measure_profile(job, bound)
 
 
 def measure(job: Mapping[str, Any]):
-    """Measure a sample, a trace, or a profile of a model of the CPU or of a GPU."""
+    """Measure a sample, a trace, or a profile."""
     if job["kind"] == "sample":
         return measure_sample(job)
     if job["kind"] == "trace":
         return measure_trace(job)
-    on_gpu = parse_model(job["model"]).model.device == "gpu"
-    return measure_gpu_profile(job) if on_gpu else measure_profile(job)
+    return _profile(job)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
     table["accuracy"] = 100 * (1 - table["error_rate"])
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["label"])))
-    bands, lowest = set(), 100.0
+    bands, lowest, highest = set(), 100.0, 0.0
     for i, (label, group) in enumerate(table.groupby("label", sort=False)):
         by_epoch = group.groupby("epoch").agg(
             time_s=("time_s", "median"),
@@ -71,6 +71,7 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
         wrong = by_epoch[by_epoch["usable"] < LEAST_USABLE]
         cross_out(axes[1], wrong["time_s"], wrong["accuracy"])
         lowest = min(lowest, by_epoch["accuracy"].quantile(0.05, interpolation="lower"))
+        highest = max(highest, by_epoch["high"].max())
         marked = [*range(i % min(len(styles), len(by_epoch)), len(by_epoch), len(styles))]
         for axis, x, points in (
             (axes[0], by_epoch.index.to_numpy(), marked),
@@ -91,6 +92,7 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
             _band(axes[0], by_epoch.index, by_epoch, styles[label]["color"])
         if group["seed"].nunique() > 1:
             _band(axes[1], by_epoch["time_s"], by_epoch, styles[label]["color"])
+    margin = 0.06 * max(highest - lowest, 1.0)
     for axis, title, unit in zip(
         axes, ("over epochs", "over training time"), ("epochs", "training time (s)"), strict=True
     ):
@@ -98,7 +100,7 @@ def accuracy_over_time(results: Any, column: str) -> tuple[Figure, str] | None:
         axis.set_xlabel(unit)
         axis.set_xlim(left=0)
         axis.margins(x=0.02)
-        axis.set_ylim(bottom=lowest - 0.08 * (100 - lowest), top=100.5)
+        axis.set_ylim(lowest - margin, min(highest + margin, 100.5))
         for accuracy in results.study.options.accuracy:
             axis.axhline(100 * accuracy, color="0.6", lw=0.6, ls=":")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -6,13 +6,13 @@ Buffers are known to the byte from the plan; so are scratch memory and the recor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from ...cython_src.binding.storage import Storage
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.kernels.kernel_table import scratch_bytes
 from ...cython_src.lowering.lower import lower, own_plan
 from ...cython_src.lowering.options import PlanOptions, plan_options
@@ -31,6 +31,7 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import LARGEST_WHOLE
 from ...cython_src.typed_text import format_bytes
+from ..machine.disturbance import read_memory
 
 # Role of a buffer -> its name in tables.
 KINDS = {
@@ -188,7 +189,7 @@ def check_least(options: Mapping[str, Any], limit: int | None, free: int | None)
     if chosen.batch * (chosen.sequence if network.tokens else 1) <= QUICKLY_LOWERED:
         return
     alone, sample = least_bytes(network, chosen)
-    needed, (allowed, source) = alone + chosen.batch * sample, _allowed(limit, free)
+    needed, (allowed, source) = alone + chosen.batch * sample, allowed_bytes(limit, free)
     if needed > allowed:
         batch = max(0, int(allowed) - alone) // sample
         raise MemoryError(
@@ -197,8 +198,25 @@ def check_least(options: Mapping[str, Any], limit: int | None, free: int | None)
         )
 
 
-def _allowed(limit: int | None, free: int | None) -> tuple[float, str]:
-    """Return the bytes that a plan may take, and what they are in a sentence."""
+def check_some_fit(plans: Iterable[tuple[str, PlanOptions]], limit: str = "") -> None:
+    """Raise `MachineError` if no plan of these networks can fit, as `check_least` tells, before any of them is made."""
+    found = []
+    for network, options in plans:
+        try:
+            check_least({"network": network, **options.as_dict()}, *memory_bounds(limit))
+            return
+        except MemoryError as error:
+            found.append(f"{network}, batch {options.batch}: {error}")
+    raise MachineError(found[0])
+
+
+def memory_bounds(limit: str | None = "") -> tuple[int | None, int | None]:
+    """Return the bytes of a memory limit, None without one, and those that the machine has free, if it says so."""
+    return parse_bytes(limit) if limit else None, read_memory()["available_bytes"]
+
+
+def allowed_bytes(limit: int | None, free: int | None) -> tuple[float, str]:
+    """Return the fewer of the bytes of a limit and the free ones, and which they are in a sentence."""
     known = [(n, said) for n, said in ((limit, "the memory limit is"), (free, "free are")) if n is not None]
     return min(known, key=itemgetter(0), default=(math.inf, ""))
 
@@ -216,7 +234,7 @@ def check_fits(
     def needed_bytes(plan: Plan) -> int:
         return sum(planned_bytes(plan, threads).values())
 
-    needed, (allowed, source) = needed_bytes(plan), _allowed(limit, free)
+    needed, (allowed, source) = needed_bytes(plan), allowed_bytes(limit, free)
     if needed <= allowed:
         return
     raise MemoryError(

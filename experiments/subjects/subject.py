@@ -25,8 +25,7 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
-from ..machine.disturbance import read_memory
-from .memory import check_fits, check_least, parse_bytes, what_fits_gpu
+from .memory import check_fits, check_least, memory_bounds, what_fits_gpu
 from .models import ModelSpec, bind_for, convolution_for, parse_model, storage_for
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
@@ -161,10 +160,10 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
         return make_bound(job["plan"])
     options = {**job["plan"], "conv": convolution_for(model, job["plan"].get("conv", "auto"))}
     # The checks come first: Linux grants more memory than there is, and later kills some process.
-    limit = parse_bytes(job["memory_limit"]) if job.get("memory_limit") else None
-    check_least(options, limit, read_memory()["available_bytes"])
+    limit = job.get("memory_limit")
+    check_least(options, *memory_bounds(limit))
     plan = _lower_with_data(**options)
-    check_fits(plan, options, limit, read_memory()["available_bytes"], job["threads"], _lower_with_data)
+    check_fits(plan, options, *memory_bounds(limit), job["threads"], _lower_with_data)
     made = make_own(job["plan"]["network"]) if is_own(job["plan"]["network"]) else None
     if isinstance(made, TaskRecorder | BoundPlan) and parse_model(str(model)).model.device == "cpu":
         # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...cython_src.errors import MachineError
-from ..machine.disturbance import read_memory
 from ..report.trace_files import write_trace_files
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
 from ..simulate.predict import keep_machine
-from ..subjects.memory import check_least, parse_bytes
+from ..subjects.memory import check_some_fit
 from ..subjects.models import parse_models
 from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
@@ -76,8 +74,8 @@ def measure_comparison(
         configuration = configuration.quick()
         configuration.check_machine()  # nothing is said of a form that this machine cannot run
         say(configuration.left_out)
-    check_memory(configuration)
     options = configuration.measure
+    check_some_fit(configuration.plans(), options.memory_limit)
     compared = judge(SweepRunner(configuration, out_dir, command, undecided=undecided).run())
     lines = compared.failures
     if compared.usable:
@@ -91,19 +89,6 @@ def measure_comparison(
     if options.inject and compared.usable:
         say(f"outliers are traced; forktask diagnose {out_dir} says what it finds")
     return compared
-
-
-def check_memory(configuration: Configuration) -> None:
-    """Raise `MachineError` if no plan of a sweep can fit: measuring processes would say so once all are lowered."""
-    text, free = configuration.measure.memory_limit, read_memory()["available_bytes"]
-    limit, found = parse_bytes(text) if text else None, []
-    for network, options in configuration.plans():
-        try:
-            check_least({"network": network, **options.as_dict()}, limit, free)
-            return
-        except MemoryError as error:
-            found.append(f"{network}, batch {options.batch}: {error}")
-    raise MachineError(found[0])
 
 
 def judge(results: Results) -> Compared:

@@ -1,6 +1,7 @@
 """Configuration of a sweep, from a TOML file or the command line, expanded to a grid.
 
-A file has a title, a comment on how to read its curve, and two tables; a third, [slurm], is for `cluster/slurm.py`:
+A file has a title, a comment on how to read its curve, and two tables, or three; one more, [slurm], is for
+`cluster/slurm.py`:
 
     title = "Strong scaling of a training step"
 
@@ -12,6 +13,9 @@ A file has a title, a comment on how to read its curve, and two tables; a third,
 
     [measure]                  # how
     repeats = 11
+
+    [quick]                    # if need be: the models of --quick
+    models = ["forkjoin", "taskiter"]
 
 Keys of [grid] are those of `Running` and every field of `PlanOptions`, keys of [measure] those of `Measure`. Unknown
 keys fail. A function of the user's that makes the network or graph may have a table [grid.arguments]: each of its keys
@@ -32,7 +36,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ...cython_src.errors import UsageError, did_you_mean, refusals
+from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.lowering.lower import default_batch
 from ...cython_src.lowering.options import PlanOptions, check_images
@@ -62,8 +66,7 @@ from ..subjects.models import (
 from ..tables.numbers import plural
 from .tuned import problem_id, read_tuned
 
-QUICK_BATCH = 8
-QUICK_LARGEST = 16  # of several batches, unless there are more
+QUICK_BATCH = 8  # the largest of several, unless there are more
 MOST_SAMPLES = 1_000_000
 CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
 ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
@@ -297,6 +300,7 @@ class Configuration:
     grid: Grid = field(default_factory=Grid)
     measure: Measure = field(default_factory=Measure)
     how_to_read: str = ""  # the comment at the head of a file
+    quick_models: tuple = ()  # of the small form; default: all
     left_out: str = ""  # what the small form leaves out
     slurm: Mapping[str, Any] = field(
         default_factory=dict
@@ -409,14 +413,16 @@ class Configuration:
     def quick(self) -> Configuration:
         """Return the sweep at small sizes: small batches, the most threads, one short repeat.
 
-        Each batch has a smaller one in its place, in the same order, and every value of the other axes stays. Its title
-        says that it is small, and the head of `how_to_read` what was left out.
+        Each batch has a smaller one in its place, in the same order, and every value of the other axes stays, but for
+        models that the file leaves out. Its title says that it is small, and the head of `how_to_read` what was left
+        out.
         """
-        grid, count = self.grid, len(self.grid.batch)
-        step = QUICK_BATCH if count == 1 else max(1, QUICK_LARGEST // count)
+        grid, step = self.grid, max(1, QUICK_BATCH // len(self.grid.batch))
         smaller = {batch: min(batch, step * rank) for rank, batch in enumerate(sorted(grid.batch), 1)}
-        small = replace(grid, batch=tuple(smaller[batch] for batch in grid.batch), threads=(max(grid.threads),))
-        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "threads")}
+        models = tuple(model for model in grid.models if model in self.quick_models) or grid.models
+        batches = tuple(smaller[batch] for batch in grid.batch)
+        small = replace(grid, batch=batches, models=models, threads=(max(grid.threads),))
+        changed = {axis: (getattr(grid, axis), getattr(small, axis)) for axis in ("batch", "models", "threads")}
         return replace(
             self,
             **small_form(self.title, self.how_to_read, changed, "one short repetition"),
@@ -426,6 +432,7 @@ class Configuration:
                 budget_s=0.0,
                 target_s=0.02,
                 warmup_s=0.05,
+                least_rounds=1,
                 check_iterations=min(self.measure.check_iterations, 4),
             ),
         )
@@ -511,7 +518,13 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
         check_images(granularity, max(axes.batch))
     if not isinstance(grid.get("threads", "cores"), str):
         check_counts(parse_models(axes.models), axes.threads)
-    return Configuration(title, axes, measure, slurm=values.get("slurm", {}))
+    found = Configuration(title, axes, measure, slurm=values.get("slurm", {}))
+    quick = values.get("quick", {})
+    check_keys(quick, ("models",), f"table [quick] of {where}")
+    models = tuple(map(str, parse_models(_axis(AXES["models"], quick["models"], where)))) if quick else ()
+    for model in models:
+        check_choice(f"a model in table [quick] of {where}", model, found.grid.models)
+    return replace(found, quick_models=models)
 
 
 def read_configuration(path: str | os.PathLike) -> Configuration:

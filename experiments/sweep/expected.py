@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import describe, plan_options
 from ...cython_src.plan.dependences import record_graph
-from ..machine.disturbance import read_memory
 from ..machine.environment import collect, environment_id
 from ..results.rows import Loop, PlanRow
-from ..subjects.memory import format_bytes, parse_bytes
+from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds
 from .configuration import Configuration
@@ -57,10 +55,7 @@ def expected_duration_s(configuration: Configuration, plan_rows: Mapping[str, Pl
     Plans that do not fit into memory take no time. With a budget, repetitions after the first end with it.
     """
     measure, first, later = configuration.measure, 3.0, 0.0
-    allowed = min(
-        parse_bytes(measure.memory_limit) if measure.memory_limit else math.inf,
-        read_memory()["available_bytes"] or math.inf,
-    )
+    allowed, _ = allowed_bytes(*memory_bounds(measure.memory_limit))
     for point in configuration.points():
         plan = plan_rows[point.plan_id]
         fits = sum(plan.memory_bytes.values()) <= allowed

@@ -183,18 +183,21 @@ class Site:
         threads = sorted({point.threads for point in points} - {1})
         if threads and self._means.machine_row is None:
             yield CapacityRow(**shard.identity, node=self.node, capacity=measure_capacity(threads))
-        failed = set()
-        for row in self._measure_samples(shard) if shard.samples else ():
+        failed, profiles = set(), {}
+        for row in self._measure_samples(shard, profiles) if shard.samples else ():
             row = answers.checked(row)
             if isinstance(row, FailureRow):
                 failed.add(row.config_id)
             yield row
         for config_id in shard.profiles:
             if config_id not in failed:
-                yield self._measure_profile(shard, config_id)
+                contestant = self._contestant("profile", self._points[config_id])
+                answer = profiles.get(config_id) or self._measure_profile(shard, contestant)
+                kind = ProfileRow if parse_model(contestant.job["model"]).model.device == "cpu" else GpuProfileRow
+                yield answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
 
-    def _contestant(self, kind: str, point: Point) -> Contestant:
-        """Return the process that measures a point."""
+    def _contestant(self, kind: str, point: Point, profile: bool = False) -> Contestant:
+        """Return the process that measures a point, a sample with its profile or without."""
         measure = self.configuration.measure
         return contestant_of(
             point.config_id,
@@ -202,11 +205,12 @@ class Site:
             point.threads,
             plan=point.plan,
             planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()),
-            limit_s=measure.time_limit_s,
+            limit_s=measure.time_limit_s * (1 + profile),
             hogs=point.interference,
             wait_policy=measure.wait_policy,
             command=self._means.sample_command,
             kind=kind,
+            profile=profile,
             cpus=self._order_cpus(point.threads) if measure.pin else None,
             seed=measure.seed,
             check_iterations=measure.check_iterations,
@@ -230,9 +234,12 @@ class Site:
             "variables": contestant.variables,
         }
 
-    def _measure_samples(self, shard: Shard) -> Iterator[RoundsRow | SampleRow | FailureRow]:
+    def _measure_samples(
+        self, shard: Shard, profiles: dict[str, Mapping[str, Any]]
+    ) -> Iterator[RoundsRow | SampleRow | FailureRow]:
+        """Measure samples in turns; what their processes answer of their profiles goes to `profiles`."""
         measure, points = self.configuration.measure, [self._points[config_id] for config_id in shard.samples]
-        contestants = {point.config_id: self._contestant("sample", point) for point in points}
+        contestants = {p.config_id: self._contestant("sample", p, p.config_id in shard.profiles) for p in points}
         generation = Generation(
             list(contestants.values()),
             _reference(points),
@@ -247,17 +254,15 @@ class Site:
             if rounds.order:
                 yield rounds
             for name, answer in found["answers"].items():
+                if profile := answer.pop("profile", None):
+                    profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])
                 yield answered(SampleRow, FailureRow, answer, {**conditions, "group": group})
 
-    def _measure_profile(self, shard: Shard, config_id: str) -> ProfileRow | GpuProfileRow | FailureRow:
-        """Measure one point with its event log on."""
-        point = self._points[config_id]
-        contestant = self._contestant("profile", point)
-        kind = GpuProfileRow if parse_model(point.model).model.device == "gpu" else ProfileRow
-        with hogs_running(point.interference, self._order_cpus(point.threads)):
-            answer = measure_in_process(contestant.job, contestant.variables, contestant.limit_s, contestant.command)
-        return answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
+    def _measure_profile(self, shard: Shard, contestant: Contestant) -> dict[str, Any]:
+        """Measure the profile of a sample that is in the folder already, in a process of its own."""
+        with hogs_running(shard.interference, self._order_cpus(contestant.job["threads"])):
+            return measure_in_process(contestant.job, contestant.variables, contestant.limit_s, contestant.command)
 
 
 def _reference(points: Sequence[Point]) -> str:

@@ -23,6 +23,7 @@ from ..results.files import check_writable
 from ..results.turns import turns_in
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
+from ..subjects.memory import check_some_fit
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time, plural
@@ -153,6 +154,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
         A model that this machine cannot run, a file that another program wrote, or an unsound plan.
     """
     configuration.check_machine()
+    check_some_fit(configuration.plans())
     settings = configuration.measure
     contestants = [(point.model, point.threads) for point in configuration.points()]
     ((network, options),) = configuration.plans()

@@ -12,8 +12,7 @@ from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.layers import Network
 from ..images.source import ImageSource
-from ..machine.disturbance import read_memory
-from ..subjects.memory import format_bytes, parse_bytes
+from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
 
 VALID_FRACTION = 0.1
 SPLIT_SEED = 20260
@@ -58,13 +57,9 @@ def synthetic_count(argument: str) -> int:
 
 def check_memory(needed: int, what: str, remedy: str, limit: str = "") -> None:
     """Raise `UsageError` unless so many bytes are within the limit and free, before anything is loaded."""
-    bounds = {
-        "the memory limit is": parse_bytes(limit) if limit else None,
-        "free are": read_memory()["available_bytes"],
-    }
-    for said, most in bounds.items():
-        if most is not None and needed > most:
-            raise UsageError(f"{what} need {format_bytes(needed)} of memory, {said} {format_bytes(most)}; {remedy}")
+    allowed, source = allowed_bytes(*memory_bounds(limit))
+    if needed > allowed:
+        raise UsageError(f"{what} need {format_bytes(needed)} of memory, {source} {format_bytes(allowed)}; {remedy}")
 
 
 @dataclass(frozen=True, repr=False)

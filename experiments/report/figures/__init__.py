@@ -2,8 +2,9 @@
 
 A figure's file has `missing(sweep, plan_id)`, which says why it cannot be drawn (empty: it can),
 `draw(sweep, plan_id, column)`, and `caption(sweep, plan_id)`, the caption's sentences. `RANK` orders figures in lists;
-`ONE_FOR` says for what a report shows one: "plan", "network" (it is about plans of one network, and shown for one of
-`leading_plans`), or "sweep" (it is about all plans, and shown for the main one).
+`ONE_FOR` says for what a report shows one: "plan" (of many plans, for `leading_plans` alone), "network" (it is about
+plans of one network, and shown for one of `leading_plans`), or "sweep" (it is about all plans, and shown for the main
+one).
 """
 
 from __future__ import annotations
@@ -33,13 +34,26 @@ def find_figures() -> dict[str, ModuleType]:
 
 
 FIGURES = find_figures()
+MOST_PLANS = 24  # of which a report draws all figures: some 1.5 s each
 
 
 def available_figures(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the figures that the rows of a plan allow."""
     leading = leading_plans(sweep)
-    shown = {"plan": True, "network": plan_id in leading, "sweep": plan_id == leading[0]}
+    of_plans = plan_id in leading or not left_out(sweep)
+    shown = {"plan": of_plans, "network": plan_id in leading, "sweep": plan_id == leading[0]}
     return [name for name, m in FIGURES.items() if shown[m.ONE_FOR] and not m.missing(sweep, plan_id)]
+
+
+def left_out(sweep: Sweep) -> str:
+    """Return a sentence on the figures that a report of many plans leaves out; empty: none."""
+    count = len(sweep.plan_ids())
+    if count <= MOST_PLANS:
+        return ""
+    return (
+        f"Figures of single plans are drawn of one plan of each network, since there are {count} plans; `forktask "
+        f"report DIR --figure NAME --plan ID` draws any other."
+    )
 
 
 def draw(

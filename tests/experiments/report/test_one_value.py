@@ -356,6 +356,8 @@ def test_equal_names_have_equal_values_in_a_real_sweep(tmp_path, capsys):
     once, each = ("run", "machine", "plan", "rounds"), ("sample", "profile", "trace")
     assert found == dict.fromkeys(once, 1) | dict.fromkeys(each, 4)
     assert len({row.weights_hash for row in results.of(SampleRow)}) == 1
+    processes = [{(row.model, row.pid) for row in results.of(kind)} for kind in (SampleRow, ProfileRow)]
+    assert processes[0] == processes[1]
     for row in results.of(ProfileRow):
         assert row.bounds.cycle_mean_s <= row.bounds.work_s * (1 + 1e-9)
         # No pass is faster than its own blocks allow.

@@ -19,6 +19,8 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.bound_lines import bound_lines
 from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, in_style, save
+from forktask.experiments.report.render_text import render_answers
+from forktask.experiments.report.sections import build
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -127,6 +129,16 @@ def test_every_figure_fits_a_column(request, case):
             assert box.x0 >= frame.x0 and box.x1 <= frame.x1 and box.y0 >= frame.y0 and box.y1 <= frame.y1, name
         caption, method = figures.caption_file(sweep, name).split("\n\n")
         assert len(caption.split()) <= 60 and "Every model runs the same blocks" in method, name
+
+
+def test_a_report_of_many_plans_draws_one_of_each_network(swept, monkeypatch):
+    """Check that others have no figures of their own, and that the report says how to draw them."""
+    leading, other = swept.plan_ids()[0], swept.plan_ids()[-1]
+    all_of_leading = figures.available_figures(swept, leading)
+    assert "phases" in figures.available_figures(swept, other) and "--plan ID" not in render_answers(build(swept))
+    monkeypatch.setattr(figures, "MOST_PLANS", len(swept.plan_ids()) - 1)
+    assert figures.available_figures(swept, leading) == all_of_leading
+    assert figures.available_figures(swept, other) == [] and "--plan ID" in render_answers(build(swept))
 
 
 def test_available_figures_can_all_be_drawn(two, swept):

@@ -29,6 +29,7 @@ from forktask.experiments.subjects.memory import (
     what_fits,
 )
 from forktask.experiments.subjects.models import make_executor
+from forktask.experiments.sweep import expected
 
 MIB = 2**20
 
@@ -101,9 +102,10 @@ def test_no_plan_needs_less_than_its_layers_tell(name):
             assert sample > 0 and alone + 3 * sample <= sum(planned_bytes(lower(network, options), 1).values())
 
 
-def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys):
+def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys, tmp_path):
     """Check the sentence, that it names the largest batch of the bound, and that nothing was lowered."""
-    monkeypatch.setattr(measured_memory, "lower", lambda **_: pytest.fail("lowered"))
+    for module in (measured_memory, expected):
+        monkeypatch.setattr(module, "lower", lambda **_: pytest.fail("lowered"))
     assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["plans"]
     said = r"needs at least .*, the memory limit is 1 GiB; no batch above (\d+) fits"
@@ -112,6 +114,10 @@ def test_what_cannot_fit_is_refused_before_it_is_lowered(monkeypatch, capsys):
     assert alone + batch * sample <= 2**30 < alone + (batch + 1) * sample
     assert main(["plan", "--network", "gpt2_small", "--batch", "65536", "--memory-limit", "1GiB"]) == 0
     assert "batch 65536: did not fit: the plan needs at least" in capsys.readouterr().out
+    file = tmp_path / "large.toml"
+    file.write_text("[grid]\nnetwork = 'gpt2_small'\nbatch = 65536\n[measure]\nmemory_limit = '1GiB'\n")
+    assert main(["run", str(file), "--dry-run"]) == 2
+    assert "batch 65536: the plan needs at least" in capsys.readouterr().err
 
 
 def test_sizes_are_read_and_written():

@@ -469,20 +469,20 @@ def test_shipped_configurations_say_how_to_read_them(path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_small_form_keeps_the_question(path):
-    """Check that every value of what is swept stays, that each batch has a small one of its own in its place, and that
-    what was left out is said."""
+    """Check that every value of what is swept stays, but for models that the file leaves out, that each batch has a
+    small one of its own in its place, and that what was left out is said."""
     configuration = read_configuration(path)
     quick = configuration.quick()
     for axis in AXES:
         before, after = getattr(configuration.grid, axis), getattr(quick.grid, axis)
-        if axis not in ("batch", "threads"):
+        if axis not in ("batch", "threads") and not (axis == "models" and configuration.quick_models):
             assert after == before, axis
         else:
             assert after == before or f"{axis} {', '.join(map(str, after))} in place of" in quick.left_out
     before, after = configuration.grid.batch, quick.grid.batch
     assert sorted(range(len(after)), key=after.__getitem__) == sorted(range(len(before)), key=before.__getitem__)
     assert len(set(after)) == len(before) and all(small <= batch for small, batch in zip(after, before, strict=True))
-    assert max(after) <= 16
+    assert max(after) <= 8 and (quick.grid.models == configuration.quick_models or not configuration.quick_models)
     assert quick.how_to_read == f"{quick.left_out} {configuration.how_to_read}"
 
 
