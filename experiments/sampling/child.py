@@ -273,7 +273,7 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
     def say(answer: Mapping[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
-    def measure() -> Mapping[str, Any]:
+    try:
         job = _request()
         if job["cpus"] is not None:
             # Before memory is touched: pages belong to the socket of the thread that touches them first.
@@ -281,25 +281,16 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
         found = measure_job(job)
         if inspect.isgenerator(found):
             found = converse(found, lambda said: (say({"said": said}), _request())[1])
-        return found
-
-    found = found_or_failure(measure, usage_failure)
-    say({"row": found} if "failure" not in found else found)
-    return 0
-
-
-def found_or_failure(measure: Callable[[], Mapping[str, Any]], usage_failure: str = "crash") -> Mapping[str, Any]:
-    """Return what is measured, or why it is not: {"failure": reason, "message": ...}."""
-    try:
-        return measure()
+        say({"row": found} if "failure" not in found else found)
     except MemoryError as error:
-        return {"failure": "memory", "message": str(error) or "not enough memory; lower the batch"}
+        say({"failure": "memory", "message": str(error) or "not enough memory; lower the batch"})
     except UsageError as error:
         machine = isinstance(error, MachineError) and usage_failure == "crash"
-        return {"failure": "machine" if machine else usage_failure, "message": str(error)}
+        say({"failure": "machine" if machine else usage_failure, "message": str(error)})
     except Exception as error:
         traceback.print_exc()
-        return {"failure": "crash", "message": f"{type(error).__name__}: {error}"}
+        say({"failure": "crash", "message": f"{type(error).__name__}: {error}"})
+    return 0
 
 
 def converse(measuring, respond: Callable[[Any], Any]) -> Any:

@@ -261,7 +261,7 @@ class _Member:
 
     def __init__(self, contestant: Contestant, process: Any):
         self.name, self.process, self.alive = contestant.name, process, True
-        self.cpus = contestant.job.get("cpus")
+        self.cpus, self.profiled = contestant.job.get("cpus"), contestant.job.get("profile", False)
         self.wanted = 0  # rounds
         self.turns: dict[str, Any] = {"rounds": [], "short_times_s": [], "long_times_s": []}
         self.answer: dict[str, Any] = {}
@@ -311,10 +311,13 @@ class _Member:
         return said is not None and said["more"]
 
     def finish(self) -> None:
-        """Let the process do what comes after its turns, and end."""
+        """Let the process do what comes after its turns, its profile last, and end."""
         if self.alive:
             self.process.resume()
-            row = self.attempt(self.process.end)
+            row = self.attempt(self.process.ask, None) if self.profiled else self.attempt(self.process.end)
+            if row is not None and self.profiled:
+                profile = self.attempt(self.process.end)
+                row["profile"] = self.answer if profile is None else profile
             self.answer = {**row, **self.turns} if row is not None else self.answer
 
 

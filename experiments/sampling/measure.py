@@ -8,7 +8,8 @@ nothing heavy: NumPy and the extensions.
 
 A job has the keys `model` (spec), `threads`, `cpus` (list or null), `plan` (keyword arguments of `lower`, or the
 user's own function, see `subject.py`), `seed`, `check_iterations`, `warmup_s` and `kind` ("sample", "profile" or
-"trace"); a sample `turn_s`, the others `target_s`. A sample with `profile` leaves a profile too, measured last.
+"trace"); a sample `turn_s`, the others `target_s`. A sample with `profile` says its row and measures a profile when it
+is told to go on.
 
 What happens in a sample, in this order: plan, memory and data; then, after the process was told to go on, since all
 that follows is timed: record and close on their own (for models that record a graph); `prepare`; the first replay; more
@@ -37,7 +38,7 @@ from ..machine.perf_counters import PerfCounters
 from ..subjects.memory import graph_bytes
 from ..subjects.models import make_executor, parse_model
 from ..subjects.subject import answer, build, result_hashes
-from .child import answer_job, found_or_failure
+from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
 from .measured_memory import peak_resident_bytes, resident_bytes
 from .profile import measure_profile
@@ -181,7 +182,10 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "pid": os.getpid(),
         "started": started,
     }
-    return row | {"profile": found_or_failure(lambda: _profile(job, bound))} if job.get("profile") else row
+    if not job.get("profile"):
+        return row
+    yield row  # which is kept, whatever happens to the profile
+    return _profile(job, bound)
 
 
 def _profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:

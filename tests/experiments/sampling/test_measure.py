@@ -200,10 +200,6 @@ def test_a_sample_has_all_fields_and_equal_hashes_over_models(monkeypatch):
         assert min(sample["prepare_s"], sample["first_replay_s"]) > 0
         assert (sample["record_s"], sample["close_s"]) == (None, None)
     assert samples[0]["weights_hash"] == samples[1]["weights_hash"]
-    # A profile that fails, here for want of its length, leaves the sample.
-    job = {**JOB, "model": "serial", "threads": 1, "profile": True}
-    sample = sample_of(job, bound=bind(chain_plan(), target="numpy"))
-    assert sample["weights_hash"] == samples[0]["weights_hash"] and "target_s" in sample["profile"]["message"]
 
 
 def test_only_models_that_close_a_graph_have_costs_of_closing(monkeypatch):

@@ -76,9 +76,14 @@ if job["kind"] == "sample":
         print(json.dumps({"said": said}), flush=True)
         if json.loads(sys.stdin.readline()) is None:
             break
-of_gpu = job["kind"] == "profile" and job["model"].startswith("gpu_")
-row = json.load(open(os.path.join(folder, "rows.json")))["gpu_profile" if of_gpu else job["kind"]]
-print(json.dumps({"row": row | ({"weights_hash": weights} if job["kind"] == "sample" else {})}))
+rows = json.load(open(os.path.join(folder, "rows.json")))
+sample, profile = rows["sample"] | {"weights_hash": weights}, rows["gpu_" * job["model"].startswith("gpu_") + "profile"]
+if job.get("profile"):
+    print(json.dumps({"said": sample}), flush=True)
+    sys.stdin.readline()
+    if fault == "profile":
+        os.kill(os.getpid(), signal.SIGSEGV)
+print(json.dumps({"row": profile if job["kind"] == "profile" or job.get("profile") else sample}))
 """
 ENVIRONMENT = {"environment": {"cpu": {"model": "A"}, "node": this_node()}, "environment_id": "a"}
 OF_PROFILE = {name: value for name, value in OTHERS["profile"].items() if name not in CONDITIONS} | {
@@ -520,6 +525,15 @@ def test_profiles_are_measured_among_the_samples(runner):
     path.write_text("".join(line for line in lines if '"kind":"profile"' not in line))
     assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
     assert Measure(repeats=2, profile_repeats=5).profiles == 2
+
+
+def test_a_profile_that_crashes_leaves_its_sample(runner):
+    """Check that what was measured before stays, and what the failure is said to be of."""
+    results = runner(Measure(repeats=1, profile_repeats=1, oversubscribe=True), joblib="profile").run()
+    assert counts(results)["sample"] == NUM_POINTS
+    failed = [(row.model, row.threads, row.measuring, row.reason) for row in results.of(FailureRow)]
+    assert sorted(failed) == [("joblib", count, "profile", "crash") for count in (1, 2)]
+    assert len(results.of(ProfileRow)) == NUM_POINTS - len(failed)
 
 
 def test_compare_is_the_short_form_of_a_file():
