@@ -58,7 +58,7 @@ ARROWS = {
         "machine": {"tables"},
         "bounds": set(),
         "tables": set(),
-        "results": {"bounds"},
+        "results": {"bounds", "machine"},
         "subjects": {"machine"},
         "events": {"results", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ..machine.environment import VOLATILE
+from ..machine.environment import is_volatile
 from ..results.nodes import leaves
 from ..results.turns import disturbed_points
 from .sweep import Sweep, capacity_of
@@ -54,6 +54,6 @@ def node_differences(sweep: Sweep) -> list[dict[str, str]]:
         nodes: dict[str, list[str]] = {}
         for name, own in environments.items():
             nodes.setdefault(own.get(entry, ""), []).append(name)
-        if len(nodes) > 1 and entry.partition(".")[0].partition("[")[0] not in VOLATILE:
+        if len(nodes) > 1 and not is_volatile(entry):
             found += [{"entry": entry, "value": value, "nodes": ", ".join(on)} for value, on in nodes.items()]
     return found

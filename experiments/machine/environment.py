@@ -49,6 +49,11 @@ VOLATILE = (
 SCHEDULERS_NAMES = ("SLURMD_NODENAME", "NODE_NAME")
 
 
+def is_volatile(entry: str) -> bool:
+    """Return whether an entry of the environment, a dotted name, may differ in the same environment."""
+    return entry.partition(".")[0].partition("[")[0] in VOLATILE
+
+
 def version_text(build: Mapping[str, str] = BUILD) -> str:
     """Return the version, the commit of the sources, and whether they were changed since."""
     commit, _, changed = build["commit"].partition("-")

@@ -23,6 +23,7 @@ import msgspec
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
+from ..machine.environment import is_volatile
 from .files import NoRoom, locked_file, output_folder
 from .nodes import leaves
 from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
@@ -186,7 +187,8 @@ def check_same(
         )
     if same_environment and run.environment_id != before.environment_id:
         was, now = (dict(leaves(each.environment)) for each in (before, run))
-        names = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+        names = [name for name in {*was, *now} if was.get(name) != now.get(name)]
+        names.sort(key=lambda name: (is_volatile(name), name))  # the cause comes first
         changed = "; ".join(f"{name} was {was.get(name)!r}, is now {now.get(name)!r}" for name in names[:3])
         what = changed or "its identity differs"
         raise UsageError(f"{str(folder)!r} was measured in another environment ({what}); {remedy}")

@@ -109,7 +109,8 @@ def test_a_run_goes_on_only_where_it_belongs(tmp_path):
         with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=rf"batch was \[8\], is now {now}"):
             writer.start(structs.replace(RUN, config=other))
     with ResultsWriter(tmp_path) as writer, pytest.raises(UsageError, match=r"cpu\.model was 'A', is now 'B'"):
-        writer.start(structs.replace(RUN, environment={"cpu": {"model": "B"}}, environment_id="b"))
+        changed = {"cpu": {"model": "B"}, "clock": {"cost_ns": 1.0}, "board": "x", "libraries": ["y"]}
+        writer.start(structs.replace(RUN, environment=changed, environment_id="b"))
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path):
