@@ -107,11 +107,11 @@ def test_break_even_counts_replays_against_eager_tasks():
             row("tasks", overhead_s=120e-9, prepare_s=0.0),
             row("taskiter", overhead_s=20e-9, prepare_s=16 * 1e-6),
             row("forkjoin", overhead_s=200e-9),
-            row("tbb", reason="crash", message="lost"),
+            row("openmp_tasks", reason="crash", message="lost"),
         ]
     )
     found = {entry["model"]: entry["break_even"] for entry in table["results"]}
-    assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "tbb": None}
+    assert found == {"tasks": None, "taskiter": 20, "forkjoin": None, "openmp_tasks": None}
     text = format_table(table)
     assert "crash: lost" in text and "fft, 4 x 4 tasks" in text
 
