@@ -4,9 +4,9 @@
 
 `NAME FOLDER` takes the samples of a results folder of `forktask run NAME` into results/MACHINE/NAME, with the host's
 name left out; see results/README.md, whose list is written here. Then, as without arguments, the figures in `FIGURES`
-of all published results are drawn as `forktask report --figure` draws them, and the README's table, sentences and
-figure from `demonstration`. A test fails where one is not what the samples give; who changes the form of rows converts
-them.
+of all published results are drawn as `forktask report --figure` draws them, the tables of docs/studies are written, and
+the README's table, sentences and figure from `demonstration`. A test fails where one is not what the samples give; who
+changes the form of rows converts them.
 """
 
 import json
@@ -23,42 +23,63 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from forktask.cython_src.errors import UsageError
+from forktask.experiments.analysis.estimates import NOT_USABLE
+from forktask.experiments.analysis.factorial import effect_table
+from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
-from forktask.experiments.analysis.names import AGAIN_LABEL, is_again, measured_again
+from forktask.experiments.analysis.names import (
+    AGAIN_LABEL,
+    GRANULARITY,
+    INTERFERENCE,
+    axis_label,
+    is_again,
+    measured_again,
+    model_rank,
+    value_text,
+)
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
+from forktask.experiments.report.columns import EFFECT, LOSS
+from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
+from forktask.experiments.report.figures.losses import rows_of as losses_of
+from forktask.experiments.report.files import GANTT
+from forktask.experiments.report.gantt import draw_traces
 from forktask.experiments.results.folder import SAMPLES, read_results
+from forktask.experiments.results.rows import TraceRow
 from forktask.experiments.simulate.predict import prediction_table, thread_counts
-from forktask.experiments.studies.report import drawn_figure
-from forktask.experiments.studies.running import results_of
-from forktask.experiments.tables import Column, markdown_table
-from forktask.experiments.tables.numbers import interval, time
+from forktask.experiments.studies.report import build, drawn_figure
+from forktask.experiments.studies.running import StudyResults, results_of
+from forktask.experiments.tables import Column, Table, markdown_table
+from forktask.experiments.tables.numbers import interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
+STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 # The models of the README's figure.
 MODELS = {
     "forkjoin:region=persistent": "fork-join: a barrier after each loop",
     "taskiter": "tasks: replayed, no barriers",
 }
-# The figures of each study: those of a network are drawn for each network, others for the plan with most samples. The
-# README's is drawn here, of two plans.
+# The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
+# the plan with most samples. The README's is drawn here, of two plans.
 FIGURES = {
     README_RESULTS: ("simulated",),
     "gpt2_ladder": ("ladder", "run_time"),
     "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),
-    "checkerboard": ("options",),
+    "gpt2_64_tokens": (),
+    "gpt2_1024_tokens": (),
+    "checkerboard": ("options", "gantt"),
     "conv_forms": ("overlay", "options"),
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
     "replay_ladder": ("factorial",),
     "interference": ("interference",),
-    "batch_networks": ("memory",),
+    "batch_networks": ("memory", "run_time_over_batch"),
     "time_to_accuracy": ("accuracy_over_time",),
     "lenet5": ("accuracy_over_time",),
     "fashion_mnist": ("accuracy_over_time",),
@@ -66,6 +87,8 @@ FIGURES = {
     "loading": ("loading",),
     "big_images": ("loading",),
 }
+# Columns of the report's tables that the pages leave out.
+LEFT_OUT = ("least to most", "train loss", "valid loss", "valid error", "kind", "hogs", "preemption")
 LARGEST = 1_600_000  # bytes of published samples
 # What large samples go without, in this order, where no figure shows it: digits of the durations of blocks, but one;
 # profiles; and all loops of a plan, but one.
@@ -92,6 +115,9 @@ def publish(name: str, folder: Path, results: Path = RESULTS) -> Path:
     (target / SAMPLES).write_text(made_smaller(name, folder, samples))
     if (folder / "machine.toml").exists():
         shutil.copy(folder / "machine.toml", target)
+    for row in read_results(folder).of(TraceRow):
+        (target / row.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / row.path, target / row.path)
     return target
 
 
@@ -169,6 +195,9 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
         return
     leading = leading_plans(sweep)
     for figure in FIGURES[name]:
+        if figure == GANTT:
+            yield figure, draw_traces(sweep, folder, [main_plan(sweep)], "double")[0]
+            continue
         of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
         for plan_id in leading if of_network else [main_plan(sweep)]:
             network = f"-{sweep.records[plan_id]['network']}" if of_network else ""
@@ -248,6 +277,94 @@ def measured(sweep: Sweep) -> str:
     return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])
 
 
+def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
+    """Return pages of docs/studies with the table of each result written anew between the marks of its name."""
+    for name, folder in published().items():
+        for page, text in texts.items():
+            if f"<!-- {name} -->" in text:
+                texts[page] = between_marks(text, name, study_results(folder))
+    return texts
+
+
+def study_results(folder: Path) -> str:
+    """Return what was measured where, and its table: that of `training_runs` or of `sweep_table`."""
+    results = read_results(folder)
+    environment = results.run.environment
+    links = {"samples": SAMPLES, "its file": "sweep.toml"}
+    found = [
+        f"[{text}](../../{folder.relative_to(ROOT)}/{name})" for text, name in links.items() if (folder / name).exists()
+    ]
+    machine = environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
+    about = f"{machine}, {results.run.created[:10]}, commit {environment['build']['commit'][:12]}: {', '.join(found)}."
+    conditions = folder / "conditions.txt"
+    said = f"{about} {conditions.read_text() if conditions.exists() else ''}".strip()
+    lines = training_runs(results_of(folder)) if results.is_study else sweep_table(load(folder))
+    return "\n".join([*lines, "", said, ""])
+
+
+def training_runs(results: StudyResults) -> list[str]:
+    """Return the tables of runs and of loading that the report has, in Markdown."""
+    lines: list[str] = []
+    for table in (table for section in build(results).sections for table in section.tables):
+        if table.name in ("runs", "loading") and table.rows:
+            lines += [*[""] * bool(lines), *shown(table)]
+    return lines
+
+
+def shown(table: Table) -> list[str]:
+    """Return a table in Markdown, without columns that are empty or in `LEFT_OUT`."""
+    return markdown_table([column for column in table.cells()[0] if column.heading not in LEFT_OUT], table.rows)
+
+
+def sweep_table(sweep: Sweep) -> list[str]:
+    """Return what a sweep is about as a table in Markdown: losses of traced steps, what each switch of the task models
+    brings, what a process beside takes, else `speeds`."""
+    axes = [
+        Column(axis_label(axis), lambda row, axis=axis: value_text(sweep.records[row["plan_id"]][axis]))
+        for axis in sweep.axes
+        if axis != INTERFERENCE
+    ]
+    losses = [{"plan_id": plan_id, **row} for plan_id in sweep.plan_ids() for row in losses_of(sweep, plan_id)]
+    effects = [row for row in effect_table(sweep).to_dict("records") if row["kind"] == "attribution"]
+    beside = [row for row in interference_table(sweep).to_dict("records") if row["hogs"] == 1]
+    for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside)):
+        if rows:
+            return shown(Table("", [*axes, *columns], rows))
+    if GRANULARITY in sweep.axes:
+        axes.append(Column("tasks", lambda row: f"{sweep.plans[row['plan_id']].num_tasks:,}", True))
+    return speeds(sweep, axes)
+
+
+def speeds(sweep: Sweep, axes: list[Column]) -> list[str]:
+    """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
+    of one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
+    table = speed_table(sweep)
+    widest, threads = on_most_threads(table)
+    points = {
+        (row["plan_id"], row["model"]): row
+        for part in (table[table["model"] == "serial"], widest)
+        for row in part.to_dict("records")
+    }
+    models = sorted({model for _, model in points}, key=model_rank)
+
+    def cell(plan_id: str, model: str) -> str:
+        row = points.get((plan_id, model))
+        if row is None:
+            return ""
+        ratio = "" if model == "serial" else ratio_text(row)
+        return ratio or time(row["median_s"]) + f" {NOT_USABLE}" * (not row["usable"])
+
+    headings = {model: f"`{model}`, {plural(1 if model == 'serial' else threads, 'thread')}" for model in models}
+    if len(plans := sweep.plan_ids()) == 1:
+        columns = [
+            Column("model", lambda row: headings[row["model"]]),
+            Column("a step, or time / fork-join", lambda row: cell(plans[0], row["model"])),
+        ]
+        return markdown_table(columns, [{"model": model} for model in models])
+    columns = [Column(headings[model], lambda row, model=model: cell(row["plan_id"], model)) for model in models]
+    return markdown_table([*axes, *columns], [{"plan_id": plan_id} for plan_id in plans])
+
+
 def ratio_text(row: dict) -> str:
     """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
     if not row["verdict"]:
@@ -325,6 +442,8 @@ def main() -> None:
     for name, folder in folders.items():
         print(*draw(name, folder, IMAGES), sep="\n")
     README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
+    for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
+        page.write_text(text)
 
 
 if __name__ == "__main__":

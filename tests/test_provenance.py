@@ -94,7 +94,8 @@ def update_figures():
 
 
 def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
-    """Check that each figure is what its samples give, that a page shows it, and that samples and list go together."""
+    """Check that each figure and table is what its samples give and stands on a page, and that samples and list go
+    together."""
     pages = [*(ROOT / "docs" / "studies").glob("*.md"), update_figures.README]
     shown = "".join(path.read_text() for path in pages)
     published = update_figures.published()
@@ -105,6 +106,9 @@ def test_figures_are_drawn_again_from_results(update_figures, tmp_path):
             assert f"images/{path.name})" in shown, path.name
     text = update_figures.LIST.read_text()
     assert update_figures.with_list(text) == text
+    tables = {page: page.read_text() for page in update_figures.STUDIES}
+    assert update_figures.study_pages(dict(tables)) == tables
+    assert all(f"<!-- {name} -->" in shown for name in published if name != update_figures.README_RESULTS)
 
 
 def test_samples_are_published_without_what_no_figure_needs(update_figures, tmp_path, monkeypatch):
