@@ -73,7 +73,9 @@ FIGURES = {
     "gpt2_shapes": ("bound", "roofline"),
     "gpt2_64_tokens": (),
     "gpt2_1024_tokens": (),
-    "checkerboard": ("options", "gantt"),
+    "gpu_batch": ("batch",),
+    "checkerboard": ("options",),
+    "checkerboard_trace": (GANTT,),
     "conv_forms": ("overlay", "options"),
     "layers": ("layer_times",),
     "metg_dnn": ("granularity",),
@@ -196,7 +198,8 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
     leading = leading_plans(sweep)
     for figure in FIGURES[name]:
         if figure == GANTT:
-            yield figure, draw_traces(sweep, folder, [main_plan(sweep)], "double")[0]
+            with figures.chosen(sweep, dict.fromkeys(MODELS, "")) as chosen:
+                yield figure, draw_traces(chosen, folder, [main_plan(sweep)], "double")[0]
             continue
         of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
         for plan_id in leading if of_network else [main_plan(sweep)]:
