@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import short_name
-from ..analysis.losses import LOSSES, classes_of
+from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import (
     NETWORK,
     axis_label,
@@ -34,7 +34,7 @@ from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVI
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
 from .figures.heading import LINE, write_lines
-from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style
+from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style, marked
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
@@ -226,7 +226,7 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
 
 
 def _names(windows: Sequence[Window]) -> list[str]:
-    return [model_label(window.log.about["model"]) for window in windows]
+    return [marked(model_label(window.log.about["model"]), had_cpus(window.log)) for window in windows]
 
 
 def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, column: str) -> None:
@@ -350,5 +350,6 @@ def draw_traces(
         told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
         names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
     windows = [typical(read_events(Path(folder, row.path)), SHOWN) for row in rows]
+    names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
     figure = draw_gantt(windows, column=column, title=said if title else "", names=names)
     return figure, gantt_text(windows, said, names)
