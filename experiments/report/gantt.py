@@ -38,7 +38,7 @@ from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blan
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
-MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an image inside it
+MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more become images inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 MOST_BESIDE = 4  # windows of several plans in a picture
 SHOWN = 3  # iterations of each of them
@@ -134,9 +134,10 @@ def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         kinds, means, unit, beyond = set(), [], _unit(windows), _cut(windows)
+        as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
-            _draw_lanes(axis, window, colors, kinds, unit)
+            _draw_lanes(axis, window, colors, kinds, unit, as_image)
             mean = _draw_critical(axis, window, unit)
             means.append(mean)
             _draw_iterations(axis, window, unit, column)
@@ -159,7 +160,7 @@ def _unit(windows: Sequence[Window]) -> tuple[str, float]:
     return ("µs", 1e3) if axis_length_ns(windows) < 2e6 else ("ms", 1e6)
 
 
-def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> None:
+def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit, as_image: bool) -> None:
     """Draw the boxes of all threads but those that are too short to be drawn."""
     events, log = shown_events(window), window.log
     if len(events) > MAX_DRAWN:
@@ -180,7 +181,7 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> None:
     y = events["worker"].astype(float)
     corners = np.stack([np.stack(c, -1) for c in ((x0, y - half), (x1, y - half), (x1, y + half), (x0, y + half))], 1)
     boxes = PolyCollection(corners, facecolors=faces, edgecolors="none", linewidths=0, zorder=2)
-    boxes.set_rasterized(len(events) > MAX_VECTOR)
+    boxes.set_rasterized(as_image)
     axis.add_collection(boxes)
 
 
