@@ -277,6 +277,13 @@ def is_undisturbed(row: Mapping[str, Any]) -> bool:
     return row["preemption_s"] <= DISTURBED_SHARE * row["step_time_s"]
 
 
+def had_cpus(log: EventLog) -> bool:
+    """Return the same of a log."""
+    events, lost = log.events, list(LOSSES).index("preemption")
+    taken_ns = (events["stop_ns"] - events["start_ns"])[classes_of(events) == lost].sum()
+    return log.of_gpu or bool(taken_ns <= DISTURBED_SHARE * log.about["threads"] * log.wall_ns)
+
+
 def remarks(found: Sequence[Losses]) -> list[str]:
     """Return a sentence for each number that would otherwise surprise."""
     sentences = []

@@ -39,7 +39,8 @@ def questions(
     """Yield the questions of one plan.
 
     Models of the processor are those on most threads. Each is compared with the better fork-join form; a model that is
-    measured twice, with itself; the switches between task models follow, and what threads or a GPU bring.
+    measured twice, with itself; the switches between task models follow, and what threads (to fork-join, if it was
+    measured) or a GPU bring.
 
     Parameters
     ----------
@@ -67,8 +68,8 @@ def questions(
             yield Question(fastest(ours), theirs, what)
     joins = [each for each in once if base_model(each[0]) == "forkjoin"]
     serial = [each for each in contestants if each[0] == "serial"]
-    if joins and serial and threads > 1:
-        yield Question(fastest(joins), serial, plural(threads, "thread"))
+    if once and serial and (threads > 1 or not joins):
+        yield Question(fastest(joins or once), serial, plural(threads, "thread"))
     both = [each for each in on_gpu if base_model(each[0]) == "gpu_both"]
     alone = [each for each in on_gpu if each not in both]
     cpu = [each for each in contestants if not is_gpu(each[0])]

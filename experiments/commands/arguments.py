@@ -282,9 +282,9 @@ def add_device(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         choices=("cpu", "gpu"),
-        default="cpu",
         help="gpu: models are those of a GPU (taskiter stands for gpu_taskiter), on one thread; the first GPU that "
-        "CUDA shows, which CUDA_VISIBLE_DEVICES chooses; default: %(default)s",
+        "CUDA shows, which CUDA_VISIBLE_DEVICES chooses; cpu: those of the models that run on the processor; default: "
+        "each model where its name says",
     )
 
 
@@ -303,7 +303,7 @@ def models(arguments: Namespace) -> tuple[str, ...]:
     """Return the specs of models that were asked for, on the device that was asked for, each once."""
     from ..subjects.models import models_on, parse_models
 
-    device = getattr(arguments, "device", "cpu")
+    device = getattr(arguments, "device", None)
     named = [part for part in arguments.models.split(",") if part]
     return tuple(map(str, parse_models(models_on(device, named, arguments.default_models))))
 
@@ -328,7 +328,7 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
     if asked != "cores":
         return check_counts(parse_models(models(arguments)), asked)
-    on_gpu = getattr(arguments, "device", "cpu") == "gpu"
+    on_gpu = getattr(arguments, "device", None) == "gpu"
     if on_gpu and all(parse_model(model).model.max_threads == 1 for model in models(arguments)):
         return (1,)
     return core_counts()

@@ -77,7 +77,7 @@ def call(arguments: Namespace) -> int:
         modes=arguments.modes,
         threads=threads(arguments),
         budget_s=arguments.budget,
-        device=arguments.device,
+        device=arguments.device or "cpu",
     )
     write_files(folder, result)
     from ..peers.figure import draw_both  # heavy, and nothing that measuring needs

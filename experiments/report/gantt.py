@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import short_name
-from ..analysis.losses import LOSSES, classes_of
+from ..analysis.losses import LOSSES, classes_of, had_cpus
 from ..analysis.names import (
     NETWORK,
     axis_label,
@@ -34,15 +34,16 @@ from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVI
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
 from .figures.heading import LINE, write_lines
-from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style
+from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style, marked
 
 MAX_DRAWN = 60_000  # boxes of a picture; shorter ones are left out first, and the caption says so
 MAX_NAMED = 14  # layers in the legend
-MAX_VECTOR = 4_000  # boxes that a PDF or SVG holds as shapes; more become an image inside it
+MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more become images inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 MOST_BESIDE = 4  # windows of several plans in a picture
 SHOWN = 3  # iterations of each of them
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
+NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
 # What a thread does between blocks, in the order of the legend: name, colour. Waits for the last three are no loss of
@@ -112,7 +113,12 @@ def fitting(windows: Sequence[Window], column: str) -> list[Window]:
 
 def _height_in(window: Window, column: str) -> float:
     lanes = len(window.log.lanes)
-    return 0.24 * lanes + 0.62 if column == "double" else min(0.12, 1.2 / lanes) * lanes + 0.42
+    return _lane_in(window, column) * lanes + (0.62 if column == "double" else 0.42)
+
+
+def _lane_in(window: Window, column: str) -> float:
+    """Return the height of a thread, in inches."""
+    return 0.24 if column == "double" else min(0.12, 1.2 / len(window.log.lanes))
 
 
 def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "", names: Sequence[str] = ()) -> Figure:
@@ -128,12 +134,13 @@ def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "
         figure = blank_figure(column, min(tall, TALLEST_IN) if column == "single" else tall)
         axes = figure.subplots(len(windows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         kinds, means, unit, beyond = set(), [], _unit(windows), _cut(windows)
+        as_image = sum(len(shown_events(window)) for window in windows) > MAX_VECTOR
         axes[-1].set_xlim(0, axis_length_ns(windows) / unit[1])
         for axis, window, name in zip(axes, windows, names, strict=True):
-            _draw_lanes(axis, window, colors, kinds, unit)
+            _draw_lanes(axis, window, colors, kinds, unit, as_image)
             mean = _draw_critical(axis, window, unit)
             means.append(mean)
-            _draw_iterations(axis, window, unit, 0.63 / COLUMN_WIDTH_IN[column])
+            _draw_iterations(axis, window, unit, column)
             _label(axis, window, name, mean, window in beyond, column)
         axes[-1].set_xlabel(f"time since the first iteration shown ({unit[0]})")
         _legend(figure, layers, colors, windows, kinds, any(mean is not None for mean in means), column)
@@ -153,7 +160,7 @@ def _unit(windows: Sequence[Window]) -> tuple[str, float]:
     return ("µs", 1e3) if axis_length_ns(windows) < 2e6 else ("ms", 1e6)
 
 
-def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> None:
+def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit, as_image: bool) -> None:
     """Draw the boxes of all threads but those that are too short to be drawn."""
     events, log = shown_events(window), window.log
     if len(events) > MAX_DRAWN:
@@ -174,30 +181,34 @@ def _draw_lanes(axis, window: Window, colors, kinds: set[str], unit) -> None:
     y = events["worker"].astype(float)
     corners = np.stack([np.stack(c, -1) for c in ((x0, y - half), (x1, y - half), (x1, y + half), (x0, y + half))], 1)
     boxes = PolyCollection(corners, facecolors=faces, edgecolors="none", linewidths=0, zorder=2)
-    boxes.set_rasterized(len(events) > MAX_VECTOR)
+    boxes.set_rasterized(as_image)
     axis.add_collection(boxes)
 
 
-def _draw_iterations(axis, window: Window, unit, least: float) -> None:
+def _draw_iterations(axis, window: Window, unit, column: str) -> None:
     """Outline each iteration: a bracket above the threads, from its first block to the end of its last, with its number
-    where it takes the part `least` of the axis."""
+    where there is room for it."""
     rows: list[int] = []  # end of the last bracket in each row
+    least = NUMBER_IN[0] / COLUMN_WIDTH_IN[column]
+    high = max(0.42, NUMBER_IN[1] / _lane_in(window, column))
     end = axis.get_xlim()[1]
     for iteration, start, stop in window.spans():
         row = next((r for r, end in enumerate(rows) if end <= start), len(rows))
         rows[row : row + 1] = [stop]
-        y = -0.72 - 0.42 * row
+        y = -0.72 - high * row
         x0, x1 = ((t - window.start_ns) / unit[1] for t in (start, stop))
         if x0 >= end:
             break
         # An iteration that goes on beyond the axis has an open bracket.
         corners = [(x0, y + 0.22), (x0, y), (min(x1, end), y), *([(x1, y + 0.22)] if x1 <= end else [])]
-        axis.plot(*zip(*corners, strict=True), color="0.25", linewidth=0.7, clip_on=False, zorder=3)
+        axis.plot(*zip(*corners, strict=True), color="0.25", linewidth=0.7, clip_on=False, zorder=5)
         for x in (x0, x1):
             axis.plot([x, x], [y, len(window.log.lanes) - 0.5], color="0.25", linewidth=0.4, linestyle=":", zorder=3)
         if min(x1, end) - x0 > least * end:
-            axis.text(x0, y - 0.06, f" iteration {iteration}", fontsize=5.5, color="0.25", va="bottom", ha="left")
-    axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - 0.42 * len(rows))
+            look = {"fontsize": 5.5, "color": "0.25", "va": "bottom", "ha": "left", "zorder": 4}
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.2}  # over the dotted ends of others
+            axis.text(x0, y - 0.06, f" iteration {iteration}", bbox=behind, **look)
+    axis.set_ylim(len(window.log.lanes) - 0.5, -0.95 - high * len(rows))
 
 
 def _draw_critical(axis, window: Window, unit) -> float | None:
@@ -216,7 +227,7 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
 
 
 def _names(windows: Sequence[Window]) -> list[str]:
-    return [model_label(window.log.about["model"]) for window in windows]
+    return [marked(model_label(window.log.about["model"]), had_cpus(window.log)) for window in windows]
 
 
 def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, column: str) -> None:
@@ -340,5 +351,6 @@ def draw_traces(
         told = [value if axis == NETWORK else f"{axis} {value}" for axis, value in swept.items()]
         names.append(", ".join([model_label(row.model), plural(row.threads, "thread"), *told]))
     windows = [typical(read_events(Path(folder, row.path)), SHOWN) for row in rows]
+    names = [marked(name, had_cpus(window.log)) for name, window in zip(names, windows, strict=True)]
     figure = draw_gantt(windows, column=column, title=said if title else "", names=names)
     return figure, gantt_text(windows, said, names)

@@ -100,13 +100,14 @@ def built_models(device: str = "cpu") -> list[str]:
     return [name for name, model in MODELS.items() if model.device == device and model.is_built]
 
 
-def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[str]:
+def models_on(device: str | None, texts: list[str], default: tuple[str, ...]) -> list[str]:
     """Return the specs that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`; `serial` is
-    that of the CPU.
+    that of the CPU. On the CPU its models alone.
 
     Parameters
     ----------
-    device : {"cpu", "gpu"}
+    device : {"cpu", "gpu"}, optional
+        Default: each model where its name says.
     texts : list of str
         Specs from the command line; equal to `default` if there were none.
     default : tuple of str
@@ -115,10 +116,10 @@ def models_on(device: str, texts: list[str], default: tuple[str, ...]) -> list[s
     Raises
     ------
     UsageError
-        No GPU can be used.
+        No GPU can be used, or no model is for the CPU.
     """
-    if device == "cpu":
-        return list(texts)
+    if device != "gpu":
+        return list(keep_device(texts, device)) if texts else []
     gpu_device.count_gpus()
     if tuple(texts) == tuple(default):
         return list(DEFAULT_GPU_MODELS)

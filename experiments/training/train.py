@@ -329,7 +329,7 @@ def _check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
 
 
 def configure(
-    given: Mapping[str, Any], resume: bool, device: str = "cpu", oversubscribe: bool = False
+    given: Mapping[str, Any], resume: bool, device: str | None = None, oversubscribe: bool = False
 ) -> TrainingConfig:
     """Return the configuration of a run, once it is known that this machine can run it.
 
@@ -346,9 +346,10 @@ def configure(
     else:
         tokens = get_network(given.get("network", TrainingConfig().network)).tokens
         config = TrainingConfig(**{**(DEFAULTS_OF_TOKENS if tokens else {}), **given})
-    if device == "gpu":
-        (model,) = models_on("gpu", [config.model], ())
-        config = config.with_changes(model=model, threads=given.get("threads", 1))
+    if device is not None:
+        (model,) = models_on(device, [config.model], ())
+        threads = given.get("threads", 1) if device == "gpu" else config.threads
+        config = config.with_changes(model=model, threads=threads)
     limit = parse_model(config.model).model.max_threads
     if limit is not None and "threads" not in given:
         config = config.with_changes(threads=limit)

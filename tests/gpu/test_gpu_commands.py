@@ -92,6 +92,8 @@ def test_compare_on_a_gpu_measures_the_serial_run(fake_gpu):
         assert grid.models == models and grid.threads == (1,)
     arguments = make_parser().parse_args(["compare", "--models", "taskiter,gpu_stream"])
     assert compare.configuration_of(arguments).grid.models == ("serial", "taskiter", "gpu_stream")
+    arguments = make_parser().parse_args(["compare", "--models", "serial,taskiter,gpu_stream", "--device", "cpu"])
+    assert compare.configuration_of(arguments).grid.models == ("serial", "taskiter")  # as the refusal says
     assert "serial" in read_configuration(given_or_shipped("hetero")).grid.models
     arguments = make_parser().parse_args(["compare", "--device", "gpu", "--models", "both"])
     assert compare.configuration_of(arguments).grid.threads == core_counts()
@@ -120,8 +122,9 @@ def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, said, f
 
 
 def test_models_on_a_gpu(fake_gpu):
-    """Check how model names are read with --device gpu, and that binding options belong to specs."""
-    assert models_on("cpu", ["taskiter"], ()) == ["taskiter"]
+    """Check how model names are read with --device, and that binding options belong to specs."""
+    assert models_on("cpu", ["serial", "taskiter", "gpu_taskiter"], ()) == ["serial", "taskiter"]
+    assert models_on(None, ["taskiter", "gpu_taskiter"], ()) == ["taskiter", "gpu_taskiter"]
     assert models_on("gpu", ["a"], ("a",)) == list(DEFAULT_GPU_MODELS)
     assert models_on("gpu", ["taskiter:unroll=2", "gpu_stream"], ()) == ["gpu_taskiter:unroll=2", "gpu_stream"]
     spec = parse_model("gpu_taskiter:memory=pinned:convolution=tiled")

@@ -251,17 +251,19 @@ def finish(figure: Figure, title: bool = True) -> Figure:
             axis.yaxis.set_label_coords(0, 0.5)  # a layout looks for no other place, past all numbers
     layout = figure.get_layout_engine()
     layout.execute(figure)
-    fitted = [_fit(axis) for axis in figure.axes if axis.get_visible()]
+    shown = [axis for axis in figure.axes if axis.get_visible()]
+    fitted = [_fit(axis) for axis in shown]
     if any(fitted):
         layout.execute(figure)
+    for axis in shown:
+        _keep_inside(axis)
     figure.set_layout_engine(None)
     return figure
 
 
 def _fit(axis) -> bool:
-    """Make labels of y as small or as few as their panel needs, and move what would leave the figure on the right back
-    in; return whether anything changed."""
-    renderer, frame, box = axis.figure._get_renderer(), axis.figure.bbox, axis.get_window_extent()
+    """Make labels of y as small or as few as their panel needs; return whether anything changed."""
+    renderer, box = axis.figure._get_renderer(), axis.get_window_extent()
     label, text, changed = axis.yaxis.label, axis.get_ylabel(), False
 
     def is_tall() -> bool:
@@ -288,11 +290,16 @@ def _fit(axis) -> bool:
             step = math.ceil(1.2 * ticks[0].get_fontsize() / gap)
             first = shown.index(1) % step if axis.get_yscale() == "log" and 1 in shown else 0  # a ratio of 1 stays
             axis.yaxis.set_major_locator(FixedLocator(shown[first::step]))
+    return changed
+
+
+def _keep_inside(axis) -> None:
+    """Move a label of x or a title that would leave the figure on the right back in: layouts look at their height
+    alone."""
+    renderer, frame = axis.figure._get_renderer(), axis.figure.bbox
     for one in (axis.xaxis.label, axis._left_title):
         if one.get_visible() and one.get_window_extent(renderer).x1 > frame.x1:
             one.set(x=1, ha="right")
-            changed = True
-    return changed
 
 
 def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:

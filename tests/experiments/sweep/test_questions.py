@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from experiments.synthetic_results import synthetic_rows, typed
 
+from forktask.experiments.analysis.questions import questions
 from forktask.experiments.results.folder import Results
 from forktask.experiments.sweep.status import undecided
 
@@ -37,3 +38,15 @@ def test_an_answer_in_a_wide_interval_is_measured_beside_open_questions(tmp_path
     ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
     going_on = {ids[model, 2] for model in ("forkjoin", "tasks", "taskiter")} | {ids["serial", 1]}
     assert undecided(Results(tmp_path, typed(rows))) == going_on
+
+
+def test_a_model_without_fork_join_is_compared_with_the_serial_run():
+    """Check that there is an answer where no fork-join form was measured, and that fork-join has it where one was."""
+    for models, threads, first in (
+        (("taskgraph", "tasks"), 2, "taskgraph"),
+        (("taskiter", "forkjoin"), 2, "forkjoin"),
+        (("taskiter",), 1, "taskiter"),
+    ):
+        contestants = [("serial", 1), *((model, threads) for model in models)]
+        *_, last = questions(contestants, lambda some: some[0])
+        assert last == ((first, threads), [("serial", 1)], f"{threads} thread{'s' * (threads > 1)}", False)

@@ -24,6 +24,8 @@ from forktask.experiments.analysis.losses import (
     all_losses,
     as_rows,
     as_text,
+    had_cpus,
+    is_undisturbed,
     losses_of,
     region_free_factors,
 )
@@ -273,9 +275,12 @@ def test_all_files_are_written_and_pictures_are_not_empty(tmp_path, logs):
         write_trace_files(tmp_path / "none", "", logs, 2)
 
 
-def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs):
-    """Check panels, their titles and common axis, for chosen models and plans, in both widths; that as many as no
-    picture holds are refused, and none."""
+def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs, monkeypatch):
+    """Check panels, their titles and common axis, for chosen models and plans, in both widths; that titles say which
+    are not usable; that as many as no picture holds are refused, and none."""
+    for log in logs:
+        assert had_cpus(log) == is_undisturbed(as_rows(all_losses([log]))[0])
+    monkeypatch.setattr("forktask.experiments.report.gantt.had_cpus", lambda log: log.about["model"] != "forkjoin")
     forms = ({"weight_gradients": "chain"}, {"weight_gradients": "partial"})
     rows = synthetic_rows(models=TRACED, threads=(2,), options=forms, slowdowns=(1.0, 1.2), repeats=3)
     plans = [row["plan_id"] for row in rows if row["kind"] == "plan"]
@@ -291,9 +296,9 @@ def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs):
         with chosen(sweep, {"taskiter": "replay", "forkjoin": ""}) as shown:
             figure, text = draw_traces(shown, tmp_path, plans, column)
         assert [axis.get_title(loc="left").replace("\n", " ").rpartition(",")[0] for axis in figure.axes] == [
-            f"{model}, 2 threads, weight gradients {form}"
+            f"{model}, 2 threads, weight gradients {form}{said}"
             for form in ("chain", "partial")
-            for model in ("replay", "forkjoin")
+            for model, said in (("replay", ""), ("forkjoin", " (not usable)"))
         ]
         assert len({axis.get_xlim() for axis in figure.axes}) == 1
         assert column == "double" or (figure.get_figwidth() == 3.3 and figure.get_figheight() <= 4.0)
