@@ -70,7 +70,7 @@ def test_chosen_models_are_the_rungs_in_their_order(ladder):
     chosen = {"forkjoin": "", "taskiter": "closed", "tasks:taskwait=phase": ""}
     with figures.chosen(ladder, chosen) as shown:
         assert [*ladder_table(shown, ladder.plan_ids()[0])["model"]] == [*chosen]
-    for column, said in (("double", "; + waits after phases\nclosed"), ("single", "closed")):
+    for column, said in (("double", "waits after phases, waits after steps\nclosed"), ("single", "closed")):
         axis = figures.draw(ladder, "ladder", column=column, models=chosen).axes[0]
         first, second, _ = (text.get_text() for text in axis.get_yticklabels())
         assert first.startswith("all: start of threads") and second.endswith(said)
