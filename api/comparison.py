@@ -99,8 +99,9 @@ class Comparison(Shown):
         column: str = "double",
         title: bool = True,
         models: Mapping[str, str] | None = None,
+        plan: str | None = None,
     ) -> Figure:
-        """Draw a figure of the plan with most samples.
+        """Draw a figure of a plan.
 
         Parameters
         ----------
@@ -112,21 +113,27 @@ class Comparison(Shown):
             Whether the plan stands above the panels.
         models : mapping of str to str, optional
             Models that are drawn, in this order, by the names that they get; default: all.
+        plan : str, optional
+            First characters of a plan's id; default: the one with most samples.
 
         Raises
         ------
         UsageError
-            Unknown figure, column or model, or samples that do not hold what the figure shows.
+            Unknown figure, column, model or plan, or samples that do not hold what the figure shows.
         """
         from .experiments.report import figures
+        from .experiments.report.files import chosen_plan
 
-        return figures.draw(self._sweep, name, column=column, title=title, models=models)
+        return figures.draw(self._sweep, name, chosen_plan(self._sweep, plan), column, title, models)
 
-    def caption(self, name: str = "speedup") -> str:
-        """Return a figure's caption, two or three sentences."""
+    def caption(
+        self, name: str = "speedup", *, models: Mapping[str, str] | None = None, plan: str | None = None
+    ) -> str:
+        """Return a figure's caption, two or three sentences; arguments as for `figure`."""
         from .experiments.report import figures
+        from .experiments.report.files import chosen_plan
 
-        return figures.caption(self._sweep, name)
+        return figures.caption(self._sweep, name, chosen_plan(self._sweep, plan), models)
 
     @property
     def report(self) -> Path:

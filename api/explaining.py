@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .comparison import Comparison, configuration_from
 from .cython_src.errors import UsageError, check_choice
 from .cython_src.networks.layers import Network
+from .cython_src.reading import Number
 from .cython_src.shown import Shown, as_html
 from .experiments.events.events import EventLog
 from .experiments.traces.sweep import TRACED, once
@@ -89,26 +90,30 @@ class Trace(Shown):
         """Names of the figures."""
         return ["gantt", "losses"]
 
-    def figure(self, name: str = "gantt", *, iterations: int = 3, column: str = "double", title: bool = True) -> Figure:
+    def figure(
+        self, name: str = "gantt", *, iterations: Number = 3, column: str = "double", title: bool = True
+    ) -> Figure:
         """Draw what every thread did ("gantt", so many typical iterations), or where the time went ("losses"), 7 in
         ("double") or 3.3 in ("single") wide.
 
         Raises
         ------
         UsageError
-            Another name.
+            Another name or column.
         """
         from .experiments.analysis.windows import typical
         from .experiments.report.figures.losses import draw_traced
+        from .experiments.report.figures.style import COLUMN_WIDTH_IN
         from .experiments.report.gantt import draw_gantt
 
         check_choice("name of figure", name, self.figures)
+        check_choice("the column", column, COLUMN_WIDTH_IN)
         said = self.title if title else ""
         if name == "gantt":
             return draw_gantt([typical(log, iterations) for log in self.logs], column=column, title=said)
         return draw_traced(self._rows(), column, said)
 
-    def caption(self, name: str = "gantt", *, iterations: int = 3) -> str:
+    def caption(self, name: str = "gantt", *, iterations: Number = 3) -> str:
         """Return a figure's caption."""
         from .experiments.analysis.windows import typical
         from .experiments.report.figures.losses import losses_caption
@@ -165,7 +170,16 @@ class Simulation(Shown):
         return str(self._found.as_row()["error"])
 
     def figure(self, *, column: str = "double", title: bool = True) -> Figure:
-        """Draw the predicted speedup beside measured points and bounds, 7 in ("double") or 3.3 in ("single") wide."""
+        """Draw the predicted speedup beside measured points and bounds, 7 in ("double") or 3.3 in ("single") wide.
+
+        Raises
+        ------
+        UsageError
+            Another column.
+        """
+        from .experiments.report.figures.style import COLUMN_WIDTH_IN
+
+        check_choice("the column", column, COLUMN_WIDTH_IN)
         return self._found.figure(column, title)
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -188,6 +188,12 @@ def test_a_comparison_has_table_samples_figures_and_report(comparison):
     assert again.table.equals(comparison.table)
     with pytest.raises(ft.UsageError, match="figure"):
         again.figure("spedup")
+    (plan,) = set(comparison.table["plan_id"])
+    assert again.figure(plan=plan[:4]) and again.caption(plan=plan[:4]) == again.caption()
+    with pytest.raises(ft.UsageError, match="plan must begin"):
+        again.figure(plan="zz")
+    with pytest.raises(ft.UsageError, match="overlay needs"):
+        again.caption("overlay")
 
 
 def test_a_trace_has_logs_tables_and_figures(tmp_path):
@@ -202,6 +208,9 @@ def test_a_trace_has_logs_tables_and_figures(tmp_path):
         assert isinstance(trace.figure(name), Figure) and trace.caption(name)
     with pytest.raises(ft.UsageError, match="gnatt"):
         trace.figure("gnatt")
+    for wrong in ({"column": "triple"}, {"iterations": 0}):
+        with pytest.raises(ft.UsageError, match=next(iter(wrong))):
+            trace.figure(**wrong)
     assert "taskiter" in str(trace) and "taskiter" in trace._repr_html_() and trace.report.exists()
     assert len(ft.diagnose(trace).cases) == 3  # the plan, and each log
     assert ft.Trace(trace.folder).table.equals(trace.table)

@@ -155,9 +155,8 @@ def _run_file(path: Path) -> ModuleType:
     named, path = path, next((found for folder in (Path(), *_above) if (found := folder / path).is_file()), path)
     if not path.is_file():
         above = f" here or above {str(_above[0])!r}" if _above else ""
-        raise UsageError(
-            f"a network's file must be there, found no file {str(named)!r}{above}; name it as file.py:function"
-        )
+        remedy = "give the command in the folder from which it was named" if _above else "name it as file.py:function"
+        raise UsageError(f"a network's file must be there, found no file {str(named)!r}{above}; {remedy}")
     spec = spec_from_file_location(f"forktask_network_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"a network's file must be a Python program, got {str(path)!r}")

@@ -36,9 +36,10 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 
 
 def rungs(sweep: Sweep, plan_id: str) -> list[str]:
-    """Return the measured models of the CPU from the first fork-join form on, in the order of the file."""
+    """Return the measured models of the CPU from the first fork-join form on, in the order of the file, or in which
+    they were chosen."""
     measured = {model for model, _ in sweep.points_of(plan_id)}
-    asked = [parse_model(text) for text in sweep.config.get("models") or ()]
+    asked = [parse_model(text) for text in sweep.shown or sweep.config.get("models") or ()]
     specs = [s for s in asked if str(s) in measured and s.model.max_threads is None and not s.model.is_gpu]
     first = next((place for place, spec in enumerate(specs) if spec.model.joins_loops), len(specs))
     return [str(spec) for spec in specs[first:]]

@@ -331,6 +331,6 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
 def _points_text(sweep: Sweep, plan_id: str, points: Iterable[Point]) -> str:
     """Name the points of a plan, and the plan by its swept options, where there are several."""
     named = ", ".join(f"{model_label(model)} on {plural(threads, 'thread')}" for _, model, threads in points)
-    record = sweep.records[plan_id]
+    record = sweep.named[plan_id]
     swept = ", ".join(f"{axis_label(axis)} {value_text(record[axis])}" for axis in sweep.axes)
     return f"{named} ({swept})" if swept else named

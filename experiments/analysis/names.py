@@ -157,6 +157,14 @@ def swept_fields(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(n for n in (records[0] if records else ()) if len({repr(record.get(n)) for record in records}) > 1)
 
 
+def with_short_names(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return records with the names that their makers gave networks of their own, where these tell them apart."""
+    networks = dict.fromkeys(str(record[NETWORK]) for record in records)
+    short = dict.fromkeys(map(short_name, networks))
+    shown = dict(zip(networks, short if len(short) == len(networks) else networks, strict=True))
+    return [{**record, NETWORK: shown[str(record[NETWORK])]} for record in records]
+
+
 def folder_name(plan: PlanRow) -> str:
     """Return a plan's name as that of a folder: network, batch, granularity, and each option that is not the default.
 

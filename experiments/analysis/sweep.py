@@ -27,7 +27,7 @@ from ..results.rows import (
     TraceRow,
 )
 from .estimates import Estimate, Estimates, Turn, estimate
-from .names import is_graph, model_rank, problem_text, record_of, swept_fields
+from .names import is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
@@ -168,6 +168,11 @@ class Sweep:
         return {plan_id: {name: record.get(name) for name in fields} for plan_id, record in found.items()}
 
     @cached_property
+    def named(self) -> dict[str, dict[str, Any]]:
+        """The records as titles name them, by plan_id; see `with_short_names`."""
+        return dict(zip(self.records, with_short_names([*self.records.values()]), strict=True))
+
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """Fields of the records that take several values among the plans with samples."""
         return swept_fields([self.records[plan_id] for plan_id in self.plan_ids()])
@@ -188,7 +193,7 @@ class Sweep:
     def problem_name(self, plan_id: str, besides: str = "") -> str:
         """Return the readable name of a plan's problem: all but its granularity, and but for an option that is told
         `besides`."""
-        return problem_text(self.records[plan_id], self.axes, besides)
+        return problem_text(self.named[plan_id], self.axes, besides)
 
     def points(self) -> list[Point]:
         """Return all points that are shown: plans as in `plan_ids`, models in their order."""

@@ -38,7 +38,7 @@ def figure_stem(sweep: Sweep, plan_id: str, figure: str) -> str:
     """Return a figure's file name: its plain name for the main plan, else with the options that identify the plan."""
     if plan_id == main_plan(sweep):
         return figure
-    record = sweep.records[plan_id]
+    record = sweep.named[plan_id]
     named = (*("network", "batch", "phase", GRANULARITY), INTERFERENCE)
     swept = [f"{axis}={value_text(record[axis])}" for axis in sweep.axes if axis not in named]
     cut = [f"batch{record['batch']}", record["phase"], record[GRANULARITY]] if record["phase"] else []

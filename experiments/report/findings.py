@@ -40,9 +40,13 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     cases: list[dict[str, Any]] = []
     plans: dict[str, Case] = {}
     for plan_id, reason in skipped.items():
-        if not reason:
-            plans[plan_id] = Case(sweep, plan_id)
-        found = diagnose(plans[plan_id]) if not reason else []
+        found = []
+        try:
+            if not reason:
+                plans[plan_id] = Case(sweep, plan_id)
+                found = diagnose(plans[plan_id])
+        except UsageError as error:  # its program is not found here, or makes another plan
+            reason = str(error)
         cases.append({**_row(plan_title(sweep, plan_id), found, reason), "note": order_note(sweep, plan_id)})
     for plan_id, place, logs in traced(folder, sweep.plans.values()):
         named = f"{plan_title(sweep, plan_id)}: " if plan_id else ""

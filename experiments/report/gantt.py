@@ -340,7 +340,7 @@ def draw_traces(
             f"figure gantt holds at most {MOST_BESIDE} traces, got {len(rows)}; choose them with --models M,... and "
             f"--plan ID,...; plans are {known}"
         )
-    records = {row.plan_id: sweep.records[row.plan_id] for row in rows}
+    records = {row.plan_id: sweep.named[row.plan_id] for row in rows}
     axes = swept_fields(list(records.values()))
     networks = dict.fromkeys(short_name(str(record[NETWORK])) for record in records.values())
     first = {name: None if name in axes else value for name, value in records[rows[0].plan_id].items()}

@@ -174,7 +174,7 @@ def _title(sweep: Sweep) -> str:
     problems = list(dict.fromkeys(sweep.problem_name(p) for p in sweep.plan_ids()))
     if len(problems) <= NAMED_PROBLEMS:
         return "; ".join(problems) or "no samples"
-    values = {axis: dict.fromkeys(value_text(sweep.records[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
+    values = {axis: dict.fromkeys(value_text(sweep.named[p][axis]) for p in sweep.plan_ids()) for axis in sweep.axes}
     differing = "; ".join(f"{axis_label(axis)} {', '.join(values[axis])}" for axis in values)
     return f"{len(sweep.plan_ids())} plans: {differing}"
 

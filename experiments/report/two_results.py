@@ -22,6 +22,7 @@ from ..tables.columns import USABLE, count_column, number_column, time_column
 from .figures import style
 from .figures.axes import cross_out, log2_axis, power_ticks, x_axis
 from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
+from .figures.heading import write_lines
 from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
 from .words import describe_machine, plan_title
 
@@ -165,7 +166,7 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
             handles.append(handle)
     add_legend(figure, "double", handles, columns=4)
     lines = [problem, *(f"{folder}: {machine}" for folder, machine in zip(folders, machines, strict=True))]
-    figure.suptitle("\n".join(lines), x=0.008, ha="left", fontsize=7, linespacing=1.25)
+    write_lines(figure, lines, "double")
     return figure
 
 

@@ -31,8 +31,8 @@ def blocks_text(plan: PlanRow) -> str:
 
 
 def order_note(sweep: Sweep, plan_id: str) -> str:
-    """Say that fork-join loses by the loops of a graph of one's own, which the order of recording and the regions'
-    conflicts left, if even its bound is far above that of tasks; else nothing."""
+    """Say that fork-join loses by the loops of a graph of one's own, which arrays, the order of recording and the
+    regions' conflicts left, if even its bound is far above that of tasks; else nothing."""
     plan, table = sweep.plans[plan_id], bound_table(sweep)
     if not is_graph(plan) or not len(table):
         return ""
@@ -40,9 +40,10 @@ def order_note(sweep: Sweep, plan_id: str) -> str:
     if not len(rows) or not (loss := rows["forkjoin_s"].iloc[-1] / rows["taskgraph_s"].iloc[-1]) > MOST_BY_ORDER:
         return ""
     return (
-        f"{sweep.problem_name(plan_id)}: fork-join is at a loss by the order of recording. Its {plan.num_tasks} tasks "
-        f"stand in {len(plan.loops)} loops, which conflicts keep from being joined, with a barrier behind each: on "
-        f"{rows['threads'].iloc[-1]} threads it takes {loss:.2f} times what tasks can reach, however they are run."
+        f"{sweep.problem_name(plan_id)}: fork-join is at a loss by its loops. {plan.num_tasks} tasks stand in "
+        f"{len(plan.loops)} of them, a barrier behind each: a loop takes tasks of one kernel on the same arrays, if no "
+        f"conflict lies between them. On {rows['threads'].iloc[-1]} threads it takes {loss:.2f} times what tasks can "
+        f"reach, however they are run. Slices of one array, in place of many arrays, may make fewer loops."
     )
 
 
@@ -98,7 +99,7 @@ def t1_text(sweep: Sweep, plan_id: str, name: str = "T1") -> str:
 
 def axes_text(sweep: Sweep, plan_id: str) -> str:
     """Return what tells a plan from the others of its sweep: each swept axis, and its value."""
-    return ", ".join(f"{axis_label(axis)} {value_text(sweep.records[plan_id][axis])}" for axis in sweep.axes)
+    return ", ".join(f"{axis_label(axis)} {value_text(sweep.named[plan_id][axis])}" for axis in sweep.axes)
 
 
 def machine_text(sweep: Sweep) -> str:
@@ -163,7 +164,8 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     least, most = int(per_point.min()), int(per_point.max())
     count = plural(least, "generation") if least == most else f"{least} to {plural(most, 'generation')}"
     # Every option that a run recorded, whether it was swept or left at its default.
-    unused = ("sequence",) if samples_word(sweep, plan_id) == "images" else ()
+    images = samples_word(sweep, plan_id) == "images"
+    unused = ("sequence",) if images else ("conv",)
     recorded = {
         name: value for name, value in sweep.records[plan_id].items() if name in plan.options and name not in unused
     }
@@ -173,8 +175,8 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     # Models of both devices name themselves too, since their bits depend on who computes which part.
     sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
     graph = is_graph(plan)  # without convolutions, and options of a network say nothing of it
-    counted = "(convolutions counted in their direct form)"
-    flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step {counted}"
+    counted = " (convolutions counted in their direct form)" if images else ""
+    flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step{counted}"
     left = "results" if graph else "weights"
     agreed = f", and all of them left bit-identical {left}; this was checked before anything was drawn"
     if gpu_names(sweep):

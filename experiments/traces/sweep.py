@@ -11,7 +11,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
-from ..analysis.names import folder_name, model_rank, problem_text, record_of, swept_fields
+from ..analysis.names import folder_name, model_rank, problem_text, record_of, swept_fields, with_short_names
 from ..events.events import EVENTS_FOLDER, EventLog, events_files, read_events
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import check_writable_folder
@@ -167,9 +167,10 @@ def trace_sweep(
     Files go to `traces/<name of the plan>`, a row of kind "trace" for each model to the others. Yields the folder of a
     plan, its title, all of its logs, and a sentence for each model that failed.
     """
-    axes = swept_fields([record_of(plan) for plan in results.of(PlanRow)])
+    records = with_short_names([record_of(plan) for plan in results.of(PlanRow)])
+    axes = swept_fields(records)
     done = {(row.plan_id, row.model) for row in results.of(TraceRow)}
-    for plan in results.of(PlanRow):
+    for plan, record in zip(results.of(PlanRow), records, strict=True):
         missing = [model for model in models if (plan.plan_id, model) not in done]
         folder = plan_folder(out_dir, plan)
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
@@ -177,7 +178,7 @@ def trace_sweep(
         logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.about["model"]))
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
-        yield folder, problem_text(record_of(plan), axes), logs, new.failures
+        yield folder, problem_text(record, axes), logs, new.failures
 
 
 def _write_rows(

@@ -88,10 +88,15 @@ def draw(
     check_choice("the figure", figure, FIGURES)
     check_choice("the column", column, COLUMN_WIDTH_IN)
     plan_id = plan_id or main_plan(sweep)
+    with in_style(), chosen(sweep, models) as sweep:
+        _check_there(sweep, figure, plan_id)
+        return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
+
+
+def _check_there(sweep: Sweep, figure: str, plan_id: str) -> None:
+    """Raise `UsageError` where the rows of the models that are shown do not hold what a figure shows."""
     if reason := FIGURES[figure].missing(sweep, plan_id):
         raise UsageError(reason)
-    with in_style(), chosen(sweep, models) as sweep:
-        return finish(FIGURES[figure].draw(sweep, plan_id, column), title)
 
 
 @contextmanager
@@ -124,6 +129,7 @@ def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mappi
     check_choice("the figure", figure, FIGURES)
     plan_id = plan_id or main_plan(sweep)
     with chosen(sweep, models) as sweep:
+        _check_there(sweep, figure, plan_id)
         said = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))

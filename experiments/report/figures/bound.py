@@ -44,7 +44,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 
 def _label(sweep: Sweep, plan_id: str) -> str:
     """Return what tells a plan from the others; networks and granularities need no word before them."""
-    record = sweep.records[plan_id]
+    record = sweep.named[plan_id]
     words = {axis: "" if axis in (NETWORK, GRANULARITY) else f"{axis_label(axis)} " for axis in sweep.axes}
     return ", ".join(f"{word}{value_text(record[axis])}" for axis, word in words.items()) or plan_id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -12,14 +13,14 @@ from matplotlib.ticker import MaxNLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.ladder import ladder_table, missing
-from ...analysis.names import base_model, model_label
+from ...analysis.names import base_model, called, model_label
 from ...analysis.sweep import Sweep
 from ...simulate.predict import error_text, prediction_table
 from ...tables.numbers import time
 from . import simulated
 from .axes import mark_ratio, rows_of_ratios
 from .heading import header
-from .style import GREY, add_legend, blank_figure, model_styles
+from .style import GREY, TALLEST_IN, add_legend, blank_figure, model_styles
 
 RANK, ONE_FOR = 0.2, "plan"
 SIMULATED_THREADS = (8, 64)
@@ -54,10 +55,10 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a row for each rung in the order of the file, and a panel for each ratio."""
     rows, styles = rows_of(sweep, plan_id), model_styles(sweep.samples["model"])
     predicted = any(math.isfinite(row[f"simulated_{SIMULATED_THREADS[0]}"]) for row in rows)
-    figure = blank_figure(column, 0.27 * len(rows) + 1.2)
+    wide, tall = column == "double", 0.27 * len(rows) + 1.2
+    figure = blank_figure(column, tall if wide else min(tall, TALLEST_IN))
     panels = figure.subplots(1, 2 + predicted, sharey=True)
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.03, wspace=0.03)
-    wide = column == "double"
     for place, row in enumerate(rows):
         color = styles[row["model"]].color
         both = row["usable"] and rows[max(place - 1, 0)]["usable"]
@@ -72,9 +73,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         for number, threads in enumerate(SIMULATED_THREADS if predicted else ()):
             look = {"color": color, "markerfacecolor": color if number else "white", "markersize": 3.5}
             panels[2].plot(row[f"simulated_{threads}"], place, MARKERS[number], **look)
-    names = [textwrap.fill(row["takes"], 42 if wide else 24) for row in rows]
-    if wide:
-        names = [f"{name}\n{model_label(row['model'])}" for name, row in zip(names, rows, strict=True)]
+    names = [_row_name(row, wide) for row in rows]
     panels[0].set_yticks(range(len(rows)), names, fontsize=6 if wide else 5.5, linespacing=1.0)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     for panel, label in zip(
@@ -93,6 +92,16 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         add_legend(figure, "double", handles, None if wide else 2)
     header(figure, sweep, [sweep.problem_name(plan_id), f"measured on {rows[0]['threads']} threads"], column)
     return figure
+
+
+def _row_name(row: Mapping[str, Any], wide: bool) -> str:
+    """Return what a rung takes away and its model; in a single column, which has no room for both, the first, or the
+    name that the model was given."""
+    takes, label = textwrap.fill(row["takes"], 42 if wide else 24), model_label(row["model"])
+    if wide:
+        return f"{takes}\n{label}"
+    with called({}):
+        return takes if label == model_label(row["model"]) else textwrap.fill(label, 24)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:

@@ -81,7 +81,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
             names = [f"{v}\n{plural(t, 'thread')}" for v, t in groups]
             panel.set_xticks(range(len(groups)), names, fontsize=6 if len(groups) > MANY else 7)
         panel.set_xlim(-0.5, len(groups) - 0.5)
-        panel.set_ylabel(f"time / with {rows['baseline'].iloc[0]}")
+        panel.set_ylabel(f"time{f' a {PER[axis]}' if axis in PER else ''} / with {rows['baseline'].iloc[0]}")
         panel_title(panel, axis_label(axis))
     handles = [*model_handles(styles, models, line=False), band_handle()]
     add_legend(figure, column, handles)

@@ -141,9 +141,17 @@ def _shade(color: object, share: float) -> object:
 
 def blank_figure(column: str, tall: float) -> Figure:
     """Make a figure without panels, so many inches tall."""
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[column], tall), layout="constrained")
+    figure = _Figure(figsize=(COLUMN_WIDTH_IN[column], tall), layout="constrained")
     _Canvas(figure)
     return figure
+
+
+class _Figure(Figure):
+    """A figure whose texts are drawn as wide as they were laid out, whatever the settings are by then."""
+
+    def draw(self, renderer) -> None:
+        with matplotlib.rc_context({"text.hinting": "none"}):
+            super().draw(renderer)
 
 
 class _Canvas(FigureCanvasBase):

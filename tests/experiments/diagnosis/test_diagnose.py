@@ -129,6 +129,17 @@ def test_event_logs_name_the_chain(form, tmp_path, capsys):
     assert costs == sorted(costs, reverse=True)
 
 
+def test_a_folder_whose_program_is_gone_is_diagnosed_without_simulation(tmp_path, capsys):
+    """Check that losses of a network of one's own are found where its file is not, and that this is said."""
+    folder = traced_folder(tmp_path, ("serial", "forkjoin"), weight_gradients="chain")
+    samples = folder / "samples.jsonl"
+    samples.write_text(samples.read_text().replace("starpu_cnn", "gone.py:network"))
+    assert main(["diagnose", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "not diagnosed: a network's file must be there" in said
+    assert "1. Threads wait behind barriers for" in said and "simulation on" not in said
+
+
 def test_a_folder_of_another_machine_is_diagnosed_without_simulation(tmp_path, capsys):
     """Check that losses are found, and that the reason is said."""
     folder = traced_folder(tmp_path, ("serial", "forkjoin"), machine=None, weight_gradients="chain")

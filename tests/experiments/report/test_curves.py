@@ -13,6 +13,7 @@ from forktask.experiments.analysis.ladder import ladder_table
 from forktask.experiments.analysis.phases import phase_table, summary_table
 from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
+from forktask.experiments.report.figures.style import TALLEST_IN
 from forktask.experiments.report.sections import build
 from forktask.experiments.results.files import write_table
 
@@ -62,6 +63,23 @@ def test_a_ladder_has_a_row_for_each_rung_in_the_order_of_the_file(ladder):
     assert {(row["above"], float(place)) for place, row in enumerate(rows) if place} <= drawn_points(to_above)
     assert {(r["ratio"], float(i)) for i, r in enumerate(rows) if r["ratio"] == r["ratio"]} <= drawn_points(to_join)
     assert any(table.name == "ladder" and table.rows for part in build(ladder).sections for table in part.tables)
+
+
+def test_chosen_models_are_the_rungs_in_their_order(ladder):
+    """Check the order of those that are chosen, the height of many, and that too few are refused, also in a caption."""
+    chosen = {"forkjoin": "", "taskiter": "closed", "tasks:taskwait=phase": ""}
+    with figures.chosen(ladder, chosen) as shown:
+        assert [*ladder_table(shown, ladder.plan_ids()[0])["model"]] == [*chosen]
+    for column, said in (("double", "waits after phases, waits after steps\nclosed"), ("single", "closed")):
+        axis = figures.draw(ladder, "ladder", column=column, models=chosen).axes[0]
+        first, second, _ = (text.get_text() for text in axis.get_yticklabels())
+        assert first.startswith("all: start of threads") and second.endswith(said)
+    several = [f"taskiter:unroll={n}" for n in (2, 3, 4)]
+    many = sweep_of(synthetic_rows(models=("serial", *RUNGS, *several), threads=(2,), repeats=1))
+    assert figures.draw(many, "ladder", column="single").get_figheight() == TALLEST_IN
+    for ask in (figures.draw, figures.caption):
+        with pytest.raises(UsageError, match="gpt2_ladder"):
+            ask(ladder, "ladder", models={"taskiter": ""})
 
 
 def test_models_without_a_wait_for_phases_are_no_ladder():

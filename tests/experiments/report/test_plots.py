@@ -1,9 +1,11 @@
 """Figures: they are drawn, hold what the rows hold, and come out the same every time."""
 
+import io
 import itertools
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import matplotlib
@@ -217,6 +219,9 @@ def test_models_are_chosen_ordered_and_named(two):
     assert "taskiter" in [text.get_text() for text in figures.draw(two).legends[0].get_texts()]
     with pytest.raises(UsageError, match="a model of the figure must be one of"):
         figures.draw(two, models={"pthreads": "threads"})
+    drawn = [figures.draw(two, "overhead", models=models).axes[1].lines for models in ({"taskiter": ""}, None)]
+    ends = [[line.get_ydata()[-1] for line in lines if len(line.get_xdata()) == 200] for lines in drawn]
+    assert len(ends[0]) == 1 and ends[0][0] in ends[1]  # over the fork-join form that is not shown
 
 
 LONG = ["images=4,rows=16", "images=1,rows=64", "images=1,rows=64,heads=2", "images=4,rows=64,channels=96"]
@@ -289,6 +294,16 @@ def test_fonts_follow_the_style_of_the_user(two):
     for family in ("serif", "sans-serif"):
         with matplotlib.rc_context({"font.family": family}):
             assert figures.draw(two).axes[0].xaxis.label.get_fontfamily() == [family]
+
+
+def test_texts_are_as_wide_as_they_were_laid_out(two):
+    """Check that a figure that a program saves, outside of the settings in which it was drawn, has the same pixels."""
+    figure, found = figures.draw(two, column="single"), []
+    for settings in (nullcontext(), in_style()):
+        with settings:
+            figure.savefig(file := io.BytesIO(), format="png", dpi=100)
+        found.append(file.getvalue())
+    assert found[0] == found[1]
 
 
 def test_a_forest_has_the_ratios_of_all_contestants(two):

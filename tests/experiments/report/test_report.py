@@ -11,6 +11,7 @@ import pytest
 from experiments.synthetic_results import report_rows, report_text, sweep_of, synthetic_rows, write_rows
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.networks.own import FUNCTION
 from forktask.experiments.analysis.accounting import accounting_table
 from forktask.experiments.analysis.load import load
 from forktask.experiments.analysis.names import model_label
@@ -21,6 +22,7 @@ from forktask.experiments.report.answers import answers
 from forktask.experiments.report.columns import ACCOUNT
 from forktask.experiments.report.exports import latex_tables
 from forktask.experiments.report.render_text import render_answers, render_text
+from forktask.experiments.report.words import axes_text
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -237,6 +239,20 @@ def test_a_swept_option_is_named_everywhere(tmp_path, few_figures):
     assert answer["swept"] == ["weight_gradients"]
     assert {row["value"] for row in answer["axes"]} == {"chain"}
     assert all(1.2 < row["ratio"] < 1.3 for row in answer["axes"])
+
+
+@pytest.mark.parametrize("second", ["yours", "mine"])
+def test_networks_of_ones_own_go_by_the_names_that_they_were_given(second):
+    """Check titles, axes and file names of two networks that were written as programs, also where they share a name."""
+    programs = [f"out/mine-0123abcd.py:{FUNCTION}", f"out/{second}-4567cdef.py:{FUNCTION}"]
+    shown = ["mine", "yours"] if second == "yours" else programs
+    chosen = {"models": ("serial", "forkjoin"), "repeats": 2, "slowdowns": (1, 1)}
+    sweep = sweep_of(synthetic_rows(options=[{"network": program} for program in programs], **chosen))
+    plans = sweep.plan_ids()
+    assert [sweep.problem_name(plan).partition(", ")[0] for plan in plans] == shown
+    assert [axes_text(sweep, plan) for plan in plans] == [f"network {name}" for name in shown]
+    named = "yours" if second == "yours" else f"out_mine-4567cdef.py_{FUNCTION}"
+    assert files.figure_stem(sweep, plans[1], "speedup") == f"speedup-{named}-batch64-train-images=16"
 
 
 def test_answers_are_those_of_the_tables():
