@@ -88,9 +88,10 @@ def _draw_runs(axis, sweep: Sweep, plan_id: str, steady: pd.DataFrame, widest: i
     are not compared, one is often many times as fast as the other."""
     scales, references = {}, []
     for on_gpu, own in steady.groupby(steady["model"].map(is_gpu)):
-        reference = better_forkjoin(sweep, plan_id, 1 if on_gpu else widest, on_gpu)
-        join_s = sweep.typical_time((plan_id, reference, 1 if on_gpu else widest)).value
-        scales[on_gpu] = join_s if reference else own["step_s"].min()
+        threads = 1 if on_gpu else widest
+        reference = better_forkjoin(sweep, plan_id, threads, on_gpu)
+        join = (plan_id, reference, threads)
+        scales[on_gpu] = sweep.typical_time(join).value if reference else own["step_s"].min()
         references.append(reference)
     scale = np.array([scales[is_gpu(model)] for model in steady["model"]], dtype=float)
     n = np.logspace(0, 4, 200)
