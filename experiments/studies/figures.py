@@ -175,7 +175,8 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     axis.set_yticks(range(len(table)), [marked(name, row["usable"]) for name, row in zip(names, table, strict=True)])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
-    add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
+    handles = axis.get_legend_handles_labels()[0]
+    add_legend(figure, column, handles, columns=len(handles))
     return figure, (
         "Phases of an epoch, medians over undisturbed epochs and seeds. Wall times of models that wait between phases; "
         "*: busy times, mean over threads, of models whose phases run into each other."
@@ -233,8 +234,8 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
 
 
 def title(results: Any) -> str:
-    """Return the line above the panels: what all runs of a study have in common."""
-    stages, axes = [run.stages[0] for run in results.study.trainings()], results.study.axes
+    """Return the line above the panels: what all runs of the figure have in common."""
+    stages, axes = [run.stages[0] for run, _ in results.found], results.study.axes
     stage = max(stages, key=lambda stage: stage.threads)
     fewer = dict.fromkeys(model_label(other.model) for other in stages if other.threads < stage.threads)
     facts = {

@@ -254,9 +254,9 @@ def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not each:
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
-    said = [f"others took more than {share}, which are left out where others are left: {'; '.join(each)}"]
+    said = [f"Other processes took more than {share}; medians leave these out where others are left: {'; '.join(each)}."]
     if wrong := [row["label"] for row in rows if not row["usable"]]:
-        said.append(f"most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}")
+        said.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
     return said
 
 
@@ -271,7 +271,7 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
         groups[repr(options)][run.label] = row.stages[-1].end.parameters_sha256
     several = [found for found in groups.values() if len(found) > 1]
     wrong = [found for found in several if len(set(found.values())) > 1]
-    warnings = [f"these runs must leave the same parameters and do not: {'; '.join(sorted(found))}" for found in wrong]
+    warnings = [f"These runs must leave the same parameters and do not: {'; '.join(sorted(found))}." for found in wrong]
     if not several or wrong:
         return [], warnings
     return [

@@ -1,6 +1,7 @@
 """Training studies: their files, runs, resumption, tables and figures."""
 
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -239,6 +240,26 @@ def test_each_way_of_loading_is_measured(loading, way):
     assert row["peak_bytes"] == row["libraries_bytes"] + row["loader_bytes"] >= row["libraries_bytes"] > 10e6
 
 
+def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
+    """Check that the CPU time of processes that a way of loading starts does not count as that of others."""
+
+    class Counted:
+        def read(self):
+            return {"ended": loaders._ended_workers_us()}
+
+        def since(self, before):
+            return {"pressure_some_us": 1e9, "others_us": loaders._ended_workers_us() - before["ended"]}
+
+    def load(data, order, count):
+        subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+        return 0.01
+
+    monkeypatch.setattr(loaders, "Disturbance", Counted)
+    monkeypatch.setattr(loaders, "_load_in_turn", load)
+    job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == "loop")
+    assert loaders.measure_loader(job)["usable"] == [True] * loaders.EPOCHS
+
+
 def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
     """Check both shares against the rates in the report, and that what was measured is not measured again."""
     assert main(["run", str(loading), "--out", str(tmp_path / "out")]) == 0
@@ -302,10 +323,14 @@ def test_a_file_says_what_it_is(tmp_path, capsys):
 
 
 def test_a_title_has_the_threads_of_all_models(tmp_path):
-    """Check that a model of one thread, which comes first, is named beside the number that others have."""
+    """Check that a model of one thread, which comes first, is named beside the number that others have, if drawn."""
     path = tmp_path / "own.toml"
     path.write_text('[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 2\n')
-    assert figures.title(SimpleNamespace(study=read_study(path))) == "lenet5, digits, batch 32, 2 threads (serial: 1)"
+    study = read_study(path)
+    found = [(run, None) for run in study.trainings()]
+    for shown, said in ((found, " (serial: 1)"), (found[1:], "")):
+        drawn = SimpleNamespace(study=study, found=shown)
+        assert figures.title(drawn) == f"lenet5, digits, batch 32, 2 threads{said}"
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):
