@@ -132,12 +132,14 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
-        # Lines end at batches that did not run or not fit.
+        # Lines end at batches that did not run, did not fit, or must not be used.
         group = group.set_index("batch").reindex(sorted(results.study.axes["batch"]))
-        for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
-            axis.plot(group.index, values, markersize=3.5, **styles[line])
-        wrong = group[group["usable"].eq(False)]
-        cross_out(axes[1], wrong.index, wrong["epoch_time_s"])
+        wrong = group["usable"].eq(False)
+        axes[0].plot(group.index, group["peak_bytes"] / 2**20, markersize=3.5, **styles[line])
+        axes[1].plot(group.index, group["epoch_time_s"].mask(wrong), markersize=3.5, **styles[line])
+        apart = {**styles[line], "linestyle": "none"}
+        axes[1].plot(group.index[wrong], group["epoch_time_s"][wrong], markersize=3.5, **apart)
+        cross_out(axes[1], group.index[wrong], group["epoch_time_s"][wrong])
     batches = sorted(table["batch"].unique())
     for axis, title, unit in zip(
         axes, ("memory", "time"), ("peak resident memory (MiB)", "time of an epoch (s)"), strict=True

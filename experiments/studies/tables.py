@@ -254,7 +254,7 @@ def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not each:
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
-    said = [f"Other processes took more than {share}; medians leave these out where others are left: {'; '.join(each)}."]
+    said = [f"Other processes took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
     if wrong := [row["label"] for row in rows if not row["usable"]]:
         said.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
     return said

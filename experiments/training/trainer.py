@@ -396,7 +396,8 @@ def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSou
     if needed > allowed:
         less = "" if config.memory_limit else ", or give a --memory-limit, with which evaluating takes less"
         raise UsageError(
-            f"training and evaluating need {format_bytes(needed)}, {said} {format_bytes(allowed)}; lower the batch{less}"
+            f"training and evaluating need {format_bytes(needed)}, {said} {format_bytes(allowed)}; lower the "
+            f"batch{less}"
         )
     return plan, needed
 

@@ -184,6 +184,9 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     rows = tables.run_table(results)
     assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3 and rows[0]["usable"] is False
     assert (rows[0]["epoch_time_s"], rows[0]["epoch_time_max_s"]) == (1.0, 2.0)  # a median, and no mean
+    drawn, _ = drawn_figure(results, "by_batch", "single")
+    joined, points, crosses = (line.get_ydata() for line in drawn.axes[1].lines[:3])
+    assert np.isnan(joined).all() and points[0] == crosses[0] == 1.0  # a line leads to no point that is crossed out
     said = tables.disturbance_warnings(rows)
     assert "(3 epochs)" in said[0] and "do not use" in said[1]
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
