@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
+from ..report.words import find_text
 from ..results.disturbance import DISTURBED_SHARE
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
 from ..subjects.memory import GRAPH, KINDS
@@ -234,6 +235,13 @@ def data_sentences(results: StudyResults) -> list[str]:
     """Name the data of the runs."""
     said = _summaries(results, "data")
     return [f"Data: {'; '.join(said)}."] if said else []
+
+
+def machine_sentence(results: StudyResults) -> str:
+    """Name the processor, the version of forktask and the day of the latest run."""
+    environment = results.run.environment
+    processor, version = find_text(environment, "cpu") or "unknown processor", environment.get("forktask", "unknown")
+    return f"Machine: {processor}; forktask {version}; {results.run.created[:10]}."
 
 
 def data_notes(results: StudyResults) -> list[str]:

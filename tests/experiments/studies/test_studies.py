@@ -15,6 +15,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.machine.environment import version_text
 from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
@@ -113,12 +114,12 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     initialise(bound, 0)
     assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
     page = (out / "report.html").read_text()
-    assert "How to read it: down is better" in page
+    assert "How to read it: down is better" in page and f"forktask {version_text()} · " in page
     drawn = {"accuracy_over_time", "by_batch", "phases"}
     assert {path.stem for path in (out / "figures").glob("*.png")} == {*drawn, *(f"{name}-single" for name in drawn)}
     for name in drawn:
         caption, method = (out / "figures" / f"{name}.txt").read_text().split("\n\n")
-        assert len(caption.split()) <= 60 and "Data: " in method
+        assert len(caption.split()) <= 60 and "Data: " in method and "Machine: " in method
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
 
