@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, check_choice
 from .arguments import add_json, show, texts
 
 HELP = "what a results folder holds: tables, figures and page, one figure, exports, another folder beside it"
@@ -67,8 +67,11 @@ def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
 
     if results := _study(arguments):
+        from ..report.figures.style import FORMATS
         from ..studies.report import as_json, write_study_report
 
+        if arguments.kind:  # a study's figures are drawn in all of them
+            check_choice("--format", arguments.kind, FORMATS)
         text = write_study_report(results, Path(arguments.folder))
         print(json.dumps(as_json(results), indent=1) if arguments.json else text)
         return

@@ -76,7 +76,7 @@ class TrainedRow(Row, frozen=True, kw_only=True, tag="trained"):
     epochs: Annotated[Number, says("all")]
     samples_per_epoch: Annotated[Number, says("that are trained on")]
     time_s: Annotated[Amount, says("training alone")]
-    phase_s: Annotated[dict[str, Amount], says("by phase: mean over epochs")]
+    phase_s: Annotated[dict[str, Amount], says("by phase: median over undisturbed epochs, or over all")]
     phases_timed: Annotated[Literal["", "wall", "busy"], says("how: wall times, or times in blocks, mean over threads")]
     test_loss: Annotated[Real, says("on the test samples")]
     test_accuracy: Annotated[Real, says("of the same")]

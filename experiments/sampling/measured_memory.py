@@ -40,6 +40,12 @@ def peak_resident_bytes() -> int:
     return resident_bytes("VmHWM")
 
 
+def own_and_free_bytes() -> int | None:
+    """Return the bytes that this process holds or could get: None where the machine does not say what is free."""
+    free = read_memory()["available_bytes"]
+    return None if free is None else free + resident_bytes()
+
+
 def describe_plans(
     network: str, options: Sequence[PlanOptions], model: ModelSpec, threads: int = 1, limit: int | None = None
 ) -> dict[str, Any]:

@@ -132,12 +132,14 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
     for line, group in table.sort_values("batch").groupby("line", sort=False):
-        # Lines end at batches that did not run or not fit.
+        # Lines end at batches that did not run, did not fit, or must not be used.
         group = group.set_index("batch").reindex(sorted(results.study.axes["batch"]))
-        for axis, values in zip(axes, (group["peak_bytes"] / 2**20, group["epoch_time_s"]), strict=True):
-            axis.plot(group.index, values, markersize=3.5, **styles[line])
-        wrong = group[group["usable"].eq(False)]
-        cross_out(axes[1], wrong.index, wrong["epoch_time_s"])
+        wrong = group["usable"].eq(False)
+        axes[0].plot(group.index, group["peak_bytes"] / 2**20, markersize=3.5, **styles[line])
+        axes[1].plot(group.index, group["epoch_time_s"].mask(wrong), markersize=3.5, **styles[line])
+        apart = {**styles[line], "linestyle": "none"}
+        axes[1].plot(group.index[wrong], group["epoch_time_s"][wrong], markersize=3.5, **apart)
+        cross_out(axes[1], group.index[wrong], group["epoch_time_s"][wrong])
     batches = sorted(table["batch"].unique())
     for axis, title, unit in zip(
         axes, ("memory", "time"), ("peak resident memory (MiB)", "time of an epoch (s)"), strict=True
@@ -175,7 +177,8 @@ def phases(results: Any, column: str) -> tuple[Figure, str] | None:
     axis.set_yticks(range(len(table)), [marked(name, row["usable"]) for name, row in zip(names, table, strict=True)])
     axis.invert_yaxis()
     axis.set(xlabel="time of an epoch (s)", xlim=(0, None))
-    add_legend(figure, column, axis.get_legend_handles_labels()[0], columns=len(names) + 1)
+    handles = axis.get_legend_handles_labels()[0]
+    add_legend(figure, column, handles, columns=len(handles))
     return figure, (
         "Phases of an epoch, medians over undisturbed epochs and seeds. Wall times of models that wait between phases; "
         "*: busy times, mean over threads, of models whose phases run into each other."
@@ -233,8 +236,8 @@ def loading(results: Any, column: str) -> tuple[Figure, str] | None:
 
 
 def title(results: Any) -> str:
-    """Return the line above the panels: what all runs of a study have in common."""
-    stages, axes = [run.stages[0] for run in results.study.trainings()], results.study.axes
+    """Return the line above the panels: what all runs of the figure have in common."""
+    stages, axes = [run.stages[0] for run, _ in results.found], results.study.axes
     stage = max(stages, key=lambda stage: stage.threads)
     fewer = dict.fromkeys(model_label(other.model) for other in stages if other.threads < stage.threads)
     facts = {

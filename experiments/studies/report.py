@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from ...cython_src.errors import UsageError, check_choice
 from ..analysis.names import called, model_label
+from ..report import columns
 from ..report.figures.heading import write_lines
 from ..report.figures.style import COLUMN_WIDTH_IN, FORMATS, figure_path, finish, in_style, save, save_asked
 from ..report.render_html import DrawnFigure, render_html
@@ -22,6 +23,7 @@ from ..report.render_json import render_json
 from ..report.render_text import render_text
 from ..report.sections import Report, Section
 from ..results.files import write_atomically, write_table
+from ..results.nodes import leaves
 from ..subjects.memory import format_bytes
 from ..tables import Column, Table
 from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
@@ -42,6 +44,7 @@ from .tables import (
     failures,
     loader_table,
     loading_table,
+    machine_sentence,
     memory_table,
     pretrained_sentences,
     run_table,
@@ -83,6 +86,7 @@ def build(results: StudyResults) -> Report:
         Table("loaders", LOADERS, loader_table(results)),
     ]
     pretrained = pretrained_sentences(results)
+    environment = [{"entry": name, "value": text} for name, text in leaves(results.run.environment)]
     failure_columns = [*_names(results), *map(text_column, ("seed", "reason", "message"))]
     sections = [
         Section("How to read it", 2, sentences=[study.how_to_read] if study.how_to_read else [], in_terminal=False),
@@ -100,10 +104,19 @@ def build(results: StudyResults) -> Report:
         Section("Curves", 2, figures=tuple(FIGURES), plan_id="study", in_terminal=False),
         _section("Epochs", [], Table("epochs", _epoch_columns(results), epoch_medians(results))),
         _section("What did not run or did not fit", [], Table("failures", failure_columns, failures(results))),
+        Section(
+            "Environment",
+            2,
+            sentences=[machine_sentence(results)],
+            tables=[Table("environment", columns.ENVIRONMENT, environment)],
+            in_terminal=False,
+            folded=True,
+        ),
     ]
     facts = {
         "title": study.title,
         "created": results.run.created,
+        "forktask": results.run.environment.get("forktask", ""),
         "command": results.run.command,
         "data": "",
         "environment_id": results.run.environment_id,
@@ -150,7 +163,7 @@ def write_study_report(results: StudyResults, out: Path) -> str:
 
 def _caption_file(results: StudyResults, report: Report, caption: str) -> str:
     """Return the text beside a figure: its caption, and how its numbers came about."""
-    method = [results.study.title, *data_sentences(results), *report.notes, *report.warnings]
+    method = [results.study.title, machine_sentence(results), *data_sentences(results), *report.notes, *report.warnings]
     return "\n\n".join([caption, "\n".join(method)]) + "\n"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
+from ..report.words import find_text
 from ..results.disturbance import DISTURBED_SHARE
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
 from ..subjects.memory import GRAPH, KINDS
@@ -236,6 +237,13 @@ def data_sentences(results: StudyResults) -> list[str]:
     return [f"Data: {'; '.join(said)}."] if said else []
 
 
+def machine_sentence(results: StudyResults) -> str:
+    """Name the processor, the version of forktask and the day of the latest run."""
+    environment = results.run.environment
+    processor, version = find_text(environment, "cpu") or "unknown processor", environment.get("forktask", "unknown")
+    return f"Machine: {processor}; forktask {version}; {results.run.created[:10]}."
+
+
 def data_notes(results: StudyResults) -> list[str]:
     """Say what a reader must know of the data."""
     smoke = ["The data are too easy to compare networks on: a smoke test."]
@@ -254,9 +262,9 @@ def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not each:
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
-    said = [f"others took more than {share}, which are left out where others are left: {'; '.join(each)}"]
+    said = [f"Other processes took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
     if wrong := [row["label"] for row in rows if not row["usable"]]:
-        said.append(f"most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}")
+        said.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
     return said
 
 
@@ -271,7 +279,7 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
         groups[repr(options)][run.label] = row.stages[-1].end.parameters_sha256
     several = [found for found in groups.values() if len(found) > 1]
     wrong = [found for found in several if len(set(found.values())) > 1]
-    warnings = [f"these runs must leave the same parameters and do not: {'; '.join(sorted(found))}" for found in wrong]
+    warnings = [f"These runs must leave the same parameters and do not: {'; '.join(sorted(found))}." for found in wrong]
     if not several or wrong:
         return [], warnings
     return [

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..results.files import csv_text, write_atomically
 from ..results.training_rows import EpochRow, Summary, epoch_times
+from ..tables.numbers import plural
 
 HISTORY_COLUMNS = tuple(name for name in EpochRow.__struct_fields__ if name != "disturbance")
 
@@ -43,7 +44,7 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
     config = summary.config
     caption = (
         f"Validation accuracy over training time, evaluation not counted: {summary.title}, model {config['model']}, "
-        f"{config['threads']} threads, batch {config['batch']}. {shown} Test accuracy "
+        f"{plural(config['threads'], 'thread')}, batch {config['batch']}. {shown} Test accuracy "
         f"{100 * summary.test_accuracy_median:.2f} %."
     )
     if not usable.all():

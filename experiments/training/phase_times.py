@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ...cython_src.plan.model import PHASES
-from ..results.training_rows import EpochRow, TrainedRow
+from ..results.training_rows import EpochRow, TrainedRow, epoch_times
 from ..sampling.phases import PHASE_BARRIERS, phase_walls
 from ..subjects.models import ModelSpec
 
@@ -67,11 +68,13 @@ class PhaseLog:
         return found
 
 
-def phase_means(history: Sequence[EpochRow]) -> dict[str, float]:
-    """Return the mean of each phase's time over epochs, by column; rows without them do not count."""
-    rows = [row for row in history if row.load_s is not None]
-    timed = [name for name in COLUMNS if rows and getattr(rows[0], name) is not None]
-    return {name: sum(getattr(row, name) for row in rows) / len(rows) for name in timed}
+def phase_medians(history: Sequence[EpochRow]) -> dict[str, float]:
+    """Return the median of each phase's time over the undisturbed epochs, or over all where there is none, by column;
+    rows without them do not count."""
+    timed = [(row, usable) for row, _, usable in epoch_times(history) if row.load_s is not None]
+    rows = [row for row, usable in timed if usable] or [row for row, _ in timed]
+    names = [name for name in COLUMNS if rows and getattr(rows[0], name) is not None]
+    return {name: median(getattr(row, name) for row in rows) for name in names}
 
 
 def phases_text(seeds: Sequence[TrainedRow]) -> str:

@@ -17,7 +17,6 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
 from ...cython_src.networks.registry import get_network
 from ..images.decoding import BrokenImage
-from ..machine.disturbance import read_memory
 from ..machine.energy import energy_text
 from ..machine.environment import described_environment
 from ..plan_check.checking import check_together
@@ -25,7 +24,7 @@ from ..results.files import check_writable_folder, list_folder, unfinished, writ
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
-from ..sampling.measured_memory import resident_bytes
+from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
 from ..subjects.models import check_threads, convolution_for, models_on, parse_model
 from ..tables.numbers import plural
@@ -88,7 +87,7 @@ def train(
                     trainer.load(checkpoint, histories[seed])
                 if number == 0:  # from here on nothing refuses the run any more
                     rows = folder.enter_context(_begun(run, out))
-                    report(f"the training {needs_text(trainer.needed_bytes, read_memory()['available_bytes'])}")
+                    report(f"the training {needs_text(trainer.needed_bytes, own_and_free_bytes())}")
                     if trainer.on_gpu:
                         report(f"on the GPU {trainer.on_gpu}")
                     if trainer.started and seed not in histories:

@@ -24,14 +24,23 @@ from ..images.source import Augmentation, ImageSource
 from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
 from ..results.training_rows import EpochRow, TrainedRow
-from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
-from ..subjects.memory import GRAPH, check_fits, format_bytes, parse_bytes, planned_bytes, what_fits_gpu
+from ..sampling.measured_memory import own_and_free_bytes, peak_resident_bytes, resident_bytes
+from ..subjects.memory import (
+    GRAPH,
+    allowed_bytes,
+    check_fits,
+    check_least,
+    format_bytes,
+    parse_bytes,
+    planned_bytes,
+    what_fits_gpu,
+)
 from ..subjects.models import bind_for, convolution_for, make_executor, parse_model, storage_for
 from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
 from .gpu_sampling import GpuSampler
-from .phase_times import PhaseLog, phase_means
+from .phase_times import PhaseLog, phase_medians
 from .safetensors import write_safetensors
 from .text import LabelledText, Text
 from .weights import read_weights, write_hugging_face
@@ -57,6 +66,8 @@ class Trainer:
         A row for each epoch done.
     started : str
         What was loaded from a file of parameters, and what was not.
+    needed_bytes : int
+        Bytes that the plan of a step, its data, evaluating and the libraries need.
     evaluating_bytes : int
         Most that evaluating plans have held at once beside what they share with the training's.
     """
@@ -78,9 +89,7 @@ class Trainer:
         if isinstance(data, Dataset) and config.augmentations:
             self.augmentation = Augmentation(config.augmentations, seed, data.num_samples, *data.images.shape[2:])
         source = _source(config, data, self.augmentation)
-        self.plan = _training_plan(config, data, source)
-        if config.memory_limit:
-            _check_limit(config, data, source, self.plan)
+        self.plan, self.needed_bytes = _fitting_plan(config, data, source)
         make = partial(_training_plan, config, data, source)
         advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
         self.bound = bind_for(config.model, self.plan, self.storage, advice)
@@ -125,11 +134,6 @@ class Trainer:
         said += [f"begin at random: {', '.join(fresh)}"] if fresh else []
         said += [f"not used: {_some(unused)}"] if unused else []
         self.started = "; ".join(said)
-
-    @property
-    def needed_bytes(self) -> int:
-        """Bytes that the plan of a step, its data and the libraries need."""
-        return sum(planned_bytes(self.plan, self.config.threads).values())
 
     @property
     def on_gpu(self) -> str:
@@ -292,7 +296,7 @@ class Trainer:
             epochs=self.epoch,
             samples_per_epoch=self.num_batches * self.config.batch,
             time_s=self.history[-1].time_s,
-            phase_s=phase_means(self.history),
+            phase_s=phase_medians(self.history),
             phases_timed=self.phases.timed if self.phases else "",
             test_loss=test_loss,
             test_accuracy=1 - test_error,
@@ -326,7 +330,7 @@ def check_plan(config: TrainingConfig, data: Dataset) -> None:
     to read images in each step, or the plans need more than the limit of memory."""
     source = _source(config, data)
     if config.memory_limit:
-        _check_limit(config, data, source, _training_plan(config, data, source))
+        _fitting_plan(config, data, source)
 
 
 def _source(
@@ -367,22 +371,35 @@ def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     return config.batch if large else EVALUATION_BATCH
 
 
-def _check_limit(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None, plan: Plan) -> None:
-    """Raise `UsageError` unless training and, beside it, evaluating fit the limit of memory."""
-    network, limit = data.fit(get_network(config.network)), parse_bytes(config.memory_limit)
+def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> tuple[Plan, int]:
+    """Return the plan of a step, and the bytes that training and, beside it, evaluating need.
+
+    Raises
+    ------
+    UsageError
+        They are more than the limit of memory, or than the machine has free with what this process holds already.
+    """
+    network, options = data.fit(get_network(config.network)), config.plan.as_dict()
+    limit = parse_bytes(config.memory_limit) if config.memory_limit else None
+    free = own_and_free_bytes()
     try:
+        check_least({**options, "network": network}, limit, free)
+        plan = _training_plan(config, data, source)
         make = partial(_training_plan, config, data, source)
-        check_fits(plan, config.plan.as_dict(), limit, None, config.threads, make)
+        check_fits(plan, options, limit, free, config.threads, make)
     except MemoryError as error:
         raise UsageError(str(error)) from None
     batch = min(_evaluation_batch(config, data), len(data.valid))
     needed = sum(planned_bytes(plan, config.threads).values())
     needed += _own_bytes(lower(network, config.evaluation(batch)), config.threads)
-    if needed > limit:
+    allowed, said = allowed_bytes(limit, free)
+    if needed > allowed:
+        less = "" if config.memory_limit else ", or give a --memory-limit, with which evaluating takes less"
         raise UsageError(
-            f"training and evaluating need {format_bytes(needed)}, the memory limit is {format_bytes(limit)}; "
-            f"lower the batch"
+            f"training and evaluating need {format_bytes(needed)}, {said} {format_bytes(allowed)}; lower the "
+            f"batch{less}"
         )
+    return plan, needed
 
 
 def _own_bytes(plan: Plan, threads: int) -> int:

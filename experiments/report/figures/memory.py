@@ -15,7 +15,7 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
-from .axes import log2_axis, power_ticks, series, x_axis
+from .axes import log2_axis, nested_size, power_ticks, series, x_axis
 from .heading import write_lines
 from .style import GREY, add_legend, model_handles, model_styles, new_figure
 
@@ -65,7 +65,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     for number, (model, of_model) in enumerate(peaks.items()):
         values = np.array([of_model.get(batch, np.nan) for batch in planned]) / 2**20
         nothing = np.full(len(values), np.nan)
-        look = {"size": 6.5 - 1.5 * number}
+        look = {"size": nested_size(number, len(peaks))}
         series(axis, list(planned), values, nothing, nothing, styles[model], model_label(model), **look)
     ran = {batch for of_model in peaks.values() for batch in of_model}
     unfit = [batch for batch in planned if batch not in ran]

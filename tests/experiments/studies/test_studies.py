@@ -1,6 +1,7 @@
 """Training studies: their files, runs, resumption, tables and figures."""
 
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.commands.main import main
+from forktask.experiments.machine.environment import version_text
 from forktask.experiments.report.figures.style import CROSSED
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.grids import given_or_shipped, kind_of, shipped
@@ -112,12 +114,12 @@ def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch)
     initialise(bound, 0)
     assert np.array_equal(frozen, bound.arrays["conv1.weight"]) and not np.array_equal(frozen, tuned)
     page = (out / "report.html").read_text()
-    assert "How to read it: down is better" in page
+    assert "How to read it: down is better" in page and f"forktask {version_text()} · " in page
     drawn = {"accuracy_over_time", "by_batch", "phases"}
     assert {path.stem for path in (out / "figures").glob("*.png")} == {*drawn, *(f"{name}-single" for name in drawn)}
     for name in drawn:
         caption, method = (out / "figures" / f"{name}.txt").read_text().split("\n\n")
-        assert len(caption.split()) <= 60 and "Data: " in method
+        assert len(caption.split()) <= 60 and "Data: " in method and "Machine: " in method
     epochs = (out / "epochs.csv").read_text().splitlines()
     assert len(epochs) == 1 + 2 * 3
 
@@ -183,6 +185,9 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     rows = tables.run_table(results)
     assert not epochs["usable"].any() and rows[0]["disturbed_epochs"] == 3 and rows[0]["usable"] is False
     assert (rows[0]["epoch_time_s"], rows[0]["epoch_time_max_s"]) == (1.0, 2.0)  # a median, and no mean
+    drawn, _ = drawn_figure(results, "by_batch", "single")
+    joined, points, crosses = (line.get_ydata() for line in drawn.axes[1].lines[:3])
+    assert np.isnan(joined).all() and points[0] == crosses[0] == 1.0  # a line leads to no point that is crossed out
     said = tables.disturbance_warnings(rows)
     assert "(3 epochs)" in said[0] and "do not use" in said[1]
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
@@ -237,6 +242,26 @@ def test_each_way_of_loading_is_measured(loading, way):
     row = loaders.measure_loader(job)
     assert row["images_per_s"] > 1 and row["workers_bytes"] == 0
     assert row["peak_bytes"] == row["libraries_bytes"] + row["loader_bytes"] >= row["libraries_bytes"] > 10e6
+
+
+def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
+    """Check that the CPU time of processes that a way of loading starts does not count as that of others."""
+
+    class Counted:
+        def read(self):
+            return {"ended": loaders._ended_workers_us()}
+
+        def since(self, before):
+            return {"pressure_some_us": 1e9, "others_us": loaders._ended_workers_us() - before["ended"]}
+
+    def load(data, order, count):
+        subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+        return 0.01
+
+    monkeypatch.setattr(loaders, "Disturbance", Counted)
+    monkeypatch.setattr(loaders, "_load_in_turn", load)
+    job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == "loop")
+    assert loaders.measure_loader(job)["usable"] == [True] * loaders.EPOCHS
 
 
 def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
@@ -302,10 +327,14 @@ def test_a_file_says_what_it_is(tmp_path, capsys):
 
 
 def test_a_title_has_the_threads_of_all_models(tmp_path):
-    """Check that a model of one thread, which comes first, is named beside the number that others have."""
+    """Check that a model of one thread, which comes first, is named beside the number that others have, if drawn."""
     path = tmp_path / "own.toml"
     path.write_text('[train]\nnetwork = "lenet5"\ndata = "digits"\nmodel = ["serial", "forkjoin"]\nthreads = 2\n')
-    assert figures.title(SimpleNamespace(study=read_study(path))) == "lenet5, digits, batch 32, 2 threads (serial: 1)"
+    study = read_study(path)
+    found = [(run, None) for run in study.trainings()]
+    for shown, said in ((found, " (serial: 1)"), (found[1:], "")):
+        drawn = SimpleNamespace(study=study, found=shown)
+        assert figures.title(drawn) == f"lenet5, digits, batch 32, 2 threads{said}"
 
 
 def test_a_small_study_says_what_it_leaves_out(tmp_path, capsys):

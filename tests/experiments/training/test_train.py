@@ -16,8 +16,10 @@ from forktask.cython_src.networks.registry import get_network, network_names
 from forktask.experiments.commands.main import main
 from forktask.experiments.results.folder import SAMPLES
 from forktask.experiments.results.training_rows import Summary
+from forktask.experiments.subjects.memory import planned_bytes
 from forktask.experiments.subjects.models import MODELS, built_models, parse_model
 from forktask.experiments.training import train as training
+from forktask.experiments.training import trainer
 from forktask.experiments.training.checkpoints import read_checkpoint
 from forktask.experiments.training.config import TrainingConfig, learning_rate_table
 from forktask.experiments.training.curves import HISTORY_COLUMNS
@@ -186,6 +188,20 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, options, message):
     assert main(["train", *defaults, *options]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("forktask: error: ") and message in lines[0]
+
+
+def test_a_training_that_does_not_fit_is_refused_before_it_begins(tmp_path, monkeypatch):
+    """Check that what the machine has free bounds a training too, with evaluating, and what would fit is said."""
+    plan, needed = trainer._fitting_plan(SMALL, load_data(SMALL.data, get_network(SMALL.network)), None)
+    of_step = sum(planned_bytes(plan, SMALL.threads).values())
+    for free, said in (
+        (of_step - 1, "the plan needs .*, free are .*; .* would fit"),
+        (needed - 1, "training and evaluating need .*, free are .*; lower the batch, or give a --memory-limit"),
+    ):
+        monkeypatch.setattr(trainer, "own_and_free_bytes", lambda free=free: free)
+        with pytest.raises(UsageError, match=said):
+            run(SMALL, tmp_path)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
