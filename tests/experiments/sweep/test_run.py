@@ -18,6 +18,7 @@ from msgspec import structs
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.experiments.analysis.estimates import MIN_GENERATIONS
 from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import this_node
@@ -463,9 +464,11 @@ SHIPPED = shipped("sweep")
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_shipped_configurations_say_how_to_read_them(path):
-    """Check that each parses, explains its curve and becomes small with --quick."""
+    """Check that each parses, explains its curve, has generations enough for answers, of which a host may spoil one,
+    and becomes small with --quick."""
     assert re.search("How to read its (curve|table)", path.read_text())
     configuration = read_configuration(path)
+    assert configuration.measure.repeats > MIN_GENERATIONS
     quick = configuration.quick()
     assert len(quick.shards()) < len(configuration.shards())
     assert quick.measure.repeats == 1
