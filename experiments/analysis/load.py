@@ -36,7 +36,7 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
-from ..results.turns import disturbed_points, judge_rounds, moved_sessions, separate_nodes, turns_of
+from ..results.turns import disturbed_points, judge_rounds, moved_sessions, separate_nodes, turns_of, waited_shares
 from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 from .answers import LOSS_TOLERANCES, disagreement
@@ -46,6 +46,7 @@ from .sweep import Point, Sweep, capacities_of
 
 # The capacity is the best of three takes; between quiet takes it changes by 2 %.
 CAPACITY_CHANGE = 0.1
+STEADY_LOAD = 0.5  # part of the median round in which threads waited for a CPU; quiet machines have 0.01
 
 
 def load(out_dir: str | os.PathLike) -> Sweep:
@@ -308,6 +309,13 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
         sentences.append(
             f"{disturbed} of {plural(total, 'round')} {'was' if disturbed == 1 else 'were'} disturbed and left out, by "
             f"what is the same for all: a calibration kernel between turns, stolen time, threads that waited for a CPU."
+        )
+    shares = [] if sweep.config.get("oversubscribe") else [waited_shares(r) for r in sweep.rounds if not r.interference]
+    if beside := sum(bool(each) and median(each) > STEADY_LOAD for each in shares):
+        sentences.append(
+            f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {beside} of "
+            f"{plural(len(sweep.rounds), 'generation')}: other programs ran all the while. Then no round stands out, and "
+            f"step times are theirs as well; measure again on an idle machine."
         )
     if moved := moved_sessions(sweep.rounds):
         there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))

@@ -63,13 +63,18 @@ def judge_rounds(rounds: RoundsRow) -> Judged:
         return {number for number, value in enumerate(values) if value > max(least, times * usual)}
 
     stolen = (ticks * TICK_S / wall_s for ticks, wall_s in zip(rounds.steal_ticks, rounds.wall_s, strict=True))
-    waited = (waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True))
+    waited = waited_shares(rounds)
     found = standing_out(map(max, rounds.spin_s), 0.0, SLOW_SPIN)
     found |= standing_out(stolen, STOLEN_SHARE, USUAL_TIMES) | standing_out(waited, WAITED_SHARE, USUAL_TIMES)
     taken_s = sorted(spin for spins in rounds.spin_s for spin in spins)
     fast_s = taken_s[int(FAST_SPINS * len(taken_s))] if taken_s else 0.0
     slow = {number for number, spins in enumerate(rounds.spin_s) if max(spins) > LOUD_SPIN * fast_s}
     return Judged(found, found | slow)
+
+
+def waited_shares(rounds: RoundsRow) -> list[float]:
+    """Return the part of each round in which some runnable thread waited for a CPU."""
+    return [waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True)]
 
 
 def moved_sessions(rounds: Iterable[RoundsRow]) -> dict[tuple[int, tuple[str, int, int]], tuple[float, float]]:

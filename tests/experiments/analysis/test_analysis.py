@@ -267,6 +267,12 @@ def test_disturbed_rounds_are_left_out_and_counted():
     assert any(text.startswith("1 of 4 rounds was disturbed and left out") for text in s.warnings)
     turns = s.turns[sample["plan_id"], sample["model"], sample["threads"]]
     assert [number for generation, _, number in turns if generation == 0] == [0, 1, 2]
+    for waited_us, said in (([0, 0, 80_000, 90_000], 0), ([60_000] * 4, 1)):  # of rounds of 100 ms
+        about["pressure_us"] = waited_us
+        warnings = sweep_of([*rows, about]).warnings
+        assert sum("other programs ran all the while" in text for text in warnings) == said
+    rows[0]["config"]["oversubscribe"] = True  # then they wait for each other
+    assert not any("other programs" in text for text in sweep_of([*rows, about]).warnings)
 
 
 def test_disturbed_points_are_named_with_their_plans():
