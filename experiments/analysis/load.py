@@ -314,8 +314,8 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
     if beside := sum(bool(each) and median(each) > STEADY_LOAD for each in shares):
         sentences.append(
             f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {beside} of "
-            f"{plural(len(sweep.rounds), 'generation')}: other programs ran all the while. Then no round stands out, and "
-            f"step times are theirs as well; measure again on an idle machine."
+            f"{plural(len(shares), 'generation')}: other programs ran all the while. No round stands out then, and "
+            "step times hold for such a machine alone; measure again on an idle one."
         )
     if moved := moved_sessions(sweep.rounds):
         there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
