@@ -81,7 +81,7 @@ FIGURES = {
     "metg_dnn": ("granularity",),
     "replay_ladder": ("factorial",),
     "interference": ("interference",),
-    "batch_networks": ("memory", "run_time_over_batch"),
+    "batch_networks": ("memory",),
     "time_to_accuracy": ("accuracy_over_time",),
     "lenet5": ("accuracy_over_time",),
     "fashion_mnist": ("accuracy_over_time",),
