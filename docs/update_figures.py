@@ -27,6 +27,7 @@ from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
+from forktask.experiments.analysis.memory import memory_table
 from forktask.experiments.analysis.names import (
     AGAIN_LABEL,
     GRANULARITY,
@@ -40,7 +41,7 @@ from forktask.experiments.analysis.names import (
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
-from forktask.experiments.report.columns import EFFECT, LOSS
+from forktask.experiments.report.columns import EFFECT, LOSS, MEMORY
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
@@ -268,16 +269,25 @@ def measured(sweep: Sweep) -> str:
     first = blocks["fine"][0]
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
     environment, folder = sweep.environment, sweep.folder
-    conditions = folder / "conditions.txt"
-    machine = environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
     about = (
-        f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine}, {threads} threads, "
-        f"{sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
-        f"{conditions.read_text().strip() if conditions.exists() else ''} Measured with `forktask run "
+        f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
+        f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
+        f"{conditions_of(folder)} Measured with `forktask run "
         f"{README_RESULTS}`; "
         f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
     return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])
+
+
+def machine_of(environment: dict) -> str:
+    """Return the processor of a run, and whether it is a virtual machine's."""
+    return environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
+
+
+def conditions_of(folder: Path) -> str:
+    """Return what was special about a measurement; empty where nothing was."""
+    conditions = folder / "conditions.txt"
+    return conditions.read_text().strip() if conditions.exists() else ""
 
 
 def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
@@ -297,10 +307,9 @@ def study_results(folder: Path) -> str:
     found = [
         f"[{text}](../../{folder.relative_to(ROOT)}/{name})" for text, name in links.items() if (folder / name).exists()
     ]
-    machine = environment["cpu"]["model"] + ", virtual machine" * environment["cpu"]["virtual_machine"]
-    about = f"{machine}, {results.run.created[:10]}, commit {environment['build']['commit'][:12]}: {', '.join(found)}."
-    conditions = folder / "conditions.txt"
-    said = f"{about} {conditions.read_text() if conditions.exists() else ''}".strip()
+    commit = environment["build"]["commit"][:12]
+    about = f"{machine_of(environment)}, {results.run.created[:10]}, commit {commit}: {', '.join(found)}."
+    said = f"{about} {conditions_of(folder)}".strip()
     lines = training_runs(results_of(folder)) if results.is_study else sweep_table(load(folder))
     return "\n".join([*lines, "", said, ""])
 
@@ -321,7 +330,7 @@ def shown(table: Table) -> list[str]:
 
 def sweep_table(sweep: Sweep) -> list[str]:
     """Return what a sweep is about as a table in Markdown: losses of traced steps, what each switch of the task models
-    brings, what a process beside takes, else `speeds`."""
+    brings, what a process beside takes, peaks where only the figure of memory is published, else `speeds`."""
     axes = [
         Column(axis_label(axis), lambda row, axis=axis: value_text(sweep.records[row["plan_id"]][axis]))
         for axis in sweep.axes
@@ -330,7 +339,8 @@ def sweep_table(sweep: Sweep) -> list[str]:
     losses = [{"plan_id": plan_id, **row} for plan_id in sweep.plan_ids() for row in losses_of(sweep, plan_id)]
     effects = [row for row in effect_table(sweep).to_dict("records") if row["kind"] == "attribution"]
     beside = [row for row in interference_table(sweep).to_dict("records") if row["hogs"] == 1]
-    for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside)):
+    peaks = memory_table(sweep).to_dict("records") if FIGURES.get(sweep.folder.name) == ("memory",) else []
+    for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside), (MEMORY, peaks)):
         if rows:
             return shown(Table("", [*axes, *columns], rows))
     if GRANULARITY in sweep.axes:

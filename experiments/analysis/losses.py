@@ -278,7 +278,7 @@ def is_undisturbed(row: Mapping[str, Any]) -> bool:
 
 
 def had_cpus(log: EventLog) -> bool:
-    """Return the same of a log."""
+    """Return whether the threads of a logged run had their CPUs, by the rule of `is_undisturbed`."""
     events, lost = log.events, list(LOSSES).index("preemption")
     taken_ns = (events["stop_ns"] - events["start_ns"])[classes_of(events) == lost].sum()
     return log.of_gpu or bool(taken_ns <= DISTURBED_SHARE * log.about["threads"] * log.wall_ns)
