@@ -28,7 +28,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        No results there, or nothing in them.
+        No results there, nothing in them, or nothing that could be diagnosed, with each reason.
     """
     sweep = load(folder)
     skipped = {plan_id: missing(sweep, plan_id) for plan_id in sweep.plan_ids()}
@@ -55,6 +55,8 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
         cases += map(_row, titles, found)
     if not cases:
         raise UsageError(f"a diagnosis needs samples or event logs, got none in {str(folder)!r}; measure first")
+    if all(case["skipped"] for case in cases):
+        raise UsageError("not diagnosed: " + "; ".join(dict.fromkeys(case["skipped"] for case in cases)))
     return {"cases": cases}
 
 
