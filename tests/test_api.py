@@ -162,9 +162,10 @@ def test_a_run_says_what_it_was(bound):
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    """A quick sweep of two models."""
+    """A short sweep of two models; of the few turns of a quick one, noise may hide a step."""
     folder = tmp_path_factory.mktemp("comparison") / "out"
-    return ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, quick=True, out=folder)
+    short = {"repeats": 1, "target_s": 0.02, "warmup_s": 0.05, "check_iterations": 4}
+    return ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, out=folder, **short)
 
 
 def test_a_comparison_has_table_samples_figures_and_report(comparison):

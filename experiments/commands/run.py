@@ -16,7 +16,8 @@ DESCRIPTION = (
     "Run a TOML file, or one of those shipped with forktask. One with a table [grid] is a sweep: execution models are "
     "compared, on this machine or a cluster. One with a table [train] is a study: all combinations of networks, "
     "batches, models, optimisers and seeds are trained, and losses, errors, accuracy over time, time and memory "
-    "reported. What was interrupted goes on in its folder. Exit code 1: something failed, or weights differ."
+    "reported. What was interrupted goes on in its folder. Exit code 1: something failed for "
+    "another reason than its memory, or weights differ."
 )
 OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace")  # options
 
@@ -87,7 +88,9 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
         raise
     text = write_study_report(results, Path(out))
     show(arguments, as_json(results) if arguments.json else text, str)
-    return 1 if results.failed() or agreement(results)[1] else 0
+    # What does not fit is an answer, as in a sweep, as long as something was trained.
+    broken = any(row.reason != "memory" for _, row in results.failed()) or not results.done()
+    return 1 if broken or agreement(results)[1] else 0
 
 
 def _run_sweep(path: Path | str, arguments: Namespace) -> int:

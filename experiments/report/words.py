@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,13 +21,18 @@ from ..tables.numbers import format_time, plural
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
 
 
-def blocks_text(plan: PlanRow) -> str:
-    """Describe a plan's granularity in words."""
-    granularity = "" if is_graph(plan) else plan.granularity
+def blocks_text(*plans: PlanRow) -> str:
+    """Describe the granularity of plans, which is that of the first, and their numbers of tasks and loops."""
+    granularity = "" if is_graph(plans[0]) else plans[0].granularity
     match = re.fullmatch(r"images=(\d+)", granularity)
     cut = f"{plural(int(match[1]), 'image')} a block" if match else f"granularity {granularity}" if granularity else ""
-    tasks = f"{plan.num_tasks} tasks in {len(plan.loops)} loops"
+    tasks = f"{_span(plan.num_tasks for plan in plans)} tasks in {_span(len(plan.loops) for plan in plans)} loops"
     return f"{cut}: {tasks}" if cut else tasks
+
+
+def _span(counts: Iterable[int]) -> str:
+    found = sorted(set(counts))
+    return f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
 
 
 def order_note(sweep: Sweep, plan_id: str) -> str:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from ...cython_src.reading import Amount, Count, Name, Number, Real, Text
-from .disturbance import DISTURBED_SHARE, disturbed_share
+from .disturbance import undisturbed
 from .parts import Part, Row, says
-
-# The CPU time of others rests on the kernel's ticks: it errs by some 2 % of a second, but by 4 to 8 % of 0.2 s, where
-# `DISTURBED_SHARE` is 5 %.
-SPAN_S = 1.0
 
 
 class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
@@ -41,32 +36,10 @@ class EpochRow(Row, frozen=True, kw_only=True, tag="epoch"):
 
 
 def epoch_times(history: Iterable[EpochRow]) -> Iterator[tuple[EpochRow, float, bool]]:
-    """Yield the epochs of a training, each with its own seconds, and whether others left it undisturbed.
-
-    Threads of the training wait for each other's CPUs too, so no more of their waiting counts than others can have
-    caused: the CPU time that these took in a span of epochs that is long enough for the kernel's ticks.
-    """
-    before, epochs = 0.0, []
-    for row in history:
-        epochs.append((row, row.time_s - before))
-        before = row.time_s
-    while epochs:
-        span, epochs = _first_span(epochs)
-        others = [row.disturbance.get("others_us") for row, _ in span]
-        span_s = sum(seconds for _, seconds in span)
-        for row, seconds in span:
-            lost = dict(row.disturbance)
-            lost["others_us"] = None if None in others else sum(others) * seconds / span_s
-            yield row, seconds, not disturbed_share(lost, seconds) > DISTURBED_SHARE
-
-
-def _first_span(epochs: list[tuple[EpochRow, float]]) -> tuple[list, list]:
-    """Divide epochs after the first `SPAN_S` seconds; a shorter rest belongs to them."""
-    total = list(accumulate(seconds for _, seconds in epochs))
-    end = next((i + 1 for i, spent in enumerate(total) if spent >= SPAN_S), len(epochs))
-    if total[-1] - total[end - 1] < SPAN_S:
-        end = len(epochs)
-    return epochs[:end], epochs[end:]
+    """Yield the epochs of a training, each with its own seconds, and whether others left it undisturbed."""
+    rows = list(history)
+    times_s = [row.time_s - before for before, row in zip([0.0, *(row.time_s for row in rows)], rows, strict=False)]
+    yield from zip(rows, times_s, undisturbed(times_s, [row.disturbance for row in rows]), strict=True)
 
 
 class TrainedRow(Row, frozen=True, kw_only=True, tag="trained"):

@@ -206,7 +206,8 @@ class MeasuringProcess:
         return line
 
     def _late(self) -> ProcessFailure:
-        return ProcessFailure("timeout", f"took longer than the limit of {format_seconds(self._limit_s)}")
+        limit = format_seconds(self._limit_s)
+        return ProcessFailure("timeout", f"took longer than the limit of {limit}; raise time_limit_s")
 
     def _ended(self) -> ProcessFailure:
         """Say how a process ended that left no row."""

@@ -16,7 +16,7 @@ import numpy as np
 from ...cython_src.errors import optional
 from ...cython_src.networks.registry import get_network
 from ..machine.disturbance import Disturbance
-from ..results.disturbance import DISTURBED_SHARE, disturbed_share
+from ..results.disturbance import SPAN_S, undisturbed
 from ..sampling.child import answer_job
 from ..sampling.measured_memory import peak_resident_bytes, resident_bytes
 from ..training.config import TrainingConfig
@@ -25,7 +25,7 @@ from ..training.dataset import Dataset
 from .configuration import Study
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.studies.loaders")
-EPOCHS = 3  # of each way, whose median counts
+EPOCHS = 3  # of each way at least, whose median counts; more where they are short
 # Fields of a run that loading alone depends on.
 CONDITIONS = ("network", "data", "image_size", "load", "decoder", "broken", "cache", "batch", "threads")
 
@@ -48,15 +48,17 @@ def measure_loader(job: Mapping[str, Any]) -> dict[str, Any]:
     data = load_data(config.data, get_network(config.network), config)
     order = data.train[: len(data.train) // config.batch * config.batch].reshape(-1, config.batch)
     load = {"loop": _load_in_turn, "joblib": _load_with_joblib, "DataLoader": _load_with_torch}[job["way"]]
-    times, usable = [], []
-    for _ in range(EPOCHS):
+    times: list[float] = []
+    disturbances: list[dict[str, Any]] = []
+    while len(times) < EPOCHS or sum(times) < SPAN_S:
         disturbance = Disturbance()
         before, workers_before = disturbance.read(), _ended_workers_us()
         times.append(load(data, order, count))
         lost = disturbance.since(before)
         if lost["others_us"] is not None:  # worker processes end with their epoch, and disturb nobody but themselves
             lost["others_us"] -= _ended_workers_us() - workers_before
-        usable.append(not disturbed_share(lost, times[-1]) > DISTURBED_SHARE)
+        disturbances.append(lost)
+    usable = undisturbed(times, disturbances)
     kept = [time for time, quiet in zip(times, usable, strict=True) if quiet]
     largest = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak = peak_resident_bytes()

@@ -371,12 +371,16 @@ def _evaluation_batch(config: TrainingConfig, data: Dataset | Text) -> int:
     return config.batch if large else EVALUATION_BATCH
 
 
+class DoesNotFit(UsageError, MemoryError):
+    """A training that needs more memory than its limit, or than is free."""
+
+
 def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSource | None) -> tuple[Plan, int]:
     """Return the plan of a step, and the bytes that training and, beside it, evaluating need.
 
     Raises
     ------
-    UsageError
+    DoesNotFit
         They are more than the limit of memory, or than the machine has free with what this process holds already.
     """
     network, options = data.fit(get_network(config.network)), config.plan.as_dict()
@@ -388,14 +392,14 @@ def _fitting_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSou
         make = partial(_training_plan, config, data, source)
         check_fits(plan, options, limit, free, config.threads, make)
     except MemoryError as error:
-        raise UsageError(str(error)) from None
+        raise DoesNotFit(str(error)) from None
     batch = min(_evaluation_batch(config, data), len(data.valid))
     needed = sum(planned_bytes(plan, config.threads).values())
     needed += _own_bytes(lower(network, config.evaluation(batch)), config.threads)
     allowed, said = allowed_bytes(limit, free)
     if needed > allowed:
         less = "" if config.memory_limit else ", or give a --memory-limit, with which evaluating takes less"
-        raise UsageError(
+        raise DoesNotFit(
             f"training and evaluating need {format_bytes(needed)}, {said} {format_bytes(allowed)}; lower the "
             f"batch{less}"
         )

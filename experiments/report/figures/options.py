@@ -87,7 +87,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     add_legend(figure, column, handles)
     swept = f"along {' and '.join(map(axis_label, axes))}"
     problem = sweep.problem_name(plan_id, axes[0] if len(axes) == 1 else "")
-    header(figure, sweep, [problem, swept, blocks_text(sweep.plans[plan_id])], column)
+    shown = sorted({p for axis in axes for p in sweep.siblings(plan_id, axis)})
+    header(figure, sweep, [problem, swept, blocks_text(*(sweep.plans[p] for p in shown))], column)
     return figure
 
 

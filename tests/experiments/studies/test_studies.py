@@ -245,7 +245,8 @@ def test_each_way_of_loading_is_measured(loading, way):
 
 
 def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
-    """Check that the CPU time of processes that a way of loading starts does not count as that of others."""
+    """Check that the CPU time of processes that a way of loading starts does not count as that of others, and that short
+    epochs are measured until they last as long together as the kernel's counts need."""
 
     class Counted:
         def read(self):
@@ -256,12 +257,12 @@ def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
 
     def load(data, order, count):
         subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
-        return 0.01
+        return 0.25
 
     monkeypatch.setattr(loaders, "Disturbance", Counted)
     monkeypatch.setattr(loaders, "_load_in_turn", load)
     job = next(job for job in loaders.jobs(read_study(loading)) if job["way"] == "loop")
-    assert loaders.measure_loader(job)["usable"] == [True] * loaders.EPOCHS
+    assert loaders.measure_loader(job)["usable"] == [True] * 4
 
 
 def test_loading_in_the_step_is_set_beside_loading_and_training_alone(loading, tmp_path, capsys, monkeypatch):
