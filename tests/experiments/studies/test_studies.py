@@ -245,8 +245,8 @@ def test_each_way_of_loading_is_measured(loading, way):
 
 
 def test_worker_processes_disturb_no_epoch_of_their_own(loading, monkeypatch):
-    """Check that the CPU time of processes that a way of loading starts does not count as that of others, and that short
-    epochs are measured until they last as long together as the kernel's counts need."""
+    """Check that the CPU time of processes that a way of loading starts does not count as that of others, and that
+    short epochs are measured until they last as long together as the kernel's counts need."""
 
     class Counted:
         def read(self):
