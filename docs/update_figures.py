@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.typed_text import format_bytes
 from forktask.experiments.analysis.estimates import NOT_USABLE
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.interference import interference_table
@@ -38,10 +39,11 @@ from forktask.experiments.analysis.names import (
     model_rank,
     value_text,
 )
+from forktask.experiments.analysis.phases import WALL, phase_table
 from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
-from forktask.experiments.report.columns import EFFECT, LOSS, MEMORY
+from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style
 from forktask.experiments.report.figures.axes import x_axis
@@ -82,7 +84,7 @@ FIGURES = {
     "metg_dnn": ("granularity",),
     "replay_ladder": ("factorial",),
     "interference": ("interference",),
-    "batch_networks": ("memory",),
+    "batch_networks": ("memory", "run_time_over_batch"),
     "time_to_accuracy": ("accuracy_over_time",),
     "lenet5": ("accuracy_over_time",),
     "fashion_mnist": ("accuracy_over_time",),
@@ -330,7 +332,7 @@ def shown(table: Table) -> list[str]:
 
 def sweep_table(sweep: Sweep) -> list[str]:
     """Return what a sweep is about as a table in Markdown: losses of traced steps, what each switch of the task models
-    brings, what a process beside takes, peaks where only the figure of memory is published, else `speeds`."""
+    brings, what a process beside takes, else `speeds`, where memory is published with phases and peaks."""
     axes = [
         Column(axis_label(axis), lambda row, axis=axis: value_text(sweep.records[row["plan_id"]][axis]))
         for axis in sweep.axes
@@ -339,16 +341,28 @@ def sweep_table(sweep: Sweep) -> list[str]:
     losses = [{"plan_id": plan_id, **row} for plan_id in sweep.plan_ids() for row in losses_of(sweep, plan_id)]
     effects = [row for row in effect_table(sweep).to_dict("records") if row["kind"] == "attribution"]
     beside = [row for row in interference_table(sweep).to_dict("records") if row["hogs"] == 1]
-    peaks = memory_table(sweep).to_dict("records") if FIGURES.get(sweep.folder.name) == ("memory",) else []
-    for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside), (MEMORY, peaks)):
+    for columns, rows in ((LOSS, losses), (EFFECT, effects), (INTERFERING, beside)):
         if rows:
             return shown(Table("", [*axes, *columns], rows))
     if GRANULARITY in sweep.axes:
         axes.append(Column("tasks", lambda row: f"{sweep.plans[row['plan_id']].num_tasks:,}", True))
-    return speeds(sweep, axes)
+    return speeds(sweep, axes, phases_and_peaks(sweep) if "memory" in FIGURES.get(sweep.folder.name, ()) else [])
 
 
-def speeds(sweep: Sweep, axes: list[Column]) -> list[str]:
+def phases_and_peaks(sweep: Sweep) -> list[Column]:
+    """Return columns of a plan: wall times of its phases under fork-join, and the largest peak of memory."""
+    phases, peaks = phase_table(sweep), memory_table(sweep).groupby("plan_id")["peak_bytes"].max()
+    walls = phases[phases["timed"] == WALL].set_index("plan_id")
+    return [
+        *(
+            Column(phase, lambda row, phase=phase: time(walls[f"{phase}_s"][row["plan_id"]]), True)
+            for phase in ("forward", "backward", "update")
+        ),
+        Column("peak", lambda row: format_bytes(peaks[row["plan_id"]]), True),
+    ]
+
+
+def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]:
     """Return a table in Markdown: a row for each plan, a column for each model on most threads, or a row for each model
     of one plan; the step time of `serial` and of the better fork-join form, and ratios to the latter."""
     table = speed_table(sweep)
@@ -375,7 +389,7 @@ def speeds(sweep: Sweep, axes: list[Column]) -> list[str]:
         ]
         return markdown_table(columns, [{"model": model} for model in models])
     columns = [Column(headings[model], lambda row, model=model: cell(row["plan_id"], model)) for model in models]
-    return markdown_table([*axes, *columns], [{"plan_id": plan_id} for plan_id in plans])
+    return markdown_table([*axes, *columns, *further], [{"plan_id": plan_id} for plan_id in plans])
 
 
 def ratio_text(row: dict) -> str:

@@ -93,7 +93,7 @@ class Training:
     @property
     def label(self) -> str:
         """Name of the run among others of the study, without its seed."""
-        return ", ".join(f"{name} {value}" for name, value in self.axes.items()) or self.stages[0].network
+        return ", ".join(f"{name} {axis_text(value)}" for name, value in self.axes.items()) or self.stages[0].network
 
     @property
     def run_id(self) -> str:
@@ -104,6 +104,11 @@ class Training:
             {k: v for k, v in stage.as_dict().items() if k not in ("out", "start", "check")} for stage in self.stages
         ]
         return f"{readable}-seed-{self.seed}-{short_id({'stages': identity, 'start': self.stages[0].start})}"
+
+
+def axis_text(value: Any) -> str:
+    """Write a value of an axis, such as `start` without a file."""
+    return str(value) or "none"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..subjects.memory import parse_bytes
 from ..tables.numbers import plural
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
+from .configuration import axis_text
 from .tables import LEAST_USABLE, epoch_table, loader_table, run_table
 
 MARKERS = "osv^D<>Ph8"
@@ -30,8 +32,18 @@ ALONE = "alone"  # loading in no step
 
 def _written(axes: Mapping[str, Any]) -> str:
     """Values of a combination as figures write them."""
-    said = {name: model_label(value) if name == "model" else str(value) for name, value in axes.items()}
+    said = {name: _value_text(name, value) for name, value in axes.items()}
     return ", ".join(text if name in PLAIN else f"{name.replace('_', ' ')} {text}" for name, text in said.items())
+
+
+def _value_text(name: str, value: Any) -> str:
+    """A value of an axis; of a training's own parameters the folder, which alone tells them apart."""
+    if name == "model":
+        return model_label(value)
+    if name == "start" and value:
+        path = Path(value)
+        return path.parent.name or path.stem
+    return axis_text(value)
 
 
 def _legend_labels(results: Any) -> dict[str, str]:

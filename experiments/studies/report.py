@@ -29,6 +29,7 @@ from ..tables import Column, Table
 from ..tables.columns import USABLE, count_column, number_column, percent_column, size_column, text_column, time_column
 from ..tables.numbers import known, percent, time
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
+from .configuration import axis_text
 from .figures import FIGURES
 from .figures import title as title_of
 from .running import StudyResults
@@ -229,7 +230,11 @@ def as_json(results: StudyResults) -> dict[str, Any]:
 
 def _names(results: StudyResults) -> list[Column]:
     """Return the columns that tell combinations apart: the axes, or the label of a study without any."""
-    return [*map(text_column, results.study.axes)] or [text_column("label", "run")]
+    return [*map(_axis_column, results.study.axes)] or [text_column("label", "run")]
+
+
+def _axis_column(axis: str) -> Column:
+    return text_column(axis)._replace(text=lambda row: axis_text(row[axis]))
 
 
 def _rate(name: str, heading: str) -> Column:
