@@ -38,7 +38,7 @@ from ..results.rows import (
 )
 from ..results.turns import disturbed_points, judge_rounds, moved_sessions, separate_nodes, turns_of, waited_shares
 from ..subjects.models import MODELS
-from ..tables.numbers import format_time, plural
+from ..tables.numbers import moved_text, plural
 from .answers import LOSS_TOLERANCES, disagreement
 from .names import axis_label, base_model, is_gpu, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
@@ -318,12 +318,7 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             "step times hold for such a machine alone; measure again on an idle one."
         )
     if moved := moved_sessions(sweep.rounds):
-        there, usual = (format_time(median(seconds)) for seconds in zip(*moved.values(), strict=True))
-        sentences.append(
-            f"{len(moved)} of {plural(len(sweep.rounds), 'generation')} found the CPUs elsewhere than most did and "
-            f"{'is' if len(moved) == 1 else 'are'} left out: the host had moved them; a hand-over through a cache "
-            f"line took {there} in place of {usual}."
-        )
+        sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))
         sentences.append(f"Most samples had too few undisturbed rounds; do not use {named}.")

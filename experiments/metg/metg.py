@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import structs
+
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..machine.environment import described_environment
@@ -31,7 +33,7 @@ from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
-from ..sampling.generation import contestant_of, measure_open_ended
+from ..sampling.generation import Machine, contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import DEFAULT_MODELS, MODELS, built_models, check_threads, counts_for, parse_model, parse_models
@@ -198,13 +200,18 @@ def _measure_together(
         )
         for c in some
     ]
+    machine = Machine()
     with hogs_running(hogs, order):
-        answers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
+        handovers = [machine.handover(order)]
+        answers = measure_open_ended(contestants, f"{settings.seed} {repetition}", machine)
+        handovers.append(machine.handover(order))
     for conditions, contestant in zip(some, contestants, strict=True):
         found, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}
         about |= conditions
         row = answered(MetgRow, MetgFailureRow, found, about)
+        if isinstance(row, MetgRow):
+            row = structs.replace(row, handover_s=handovers)
         if isinstance(row, MetgFailureRow):
             said = f"{row.reason}: {row.message.splitlines()[0]}"
             schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {said}")

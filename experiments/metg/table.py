@@ -12,10 +12,12 @@ from typing import Any
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
 from ..results.files import csv_text
-from ..results.rows import MetgFailureRow, MetgRow
+from ..results.rows import MetgFailureRow, MetgRow, OfGraph
+from ..results.turns import moved
 from ..subjects.models import built_models, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE
+from ..tables.numbers import moved_text
 from .graphs import describe_graph, graph_name
 
 HALF = 0.5
@@ -60,14 +62,17 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     Returns
     -------
     dict
-        unit_s: {kernel: seconds of a unit of work, the denominator}; results: one for each graph, model and thread
-        count with metg_s, empty_task_s (wall time of an iteration / tasks), record_s, close_s, prepare_s (of a task) as
-        {"median", "low", "high"} or None; pressure: part of the time in which some thread waited for a CPU;
-        withheld: "quick", "disturbed" or "", why there is no estimate of METG; usable: whether others left it alone;
-        break_even: replays after which preparing has paid off against eager tasks, None where there is nothing to
-        compare; curve: list of {work, task_s, granularity_s, efficiency, efficiency_low, efficiency_high}; failures:
-        list of messages.
+        unit_s: {kernel: seconds of a unit of work, the denominator}; takes: how many repetitions of all graphs; moved:
+        for each of them that is left out, since the host had moved the CPUs, seconds of a hand-over and the usual ones;
+        results: one for each graph, model and thread count with metg_s, empty_task_s (wall time of an iteration /
+        tasks), record_s, close_s, prepare_s (of a task) as {"median", "low", "high"} or None; pressure: part of the
+        time in which some thread waited for a CPU; withheld: "quick", "disturbed" or "", why there is no estimate of
+        METG; usable: whether others left it alone; break_even: replays after which preparing has paid off against eager
+        tasks, None where there is nothing to compare; curve: list of {work, task_s, granularity_s, efficiency,
+        efficiency_low, efficiency_high}; failures: list of messages.
     """
+    elsewhere, takes = moved_takes(rows), {(row.repetition, _session(row)) for row in rows}
+    rows = [row for row in rows if (row.repetition, _session(row)) not in elsewhere]
     good = [row for row in rows if isinstance(row, MetgRow)]
     unit_s: dict[str, float] = {}
     for row in good:
@@ -103,7 +108,22 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     )
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
-    return {"unit_s": unit_s, "results": results}
+    return {"unit_s": unit_s, "takes": len(takes), "moved": [*elsewhere.values()], "results": results}
+
+
+def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
+    """Return the repetitions, of each graph and number of threads, before or after which CPUs lay elsewhere than in
+    most: a hand-over's seconds there, the longer of both, and the usual ones."""
+    handovers = {}
+    for row in rows:
+        known = [s for s in row.handover_s or () if s] if isinstance(row, MetgRow) else []
+        if known and not row.interference:
+            handovers[row.repetition, _session(row)] = max(known)
+    return moved(handovers)
+
+
+def _session(row: OfGraph) -> str:
+    return json.dumps([row.graph, row.threads])
 
 
 def _is_disturbed(group, pressure: float) -> bool:
@@ -200,6 +220,8 @@ def format_table(table: Mapping[str, Any]) -> str:
             f"disturbed: threads waited for a CPU in up to {max(pressed):.0%} of the time (other programs, hogs or "
             f"more threads than CPUs); figures on a quiet machine are lower"
         )
+    if table["moved"]:
+        lines.append(moved_text(table["moved"], table["takes"], "repetition"))
     if any(e.get("withheld") == "quick" for e in table["results"]):
         lines.append("--quick is a check that it works: METG is withheld; leave --quick out to estimate it")
     if any(e.get("withheld") == DISTURBED for e in table["results"]):

@@ -475,6 +475,10 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
     disturbance: Annotated[dict[str, Real | None], says("as in a sample")]
     wall_s: Annotated[Positive, says("duration of all of it")]
+    handover_s: Annotated[
+        list[Amount | None] | None,
+        says("least time of a hand-over through a cache line between two CPUs, before and after all turns"),
+    ] = None
 
 
 class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from statistics import median, median_low
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +14,8 @@ from .rows import GpuProfileRow, Measured, ProfileRow, RoundsRow, Row, RunRow, S
 
 RoundOf = tuple[int, tuple[str, int, int], int]  # generation, session, round
 T = TypeVar("T")
+Take = TypeVar("Take", bound=Hashable)
+Session = TypeVar("Session", bound=Hashable)
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
 LOUD_SPIN = 1.15  # times the fast spins of a generation: load on end slows more, a clock that rises and sinks less
@@ -79,27 +81,29 @@ def waited_shares(rounds: RoundsRow) -> list[float]:
 
 def moved_sessions(rounds: Iterable[RoundsRow]) -> dict[tuple[int, tuple[str, int, int]], tuple[float, float]]:
     """Return the generations and sessions in which CPUs lay further apart, or closer, than in most sessions of their
-    node: a hand-over's seconds there, and in the middle session.
-
-    The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that ratios of
-    two such states must not be mixed. Where all generations of a session were moved, they stay: there is no other
-    state. Beside load on purpose a hand-over takes as long as the load allows.
-    """
+    node: a hand-over's seconds there, and in the middle session. Beside load on purpose a hand-over takes as long as
+    the load allows."""
     handovers: dict[str, dict[tuple[int, tuple[str, int, int]], float]] = {}
     for row in rounds:
         known = [seconds for seconds in row.handover_s if seconds]
         if known and not row.interference:
             handovers.setdefault(row.node.name, {})[row.repetition, _session(row)] = median(known)
-    found = {}
-    for sessions in handovers.values():
-        usual = median_low(sessions.values())
-        stayed = {key for (_, key), seconds in sessions.items() if not _differ(seconds, usual)}
-        found |= {
-            (generation, key): (seconds, usual)
-            for (generation, key), seconds in sessions.items()
-            if key in stayed and _differ(seconds, usual)
-        }
-    return found
+    return {key: seconds for sessions in handovers.values() for key, seconds in moved(sessions).items()}
+
+
+def moved(handovers: Mapping[tuple[Take, Session], float]) -> dict[tuple[Take, Session], tuple[float, float]]:
+    """Return the takes of sessions whose hand-over took longer, or less, than in the middle take: both seconds.
+
+    The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that numbers of
+    two such states must not be mixed. Where all takes of a session were moved, they stay: there is no other state.
+    """
+    usual = median_low(handovers.values()) if handovers else 0.0
+    stayed = {session for (_, session), seconds in handovers.items() if not _differ(seconds, usual)}
+    return {
+        (take, session): (seconds, usual)
+        for (take, session), seconds in handovers.items()
+        if session in stayed and _differ(seconds, usual)
+    }
 
 
 def _differ(first_s: float, second_s: float) -> bool:

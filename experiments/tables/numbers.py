@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from statistics import median
 from typing import Any
 
 from ...cython_src.typed_text import rounded
@@ -21,6 +23,17 @@ def format_time(seconds: float, unit: str = "s") -> str:
 def plural(count: int, word: str, words: str = "") -> str:
     """Return a count with its noun: "1 thread", "2 threads"; `words` is the plural that takes no s."""
     return f"{count} {word if count == 1 else words or word + 's'}"
+
+
+def moved_text(moved: Collection[tuple[float, float]], count: int, word: str) -> str:
+    """Say how many of so many takes are left out, since the host had moved the CPUs: seconds of a hand-over in each of
+    them, and the usual ones."""
+    there, usual = (format_time(median(seconds)) for seconds in zip(*moved, strict=True))
+    return (
+        f"{len(moved)} of {plural(count, word)} found the CPUs elsewhere than most did and "
+        f"{'is' if len(moved) == 1 else 'are'} left out: the host had moved them; a hand-over through a cache "
+        f"line took {there} in place of {usual}."
+    )
 
 
 def known(value: Any) -> bool:

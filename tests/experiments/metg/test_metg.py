@@ -68,6 +68,20 @@ def test_metg_is_twice_the_overhead():
     assert all(0 < p["efficiency_low"] <= p["efficiency"] <= p["efficiency_high"] < 1 for p in entry["curve"])
 
 
+def test_processes_that_found_the_cpus_elsewhere_are_left_out():
+    """Check that a repetition whose hand-over took longer, if only after its turns, is no part of a median, that it is
+    counted, and that hogs excuse it."""
+    near, far = [1.2e-7, 1.3e-7], [1.2e-7, 2.9e-7]
+    apart = [row(repetition=0, handover_s=near), row(repetition=1, overhead_s=60e-9, handover_s=far)]
+    table = table_of([*apart, row(repetition=2, handover_s=near), row(repetition=3)])
+    (entry,) = table["results"]
+    assert entry["repeats"] == 3 and entry["metg_s"]["high"] == pytest.approx(40e-9, rel=0.03)
+    assert "1 of 4 repetitions found the CPUs elsewhere" in format_table(table)
+    assert "290 ns in place of 130 ns" in format_table(table)
+    beside = table_of([row(**{**each, "interference": 1}) for each in ({"handover_s": near}, {"handover_s": far})])
+    assert beside["moved"] == []
+
+
 def test_metg_between_points_and_where_it_is_not_reached():
     """Check interpolation, the first point, and curves that stay below."""
     assert metg_s([1, 4], [0.25, 0.75], 1.0) == pytest.approx(4.0)

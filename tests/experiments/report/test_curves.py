@@ -90,12 +90,16 @@ def test_models_without_a_wait_for_phases_are_no_ladder():
         figures.draw(sweep, "ladder")
 
 
-@pytest.mark.parametrize(("figure", "x"), [("run_time", "threads"), ("run_time_over_batch", "batch")])
-def test_wall_and_busy_times_never_share_a_panel(ladder, figure, x):
-    """Check the values of each panel over threads and, on most of them, over the batch."""
+@pytest.mark.parametrize(
+    ("figure", "x", "serial"),
+    [("run_time", "threads", True), ("run_time_over_batch", "batch", True), ("run_time_over_batch", "batch", False)],
+)
+def test_wall_and_busy_times_never_share_a_panel(ladder, figure, x, serial):
+    """Check the values of each panel over threads and, on most of them, over the batch, without a serial run too."""
     sweep, speeds = ladder, speed_table(ladder)
     if x == "batch":
-        sweep = sweep_of(synthetic_rows(models=("serial", *RUNGS), batches=(16, 64), repeats=7))
+        models = ("serial",) * serial + RUNGS
+        sweep = sweep_of(synthetic_rows(models=models, batches=(16, 64), repeats=7))
         speeds = speed_table(sweep).query("threads == 2 or model == 'serial'")
     table = speeds.merge(phase_table(sweep), on=["plan_id", "model", "threads"])
     for column in ("double", "single"):

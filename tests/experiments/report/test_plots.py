@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from experiments.synthetic_results import LAYERS, peers_result, sweep_of, synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.speeds import main_plan, speed_table
@@ -287,6 +288,16 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
     assert "Crossed out" in figures.caption(sweep, name)
     rows = sample_frame(sweep)
     assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(sweep)
+
+
+def test_a_figure_of_options_says_how_many_tasks_their_values_have():
+    """Check the least and the largest number in the title."""
+    forms = {"options": ({}, {"weight_gradients": "chain"}), "slowdowns": (1.0, 1.2)}
+    rows = synthetic_rows(models=("serial", "forkjoin"), threads=(2,), repeats=2, **forms)
+    first, second = (row for row in rows if row["kind"] == "plan")
+    second["num_tasks"] = first["num_tasks"] + 5
+    title = " ".join(text.get_text() for text in figures.draw(sweep_of(rows), "options").findobj(Text))
+    assert f"{first['num_tasks']} to {second['num_tasks']} tasks in {len(first['loops'])} loops" in title
 
 
 def test_fonts_follow_the_style_of_the_user(two):

@@ -59,6 +59,15 @@ def file(tmp_path):
     return path
 
 
+def test_runs_with_and_without_pretrained_weights_are_told_apart(tmp_path):
+    """Check that no file is called none, and that a figure names the folder of parameters alone."""
+    path = tmp_path / "start.toml"
+    path.write_text('title = "t"\n[train]\nstart = ["", "clothes/parameters-seed-0.safetensors"]\n')
+    runs = read_study(path).trainings()
+    assert [run.label for run in runs] == ["start none", "start clothes/parameters-seed-0.safetensors"]
+    assert [figures._written(run.axes) for run in runs] == ["start none", "start clothes"]
+
+
 def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):
     """Check results, stages, tables, figures, what did not run, that a second call trains nothing that is done, and
     what `status` says of both."""
