@@ -33,7 +33,7 @@ from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
-from ..sampling.generation import Machine, contestant_of, measure_open_ended
+from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
 from ..subjects.models import DEFAULT_MODELS, MODELS, built_models, check_threads, counts_for, parse_model, parse_models
@@ -200,11 +200,8 @@ def _measure_together(
         )
         for c in some
     ]
-    machine = Machine()
     with hogs_running(hogs, order):
-        handovers = [machine.handover(order)]
-        answers = measure_open_ended(contestants, f"{settings.seed} {repetition}", machine)
-        handovers.append(machine.handover(order))
+        answers, handovers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
         found, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}

@@ -112,13 +112,12 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
 
 
 def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
-    """Return the repetitions, of each graph and number of threads, before or after which CPUs lay elsewhere than in
-    most: a hand-over's seconds there, the longer of both, and the usual ones."""
+    """Return the repetitions, of each graph and number of threads, in which CPUs lay elsewhere than in most: a
+    hand-over's seconds there, and the usual ones."""
     handovers = {}
     for row in rows:
-        known = [s for s in row.handover_s or () if s] if isinstance(row, MetgRow) else []
-        if known and not row.interference:
-            handovers[row.repetition, _session(row)] = max(known)
+        if isinstance(row, MetgRow) and row.handover_s and not row.interference:
+            handovers[row.repetition, _session(row)] = statistics.median(row.handover_s)
     return moved(handovers)
 
 

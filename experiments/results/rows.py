@@ -476,8 +476,8 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     disturbance: Annotated[dict[str, Real | None], says("as in a sample")]
     wall_s: Annotated[Positive, says("duration of all of it")]
     handover_s: Annotated[
-        list[Amount | None] | None,
-        says("least time of a hand-over through a cache line between two CPUs, before and after all turns"),
+        list[Amount] | None,
+        says("least time of a hand-over through a cache line between two CPUs, before each round of turns"),
     ] = None
 
 

@@ -204,17 +204,21 @@ def measure_generation(generation: Generation, machine: Machine | None = None) -
         ]
 
 
-def measure_open_ended(contestants: Sequence[Contestant], seed: str, machine: Machine | None = None) -> dict[str, Any]:
+def measure_open_ended(
+    contestants: Sequence[Contestant], seed: str, machine: Machine | None = None
+) -> tuple[dict[str, Any], list[float]]:
     """Measure contestants in turns that say themselves after each turn whether they have more to measure.
 
     Each lives in a process of its own; one runs, the others are stopped. The order is tossed anew in each round.
 
     Returns
     -------
-    dict
+    answers : dict
         By name: the row that the process leaves, or {"failure", "message"}.
+    handovers : list of float
+        Seconds of a hand-over between the first two CPUs of the first contestant, before each round; none on one CPU.
     """
-    machine, generator = machine or Machine(), random.Random(seed)
+    machine, generator, handovers = machine or Machine(), random.Random(seed), []
     with ExitStack() as stack:
         members = [_Member(c, stack.enter_context(machine.start(c, TURN_S))) for c in contestants]
         for member in members:
@@ -223,11 +227,12 @@ def measure_open_ended(contestants: Sequence[Contestant], seed: str, machine: Ma
                 member.process.stop()
         going = [member for member in members if member.alive]
         while going:
+            handovers.append(machine.handover(contestants[0].cpus))
             generator.shuffle(going)
             going = [member for member in going if member.has_more()]
         for member in members:
             member.finish()
-    return {member.name: member.answer for member in members}
+    return {member.name: member.answer for member in members}, [seconds for seconds in handovers if seconds]
 
 
 def make_groups(sizes: Sequence[int], room: float, reference: int | None) -> list[list[int]]:
