@@ -227,7 +227,7 @@ def measure_open_ended(
                 member.process.stop()
         going = [member for member in members if member.alive]
         while going:
-            handovers.append(machine.handover(contestants[0].cpus))
+            handovers.append(machine.handover(members[0].cpus))
             generator.shuffle(going)
             going = [member for member in going if member.has_more()]
         for member in members:
