@@ -20,7 +20,7 @@ from .phases import shown_phases
 from .style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, model_handles, model_styles, new_figure, panel_title
 
 RANK, ONE_FOR = 0.4, "plan"
-TICK_IN = 0.35  # of a panel's width for each label along x
+TICK_IN, LABELS_IN = 0.35, 0.35  # of a panel's width for each label along x, and for those along y
 NARROW_IN = 1.5  # panels at most so wide have small titles
 
 
@@ -88,7 +88,7 @@ def draw_panels(
         low, high = low / pad, high * pad
         log2_axis(axis, "y", decimal_ticks(low, high), low, high)
         measured = sorted(set(panels[0][1][x]))
-        x_axis(axis, measured, label, min(8, round(room / TICK_IN)))
+        x_axis(axis, measured, label, min(8, max(1, round((room - LABELS_IN) / TICK_IN))))
         axis.xaxis.set_minor_locator(FixedLocator(measured))  # those without room for a label
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_ylabel("ms")
