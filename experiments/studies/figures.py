@@ -37,12 +37,12 @@ def _written(axes: Mapping[str, Any]) -> str:
 
 
 def _value_text(name: str, value: Any) -> str:
-    """A value of an axis; of a training's own parameters the folder, which alone tells them apart."""
+    """A value of an axis; of a training's own parameters the folder, since all are called alike."""
     if name == "model":
         return model_label(value)
     if name == "start" and value:
         path = Path(value)
-        return path.parent.name or path.stem
+        return (path.parent.name if path.stem.startswith("parameters-seed-") else "") or path.stem
     return axis_text(value)
 
 

@@ -60,12 +60,12 @@ def file(tmp_path):
 
 
 def test_runs_with_and_without_pretrained_weights_are_told_apart(tmp_path):
-    """Check that no file is called none, and that a figure names the folder of parameters alone."""
-    path = tmp_path / "start.toml"
-    path.write_text('title = "t"\n[train]\nstart = ["", "clothes/parameters-seed-0.safetensors"]\n')
+    """Check that no file is called none, and that a figure names the folder of a training's parameters alone."""
+    path, files = tmp_path / "start.toml", ["clothes/parameters-seed-0.safetensors", "weights/clothes-2.safetensors"]
+    path.write_text(f'title = "t"\n[train]\nstart = {json.dumps(["", *files])}\n')
     runs = read_study(path).trainings()
-    assert [run.label for run in runs] == ["start none", "start clothes/parameters-seed-0.safetensors"]
-    assert [figures._written(run.axes) for run in runs] == ["start none", "start clothes"]
+    assert [run.label for run in runs] == ["start none", *(f"start {file}" for file in files)]
+    assert [figures._written(run.axes) for run in runs] == ["start none", "start clothes", "start clothes-2"]
 
 
 def test_a_study_trains_reports_and_goes_on(file, tmp_path, capsys, monkeypatch):
