@@ -23,8 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import structs
-
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ..machine.environment import described_environment
@@ -205,10 +203,8 @@ def _measure_together(
     for conditions, contestant in zip(some, contestants, strict=True):
         found, model = answers[contestant.name], contestant.name
         about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}
-        about |= conditions
+        about |= {"handover_s": handovers, **conditions}
         row = answered(MetgRow, MetgFailureRow, found, about)
-        if isinstance(row, MetgRow):
-            row = structs.replace(row, handover_s=handovers)
         if isinstance(row, MetgFailureRow):
             said = f"{row.reason}: {row.message.splitlines()[0]}"
             schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {said}")

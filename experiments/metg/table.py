@@ -116,7 +116,7 @@ def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str
     hand-over's seconds there, and the usual ones."""
     handovers = {}
     for row in rows:
-        if isinstance(row, MetgRow) and row.handover_s and not row.interference:
+        if row.handover_s and not row.interference:
             handovers[row.repetition, _session(row)] = statistics.median(row.handover_s)
     return moved(handovers)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 TICK_S = 0.01
@@ -47,11 +46,11 @@ def undisturbed(times_s: Sequence[float], disturbances: Sequence[Mapping[str, An
 
 def _spans(times_s: Sequence[float]) -> Iterator[tuple[int, int]]:
     """Divide times after each `SPAN_S` seconds; a shorter rest belongs to the last span."""
-    first = 0
-    while first < len(times_s):
-        total = list(accumulate(times_s[first:]))
-        end = next((number for number, spent in enumerate(total, 1) if spent >= SPAN_S), len(total))
-        if total[-1] - total[end - 1] < SPAN_S:
-            end = len(total)
-        yield first, first + end
-        first += end
+    first, spent_s = 0, 0.0
+    for end, time_s in enumerate(times_s, 1):
+        spent_s += time_s
+        if spent_s >= SPAN_S and sum(times_s[end:]) >= SPAN_S:
+            yield first, end
+            first, spent_s = end, 0.0
+    if first < len(times_s):
+        yield first, len(times_s)

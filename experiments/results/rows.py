@@ -462,6 +462,10 @@ class OfGraph(Row, frozen=True, kw_only=True):
     quick: Annotated[bool, says("a check that it works")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
     cpus: Annotated[list[Count], says("CPU of each thread")]
+    handover_s: Annotated[
+        list[Amount] | None,
+        says("least time of a hand-over through a cache line between two CPUs, before each round of turns"),
+    ] = None
 
 
 class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
@@ -475,10 +479,6 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
     disturbance: Annotated[dict[str, Real | None], says("as in a sample")]
     wall_s: Annotated[Positive, says("duration of all of it")]
-    handover_s: Annotated[
-        list[Amount] | None,
-        says("least time of a hand-over through a cache line between two CPUs, before each round of turns"),
-    ] = None
 
 
 class MetgFailureRow(OfGraph, frozen=True, kw_only=True, tag="metg_failure"):

@@ -45,8 +45,7 @@ def shown_phases(sweep: Sweep, plan_id: str) -> tuple[list[str], list[str]]:
     """Return the phases that are shown, and those that are too short."""
     rows, phases = _rows(sweep, plan_id), phases_of(sweep, plan_id)
     # A serial time is the speedup times the time of any point; without a serial run times say which phases are short.
-    speedups = {phase: rows[f"{phase}_speedup"].fillna(1) for phase in phases}
-    serial = {phase: float((rows[f"{phase}_s"] * speedups[phase]).median()) for phase in phases}
+    serial = {phase: float((rows[f"{phase}_s"] * rows[f"{phase}_speedup"].fillna(1)).median()) for phase in phases}
     large = [phase for phase in phases if serial[phase] >= SMALLEST_PHASE * sum(serial.values())]
     return large, [phase for phase in phases if phase not in large]
 
