@@ -163,7 +163,8 @@ def clipped(values: np.ndarray) -> np.ndarray:
     """Return values that lie no further than `CLIPPED_AT` robust standard deviations from their column's median.
 
     The standard deviation of a column comes from its differences to the others, or is that of all columns where this is
-    larger: that of six values alone is too often too small. NaN stay.
+    larger: that of six values alone is too often too small. Where no deviation is known, since values are single or
+    mostly equal, nothing is clipped. NaN stay.
     """
     middle = _median(values)
     if values.ndim == 1:
@@ -172,12 +173,15 @@ def clipped(values: np.ndarray) -> np.ndarray:
         apart = _deviation(values[:, :, None] - values[:, None, :]) / math.sqrt(2)
         np.fill_diagonal(apart, math.nan)
         apart = np.where(np.isnan(apart).all(axis=1, keepdims=True), _deviation(values)[:, None], apart)
-        deviation = np.maximum(_median(apart.T), _median(apart.ravel()))
-    return np.clip(values, middle - CLIPPED_AT * deviation, middle + CLIPPED_AT * deviation)
+        deviation = np.fmax(_median(apart.T), _median(apart.ravel()))
+    reach = CLIPPED_AT * np.where(deviation > 0, deviation, math.inf)
+    return np.clip(values, middle - reach, middle + reach)
 
 
 def _deviation(values: np.ndarray) -> np.ndarray:
-    return 1.4826 * _median(np.abs(values - _median(values)))
+    """Return the robust standard deviation along the first axis; NaN of a single value, which has none."""
+    deviation = 1.4826 * _median(np.abs(values - _median(values)))
+    return np.where((~np.isnan(values)).sum(axis=0) > 1, deviation, math.nan)
 
 
 def _median(values: np.ndarray) -> np.ndarray:
@@ -192,14 +196,16 @@ def _median(values: np.ndarray) -> np.ndarray:
 def median_polish(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the effects of rows and of columns of a table, which may have gaps: table = row + column + rest.
 
-    Effects of rows have the median 0; every row and column has a value.
+    Effects of rows have the median 0; every row and column has a value. A column with a single value fits any effect of
+    its row, so it has no part in them; a row of such values alone has the effect 0.
     """
     rows, before = np.zeros(table.shape[0]), None
-    for _ in range(POLISHING):
+    several = table[:, (~np.isnan(table)).sum(axis=0) > 1]
+    for _ in range(POLISHING if several.size else 0):
         if before is not None and (rows == before).all():
             break
-        before, columns = rows, _median(table - rows[:, None])
-        rows = _median((table - columns).T)
+        before, columns = rows, _median(several - rows[:, None])
+        rows = np.nan_to_num(_median((several - columns).T))
         rows = rows - _median(rows)
     return rows, _median(table - rows[:, None])
 

@@ -151,3 +151,31 @@ def test_two_takes_have_students_interval():
     """Check the half-width 12.706 s / sqrt(2), with the deviation s of a sample: the root of half their distance's
     square."""
     assert estimates.estimate([1.0, math.exp(0.2)]).half_width == pytest.approx(12.706 * 0.2 / 2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_interval_is_narrower_than_its_generations_allow(seed):
+    """Check contestants of which some take part in few generations or one, as `compare` measures what answers no open
+    question: half of the scatter of a ratio's own generations, at least, is in its interval."""
+    rng = np.random.default_rng(seed)
+    several, once, generations = int(rng.integers(2, 7)), int(rng.integers(0, 9)), int(rng.integers(6, 13))
+    points = made_up(rng, generations, rounds=4, truth=(0.0,) * (several + once), placement=0.2, noise=0.05)
+    for key in range(several + once):
+        share = 1.0 if key < 2 else rng.choice([0.5, 1.0])
+        took_part = {0} if key >= several else {n for n in range(generations) if rng.random() < share}
+        points[key] = {turn: time for turn, time in points[key].items() if turn[0] in took_part}
+    times = Estimates({key: turns for key, turns in points.items() if turns})
+    for first in times.points:
+        for second in times.points:
+            ratio = times.ratio(first, second)
+            if first == second or not ratio.known:
+                continue
+            own, other = times.times(first), times.times(second)
+            logs = np.array([math.log(own[n] / other[n]) for n in own.keys() & other.keys()])
+            scatter = np.median(np.abs(logs - np.median(logs)))
+            assert ratio.half_width >= 0.5 * scatter * estimates.boundary(len(logs)), (first, second)
+
+
+def test_mostly_equal_takes_have_a_width():
+    """Check that values of which more than half are equal, as a coarse clock gives them, are not taken for exact."""
+    assert estimates.estimate([1.0, 1.0, 1.0, 1.0, 1.1, 1.2]).half_width > 0.03
