@@ -1,6 +1,6 @@
 """Times and their ratios, with intervals that hold at every look: value, interval and verdict come from here alone.
 
-The contestants of a session take turns in rounds. A process keeps what placement gave it (about 1 %), so a *generation*
+The contestants of a group take turns in rounds. A process keeps what placement gave it (about 1 %), so a *generation*
 of processes is the unit of an interval, and its rounds make one log time of each point:
 
     log time (point, round) = point in this generation + round + noise        fitted by medians
@@ -28,6 +28,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from ..results.turns import Turn
 from ..tables.numbers import plural
 
 FASTER, SLOWER, SAME, UNDECIDED = "faster", "slower", "same", "undecided"
@@ -43,7 +44,6 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles by numbe
 CLIPPED_AT = 5.0  # of the distances of a point's generations from their median, in robust standard deviations
 POLISHING = 10  # passes of median polish; later ones move effects by less than a tenth of a standard error
 Key = TypeVar("Key", bound=Hashable)
-Turn = tuple[int, Hashable, int]  # generation, session, round
 
 
 @dataclass(frozen=True)
@@ -215,10 +215,10 @@ class Estimates(Generic[Key]):
 
     Parameters
     ----------
-    points : mapping of point to {(generation, session, round): seconds}
-        Points of one session took turns in its rounds; sessions of one generation that share a point are compared
-        through it, others by their times.
-    disturbed : set of (generation, session, round)
+    points : mapping of point to {(generation, group, round): seconds}
+        Points of one group took turns in its rounds; groups of one generation that share a point are compared through
+        it, others by their times.
+    disturbed : set of (generation, group, round)
         Disturbed rounds that are among these, since too few others were left; no verdict rests on them.
     """
 
@@ -228,21 +228,21 @@ class Estimates(Generic[Key]):
     @cached_property
     def _logs(self) -> tuple[list[int], np.ndarray]:
         """Generations, and log times, a row for each and a column for each point; NaN where it was not measured."""
-        sessions: dict[int, dict[Hashable, dict[Key, dict[int, float]]]] = {}
+        groups: dict[int, dict[Hashable, dict[Key, dict[int, float]]]] = {}
         for key, turns in self.points.items():
-            for (generation, session, number), seconds in turns.items():
-                session_turns = sessions.setdefault(generation, {}).setdefault(session, {})
-                session_turns.setdefault(key, {})[number] = math.log(seconds)
+            for (generation, group, number), seconds in turns.items():
+                own = groups.setdefault(generation, {}).setdefault(group, {})
+                own.setdefault(key, {})[number] = math.log(seconds)
         columns = {key: column for column, key in enumerate(self.points)}
-        table = np.full((len(sessions), len(columns)), math.nan)
-        for row, generation in enumerate(sorted(sessions)):
-            effects = np.full((len(sessions[generation]), len(columns)), math.nan)
-            for line, turns in zip(effects, sessions[generation].values(), strict=True):
+        table = np.full((len(groups), len(columns)), math.nan)
+        for row, generation in enumerate(sorted(groups)):
+            effects = np.full((len(groups[generation]), len(columns)), math.nan)
+            for line, turns in zip(effects, groups[generation].values(), strict=True):
                 numbers = sorted(set().union(*turns.values()))
                 logs = np.array([[turns[key].get(number, math.nan) for key in turns] for number in numbers])
                 line[[columns[key] for key in turns]] = median_polish(logs)[1]
             table[row] = _joined(effects)
-        return sorted(sessions), table
+        return sorted(groups), table
 
     @cached_property
     def _fit(self) -> tuple[np.ndarray, dict[Key, np.ndarray]]:
@@ -333,15 +333,15 @@ class Estimates(Generic[Key]):
 
 
 def _joined(effects: np.ndarray) -> np.ndarray:
-    """Return log times of a generation's points from those of its sessions, rows, whose shared points are equal."""
+    """Return log times of a generation's points from those of its groups, rows, whose shared points are equal."""
     if len(effects) == 1:
         return effects[0]
     counts = (~np.isnan(effects)).sum(axis=0)
     shared = effects[:, counts > 1]
     apart = shared - np.nanmean(shared, axis=0)
     own = (~np.isnan(apart)).sum(axis=1)
-    sessions = np.nansum(apart, axis=1) / np.maximum(own, 1)
-    return np.nansum(effects - sessions[:, None], axis=0) / np.where(counts, counts, math.nan)
+    levels = np.nansum(apart, axis=1) / np.maximum(own, 1)
+    return np.nansum(effects - levels[:, None], axis=0) / np.where(counts, counts, math.nan)
 
 
 def _over_generations(differences: np.ndarray, value: float, rounds: int, needed: int) -> Estimate:

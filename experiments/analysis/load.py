@@ -36,7 +36,7 @@ from ..results.rows import (
     SampleRow,
     TraceRow,
 )
-from ..results.turns import disturbed_points, judge_rounds, moved_sessions, separate_nodes, turns_of, waited_shares
+from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_nodes, waited_shares
 from ..subjects.models import MODELS
 from ..tables.numbers import moved_text, plural
 from .answers import LOSS_TOLERANCES, disagreement
@@ -93,8 +93,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     _check_profiles(profiles, plans)
     timed = [row for row in samples if row.step_time_s > 0]
     untimed = [row for row in samples if row.step_time_s <= 0]
-    found, disturbed = turns_of(timed, by_kind[RoundsRow])
-    turns = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in found.items()}
+    quiet = quiet_times(groups_of(timed, by_kind[RoundsRow]))
+    turns = {(plan_id, model, threads): own for (plan_id, _, model, threads), own in quiet.times.items()}
     sweep = Sweep(
         run=runs[-1],
         plans=plans,
@@ -105,13 +105,13 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         failures=failures,
         traces=by_kind[TraceRow],
         turns=turns,
-        disturbed=disturbed,
+        quiet=quiet,
         rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
         machines=by_kind[MachineRow],
         nodes={row.node.name: row for row in runs if row.node.name in {sample.node.name for sample in samples}},
         node_of={row.repetition: row.node.name for row in samples},
-        disturbed_points=disturbed_points(turns, by_kind[RoundsRow]),
+        disturbed_points=mostly_in(turns, quiet.disturbed),
         partial=partial,
         warnings=warnings,
     )
@@ -317,7 +317,7 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"{plural(len(shares), 'generation')}: other programs ran all the while. No round stands out then, and "
             "step times hold for such a machine alone; measure again on an idle one."
         )
-    if moved := moved_sessions(sweep.rounds):
+    if moved := sweep.quiet.moved:
         sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))

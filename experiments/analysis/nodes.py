@@ -8,7 +8,7 @@ from typing import Any
 
 from ..machine.environment import is_volatile
 from ..results.nodes import leaves
-from ..results.turns import disturbed_points
+from ..results.turns import mostly_in
 from .sweep import Sweep, capacity_of
 
 
@@ -20,7 +20,7 @@ def sweep_on(sweep: Sweep, node: str) -> Sweep:
         for point, own in sweep.turns.items()
     }
     turns = {point: own for point, own in turns.items() if own}
-    return replace(sweep, turns=turns, disturbed_points=disturbed_points(turns, sweep.rounds))
+    return replace(sweep, turns=turns, disturbed_points=mostly_in(turns, sweep.quiet.disturbed))
 
 
 def node_limits(sweep: Sweep) -> list[dict[str, Any]]:

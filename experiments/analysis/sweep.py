@@ -26,7 +26,8 @@ from ..results.rows import (
     RunRow,
     TraceRow,
 )
-from .estimates import Estimate, Estimates, Turn, estimate
+from ..results.turns import QuietTimes, Turn
+from .estimates import Estimate, Estimates, estimate
 from .names import is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
 
 SMOKE_TEST_DATA = ("digits", "synthetic")
@@ -72,8 +73,8 @@ class Sweep:
         One row per sample; columns plan_id, model, threads, repetition, step_time_s, ...
     turns : dict
         Seconds per step of each undisturbed turn of each (plan_id, model, threads).
-    disturbed : set of (generation, session, round)
-        Rounds among them on which no verdict may rest.
+    quiet : QuietTimes
+        What they were taken from: rounds on which no verdict may rest, generations that are left out.
     machines : list of MachineRow
         All of them: of several nodes one each.
     nodes : dict of name to RunRow
@@ -101,7 +102,7 @@ class Sweep:
     failures: list[FailureRow]
     traces: list[TraceRow]
     turns: dict[Point, dict[Turn, float]]
-    disturbed: set[Turn]
+    quiet: QuietTimes
     rounds: list[RoundsRow]
     capacities: list[CapacityRow]
     machines: list[MachineRow] = field(default_factory=list)
@@ -222,7 +223,7 @@ class Sweep:
     @cached_property
     def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
-        return Estimates(self.turns, self.disturbed)
+        return Estimates(self.turns, self.quiet.loud)
 
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `Estimates`."""

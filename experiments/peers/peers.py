@@ -10,8 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Annotated, Any
+
+import msgspec
 
 from ...cython_src.errors import UsageError, check_choice
 from ...cython_src.lowering.lower import lower
@@ -25,7 +26,7 @@ from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.estimates import Estimate, Estimates
 from ..machine.environment import collect
 from ..plan_check.checking import check_together
-from ..results.turns import judge_rounds, mostly_in, quiet_turns
+from ..results.turns import GroupTurns, mostly_in, quiet_times
 from ..sampling.child import SAMPLE_COMMAND
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
@@ -33,7 +34,7 @@ from ..subjects.memory import check_some_fit
 from ..subjects.models import check_threads, convolution_for, counts_for, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
-from ..tables.numbers import interval, plural
+from ..tables.numbers import interval, moved_text, plural
 from ..tables.progress import format_seconds
 from .llmc_worker import BATCH, SEQUENCE, sizes_of
 
@@ -129,14 +130,14 @@ def compare_with_torch(
         "device": device,
         "llmc": llmc,
     }
-    samples, failures, stopped = _measure(contestants, job, plan, settings, budget_s)
+    samples, groups, failures, stopped = _measure(contestants, job, plan, settings, budget_s)
     if stopped == INTERRUPTED and not samples:
         raise KeyboardInterrupt
     for key, message in wrong_modes(samples).items():
         failures[_key_text(key)] = message
         del samples[key]
     return {
-        **summarise(samples),
+        **summarise(samples, groups),
         "convolutions": convolution_forms(plan, device),
         **conditions,
         "flops": plan.flops,
@@ -146,6 +147,9 @@ def compare_with_torch(
         "stopped": stopped,
         "repeats": settings.repeats,
         "samples": {_key_text(key): values for key, values in samples.items()},
+        "rounds": [
+            {"repetition": each.generation, "group": each.group, **msgspec.to_builtins(each.rounds)} for each in groups
+        ],
     }
 
 
@@ -242,15 +246,17 @@ def _measure(
     plan: Plan,
     settings: PeersSettings,
     budget_s: float | None,
-) -> tuple[dict[tuple[str, int], dict[int, dict]], dict[str, str], str]:
+) -> tuple[dict[tuple[str, int], dict[int, dict]], list[GroupTurns], dict[str, str], str]:
     """Measure all contestants in turns, in each repetition in fresh processes.
 
     Returns
     -------
-    samples, failures, stopped
-        As in the result of `compare_with_torch`, samples by contestant and repetition.
+    samples, groups, failures, stopped
+        As in the result of `compare_with_torch`, samples by contestant and repetition; the groups that took turns, with
+        (contestant, threads) as points.
     """
     samples: dict[tuple[str, int], dict[int, dict]] = {c: {} for c in contestants}
+    groups: list[GroupTurns] = []
     failures: dict[str, str] = {}
     budget_spent = f"the budget of {format_seconds(budget_s)} is spent" if budget_s is not None else ""
     stopped = ""
@@ -273,12 +279,12 @@ def _measure(
         processes = [_contestant(key, job, plan, limit_s) for key in alive.values()]
         most = max((key for key in alive.values() if not _is_peer(key[0])), key=lambda key: key[1], default=("", 0))
         seed = f"{job['seed']}/{repetition}"
-        groups = measure_generation(Generation(processes, _key_text(most), settings.seconds, settings.rounds, seed))
-        for number, group in enumerate(groups):
-            disturbed, loud = map(sorted, judge_rounds(SimpleNamespace(**group["rounds"])))
-            seen = {"group": number, "disturbed": disturbed, "loud": loud}
-            for name, answer in group["answers"].items():
-                yield alive[name], repetition, {**answer, **seen}
+        measured = measure_generation(Generation(processes, _key_text(most), settings.seconds, settings.rounds, seed))
+        for number, group in enumerate(measured):
+            turns = {alive[name]: own for name, own in group.turns().items()}
+            groups.append(GroupTurns(repetition, number, group.rounds, turns))
+            for name, answer in group.answers.items():
+                yield alive[name], repetition, answer
 
     def jobs() -> Iterator[Job]:
         nonlocal stopped
@@ -297,7 +303,7 @@ def _measure(
         for key, rows in samples.items():
             if not rows:
                 failures.setdefault(_key_text(key), stopped)
-    return {c: rows for c, rows in samples.items() if rows}, failures, stopped
+    return {c: rows for c, rows in samples.items() if rows}, groups, failures, stopped
 
 
 def convolution_forms(plan: Plan, device: str) -> dict[str, int]:
@@ -322,9 +328,15 @@ def wrong_modes(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dic
     return {key: f"wrong answers: beside {first}'s, this mode's {text}" for key, text in wrong.items() if text}
 
 
-def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[str, Any]:
-    """Return typical times and, for forktask's models, ratios to PyTorch's fastest mode, of rows by contestant and
-    threads, then repetition.
+def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]], groups: Iterable[GroupTurns]) -> dict[str, Any]:
+    """Return typical times and, for forktask's models, ratios to PyTorch's fastest mode.
+
+    Parameters
+    ----------
+    samples : mapping
+        Rows by contestant and threads, then repetition.
+    groups : iterable of GroupTurns
+        Their turns; those of contestants without samples count for nothing.
 
     Raises
     ------
@@ -345,15 +357,9 @@ def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[
                     f"{count} threads {wrong}; this is a fault of the program"
                 )
             difference = max(difference, *differences(reference, row["answer"]))
-    measured = {
-        key: {(r, row["group"], number): time for r, row in rows.items() for number, time in _turns(row) if time > 0}
-        for key, rows in samples.items()
-    }
-    all_rows = [(r, row) for rows in samples.values() for r, row in rows.items()]
-    loud, disturbed = (
-        {(r, row["group"], number) for r, row in all_rows for number in row[kind]} for kind in ("loud", "disturbed")
-    )
-    times = Estimates(measured, loud)
+    quiet = quiet_times(groups)
+    measured = {key: own for key, own in quiet.times.items() if key in samples}
+    times, disturbed = Estimates(measured, quiet.loud), mostly_in(measured, quiet.disturbed)
     rows = []
     for name, count in measured:
         row = {
@@ -361,7 +367,7 @@ def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[
             "threads": count,
             **_with_interval("step_time_s", times.time((name, count))),
             "samples": len(samples[name, count]),
-            "usable": not mostly_in(measured[name, count], disturbed),
+            "usable": (name, count) not in disturbed,
         }
         modes = [key for key in measured if _is_torch(key[0]) and key[1] == count]
         if not _is_peer(name) and modes:
@@ -373,11 +379,7 @@ def summarise(samples: Mapping[tuple[str, int], Mapping[int, Mapping]]) -> dict[
             row.update(_with_interval("llmc_speedup", ratio))
         rows.append(row)
     rows.sort(key=lambda row: (row["threads"], not _is_peer(row["name"]), row["step_time_s"]))
-    return {"rows": rows, "largest_difference": difference}
-
-
-def _turns(row: Mapping[str, Any]) -> Iterable[tuple[int, float]]:
-    return quiet_turns(SimpleNamespace(**row), row["disturbed"]).items()
+    return {"rows": rows, "moved": [*quiet.moved.values()], "largest_difference": difference}
 
 
 def _with_interval(name: str, ratio: Estimate) -> dict[str, float]:
@@ -442,6 +444,8 @@ def as_text(result: Mapping[str, Any]) -> str:
             "the same steps"
         )
     lines.append("factors are quotients of the times; brackets: 95 % interval of the ratios paired by repetition")
+    if result["moved"]:
+        lines.append(moved_text(result["moved"], len(result["rounds"]), "generation"))
     if result["stopped"]:
         lines.append(f"{result['stopped']}: each contestant was to have {result['repeats']} runs")
     by_message: dict[str, list[str]] = {}

@@ -1,21 +1,24 @@
-"""Turns of a generation: step times by round, and the rounds that something outside of the contestants disturbed."""
+"""From turns to the times that ratios are taken of: the one road of sweeps, peers, tuning, scaling tests and the gate.
+
+A group of contestants takes turns in the rounds of a generation. `quiet_times` leaves out the rounds that something
+outside of the contestants disturbed, and the generations for which the host had moved the CPUs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from statistics import median, median_low
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from .disturbance import TICK_S
 from .rows import GpuProfileRow, Measured, ProfileRow, RoundsRow, Row, RunRow, SampleRow
 
-RoundOf = tuple[int, tuple[str, int, int], int]  # generation, session, round
+Turn = tuple[int, Hashable, int]  # generation, group, round
 T = TypeVar("T")
 Take = TypeVar("Take", bound=Hashable)
-Session = TypeVar("Session", bound=Hashable)
 
 SLOW_SPIN = 1.1  # times the usual duration: the CPU was slower, or taken away, right before a turn
 LOUD_SPIN = 1.15  # times the fast spins of a generation: load on end slows more, a clock that rises and sinks less
@@ -27,15 +30,124 @@ MOVED_TIMES = 1.8  # hand-overs take 2 to 2.5 times as long where the host has t
 LEAST_SHARE = 0.5  # of a contestant's rounds that must be undisturbed for the others to be left out
 
 
-def step_times(sample: SampleRow) -> dict[int, float]:
+class Turns(msgspec.Struct, frozen=True):
+    """Turns of a contestant: fields of its sample."""
+
+    rounds: list[int]
+    short_times_s: list[float]
+    long_times_s: list[float]
+    short_steps: int
+    long_steps: int
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """Rounds of a group in a generation: fields of its row of kind `rounds`."""
+
+    contestants: list[str]
+    order: list[list[int]]
+    spin_s: list[list[float]]
+    handover_s: list[float | None]
+    wall_s: list[float]
+    steal_ticks: list[int]
+    pressure_us: list[int]
+
+
+class MeasuredGroup(NamedTuple):
+    """A group as it was measured in one generation.
+
+    Attributes
+    ----------
+    answers : dict
+        By contestant: fields of a sample, or {"failure", "message"}.
+    """
+
+    rounds: Rounds
+    answers: dict[str, dict[str, Any]]
+
+    def turns(self) -> dict[str, Turns]:
+        """Return the turns of each contestant that finished."""
+        return {name: msgspec.convert(row, Turns) for name, row in self.answers.items() if "failure" not in row}
+
+
+class GroupTurns(NamedTuple):
+    """Turns of a group in one generation, by the points that times are wanted of.
+
+    Attributes
+    ----------
+    group : hashable
+        Equal in all generations of the same contestants.
+    node : str
+    loaded : bool
+        Whether others kept the CPUs busy on purpose: a hand-over then takes as long as the load allows.
+    """
+
+    generation: int
+    group: Hashable
+    rounds: Rounds | RoundsRow | None
+    turns: Mapping[Any, Turns | SampleRow]
+    node: str = ""
+    loaded: bool = False
+
+
+class QuietTimes(NamedTuple):
+    """Times of points, as `quiet_times` makes them.
+
+    Attributes
+    ----------
+    times : dict of point to {turn: seconds}
+        Positive step times.
+    disturbed, loud : set of turn
+        Rounds as in `Judged`; some are among the times, where too few others were left.
+    moved : dict
+        By (generation, group) that is left out: a hand-over's seconds there, and the usual ones.
+    """
+
+    times: dict[Any, dict[Turn, float]]
+    disturbed: set[Turn]
+    loud: set[Turn]
+    moved: dict[tuple[int, Hashable], tuple[float, float]]
+
+
+def quiet_times(groups: Iterable[GroupTurns]) -> QuietTimes:
+    """Return the step times that ratios are taken of: without disturbed rounds, as `quiet_turns` chooses, and without
+    the generations for which the host had moved the CPUs."""
+    groups = [*groups]
+    found = QuietTimes({}, set(), set(), moved_groups(groups))
+    for each in groups:
+        key = each.generation, each.group
+        judged = judge_rounds(each.rounds) if each.rounds else NOT_JUDGED
+        found.disturbed.update((*key, number) for number in judged.disturbed)
+        if not each.loaded:
+            found.loud.update((*key, number) for number in judged.loud)
+        if key in found.moved:
+            continue
+        for point, turns in each.turns.items():
+            times = {(*key, number): time for number, time in quiet_turns(turns, judged.disturbed).items() if time > 0}
+            if times:
+                found.times.setdefault(point, {}).update(times)
+    return found
+
+
+def groups_of(samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]) -> list[GroupTurns]:
+    """Return the groups of rows; points are (plan_id, interference, model, threads)."""
+    last = {(row.repetition, _group(row)): row for row in rounds}
+    nodes = {key: row.node.name for key, row in last.items()}
+    turns: dict[tuple[int, Hashable], dict[Hashable, SampleRow]] = {key: {} for key in last}
+    for row in samples:
+        key = row.repetition, _group(row)
+        turns.setdefault(key, {})[row.plan_id, row.interference, row.model, row.threads] = row
+    return [GroupTurns(*key, last.get(key), own, nodes.get(key, ""), bool(key[1][1])) for key, own in turns.items()]
+
+
+def step_times(turns: Turns | SampleRow) -> dict[int, float]:
     """Return the step time of each turn, by round: the slope between its short and its long run, in seconds."""
-    steps = sample.long_steps - sample.short_steps
-    turns = zip(sample.rounds, sample.short_times_s, sample.long_times_s, strict=True)
-    return {number: (long_s - short_s) / steps for number, short_s, long_s in turns}
+    steps = turns.long_steps - turns.short_steps
+    each = zip(turns.rounds, turns.short_times_s, turns.long_times_s, strict=True)
+    return {number: (long_s - short_s) / steps for number, short_s, long_s in each}
 
 
 class Judged(NamedTuple):
-    """Numbers of a session's rounds, judged by what is the same for all contestants, never by a contestant's own time.
+    """Numbers of a group's rounds, judged by what is the same for all contestants, never by a contestant's own time.
 
     Attributes
     ----------
@@ -56,8 +168,8 @@ class Judged(NamedTuple):
 NOT_JUDGED = Judged(frozenset(), frozenset())
 
 
-def judge_rounds(rounds: RoundsRow) -> Judged:
-    """Judge the rounds of a session."""
+def judge_rounds(rounds: Rounds | RoundsRow) -> Judged:
+    """Judge the rounds of a group in a generation."""
 
     def standing_out(values: Iterable[float], least: float, times: float) -> set[int]:
         values = list(values)
@@ -79,30 +191,29 @@ def waited_shares(rounds: RoundsRow) -> list[float]:
     return [waited_us * 1e-6 / wall_s for waited_us, wall_s in zip(rounds.pressure_us, rounds.wall_s, strict=True)]
 
 
-def moved_sessions(rounds: Iterable[RoundsRow]) -> dict[tuple[int, tuple[str, int, int]], tuple[float, float]]:
-    """Return the generations and sessions in which CPUs lay further apart, or closer, than in most sessions of their
-    node: a hand-over's seconds there, and in the middle session. Beside load on purpose a hand-over takes as long as
-    the load allows."""
-    handovers: dict[str, dict[tuple[int, tuple[str, int, int]], float]] = {}
-    for row in rounds:
-        known = [seconds for seconds in row.handover_s if seconds]
-        if known and not row.interference:
-            handovers.setdefault(row.node.name, {})[row.repetition, _session(row)] = median(known)
-    return {key: seconds for sessions in handovers.values() for key, seconds in moved(sessions).items()}
+def moved_groups(groups: Iterable[GroupTurns]) -> dict[tuple[int, Hashable], tuple[float, float]]:
+    """Return the generations and groups in which CPUs lay further apart, or closer, than in most of their node, as
+    `moved` does."""
+    handovers: dict[str, dict[tuple[int, Hashable], float]] = {}
+    for each in groups:
+        known = [seconds for seconds in each.rounds.handover_s if seconds] if each.rounds else []
+        if known and not each.loaded:
+            handovers.setdefault(each.node, {})[each.generation, each.group] = median(known)
+    return {key: seconds for own in handovers.values() for key, seconds in moved(own).items()}
 
 
-def moved(handovers: Mapping[tuple[Take, Session], float]) -> dict[tuple[Take, Session], tuple[float, float]]:
-    """Return the takes of sessions whose hand-over took longer, or less, than in the middle take: both seconds.
+def moved(handovers: Mapping[tuple[Take, Hashable], float]) -> dict[tuple[Take, Hashable], tuple[float, float]]:
+    """Return the takes of groups whose hand-over took longer, or less, than in the middle take: both seconds.
 
     The host of a virtual machine moves its CPUs. Models suffer from that by very different factors, so that numbers of
-    two such states must not be mixed. Where all takes of a session were moved, they stay: there is no other state.
+    two such states must not be mixed. Where all takes of a group were moved, they stay: there is no other state.
     """
     usual = median_low(handovers.values()) if handovers else 0.0
-    stayed = {session for (_, session), seconds in handovers.items() if not _differ(seconds, usual)}
+    stayed = {group for (_, group), seconds in handovers.items() if not _differ(seconds, usual)}
     return {
-        (take, session): (seconds, usual)
-        for (take, session), seconds in handovers.items()
-        if session in stayed and _differ(seconds, usual)
+        (take, group): (seconds, usual)
+        for (take, group), seconds in handovers.items()
+        if group in stayed and _differ(seconds, usual)
     }
 
 
@@ -110,10 +221,10 @@ def _differ(first_s: float, second_s: float) -> bool:
     return max(first_s, second_s) > MOVED_TIMES * min(first_s, second_s)
 
 
-def quiet_turns(sample: SampleRow, disturbed: Set[int]) -> dict[int, float]:
+def quiet_turns(turns: Turns | SampleRow, disturbed: Set[int]) -> dict[int, float]:
     """Return the step times of turns outside of disturbed rounds; all of them where too few others are left, or noise
     hides the step in those."""
-    times = step_times(sample)
+    times = step_times(turns)
     quiet = {number: time for number, time in times.items() if number not in disturbed}
     return quiet if len(quiet) >= LEAST_SHARE * len(times) and median(quiet.values()) > 0 else times
 
@@ -144,72 +255,28 @@ def separate_nodes(rows: Sequence[Row]) -> Sequence[Row]:
     return list(map(renumbered, rows))
 
 
-def turns_of(
-    samples: Iterable[SampleRow], rounds: Iterable[RoundsRow]
-) -> tuple[dict[tuple[str, int, str, int], dict[RoundOf, float]], set[RoundOf]]:
-    """Return the positive step times of each (plan_id, interference, model, threads) by generation, session (plan_id,
-    interference, group) and round, as `quiet_turns` chooses, without `moved_sessions`; and the loud rounds, but of
-    interference on purpose."""
-    last = {(r.repetition, _session(r)): r for r in rounds}
-    judged = {key: judge_rounds(row) for key, row in last.items()}
-    loud = {(*key, number) for key, row in last.items() if not row.interference for number in judged[key].loud}
-    moved = moved_sessions(last.values())
-    found: dict[tuple[str, int, str, int], dict[RoundOf, float]] = {}
-    for row in samples:
-        session = row.repetition, _session(row)
-        quiet = quiet_turns(row, judged.get(session, NOT_JUDGED).disturbed)
-        turns = {(*session, number): time for number, time in quiet.items() if time > 0}
-        if turns and session not in moved:
-            found.setdefault((row.plan_id, row.interference, row.model, row.threads), {}).update(turns)
-    return found, loud
+def mostly_in(times: Mapping[T, Iterable[Turn]], disturbed: Set[Turn]) -> set[T]:
+    """Return the points that kept a disturbed round in most of their generations, since too few others were left."""
+    found: set[T] = set()
+    for point, turns in times.items():
+        kept: dict[tuple, bool] = {}
+        for turn in turns:
+            kept[turn[:2]] = kept.get(turn[:2], False) or turn in disturbed
+        if sum(kept.values()) > len(kept) / 2:
+            found.add(point)
+    return found
 
 
-def disturbed_points(turns: Mapping[T, Iterable[RoundOf]], rounds: Iterable[RoundsRow]) -> set[T]:
-    """Return the points whose turns, as `turns_of` keeps them, hold disturbed rounds in most of their sessions, since
-    too few others were left."""
-    last = {(r.repetition, _session(r)): r for r in rounds}
-    disturbed = {(*key, number) for key, row in last.items() for number in judge_rounds(row).disturbed}
-    return {point for point, own in turns.items() if mostly_in(own, disturbed)}
-
-
-def mostly_in(turns: Iterable[tuple[Any, Any, int]], disturbed: Set[tuple[Any, Any, int]]) -> bool:
-    """Return whether most of the sessions of these turns, as (generation, session, round), hold a disturbed one."""
-    found: dict[tuple, bool] = {}
-    for turn in turns:
-        found[turn[:2]] = found.get(turn[:2], False) or turn in disturbed
-    return sum(found.values()) > len(found) / 2
-
-
-def _session(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
+def _group(row: SampleRow | RoundsRow) -> tuple[str, int, int]:
     return row.plan_id, row.interference, row.group
 
 
-def turns_in(
-    group: Mapping[str, Any], generation: int, session: int = 0
-) -> tuple[dict[str, dict[tuple[int, int, int], float]], Judged]:
-    """Return the positive step times of each contestant that finished, by (generation, session, round), as
-    `quiet_turns` chooses, and what is judged of the rounds.
-
-    Parameters
-    ----------
-    group : mapping
-        That was measured in turns: {"rounds": fields of a `RoundsRow`, "answers": fields of samples}.
-    """
-    judged = judge_rounds(SimpleNamespace(**group["rounds"]))
-    found = {}
-    for name, answer in group["answers"].items():
-        if "failure" not in answer:
-            quiet = quiet_turns(SimpleNamespace(**answer), judged.disturbed)
-            found[name] = {(generation, session, number): time for number, time in quiet.items() if time > 0}
-    return found, judged
-
-
-def typical_step(sample: SampleRow, disturbed: Set[int]) -> tuple[float, float]:
-    """Return the median over a sample's turns of the step time and of what a run costs besides its steps, in seconds.
+def typical_step(turns: Turns, disturbed: Set[int]) -> tuple[float, float]:
+    """Return the median over turns of the step time and of what a run costs besides its steps, in seconds.
 
     Disturbed rounds are left out where enough others are left, from which noise does not hide the step.
     """
-    times = quiet_turns(sample, disturbed)
+    times = quiet_turns(turns, disturbed)
     step_s = median(times.values())
-    shorts = dict(zip(sample.rounds, sample.short_times_s, strict=True))
-    return step_s, median(shorts[number] for number in times) - sample.short_steps * step_s
+    shorts = dict(zip(turns.rounds, turns.short_times_s, strict=True))
+    return step_s, median(shorts[number] for number in times) - turns.short_steps * step_s

@@ -5,7 +5,7 @@ ten milliseconds, in an order tossed anew: what disturbs a machine for seconds m
 the round takes it out. Where a process's memory happens to lie stays as long as the process, so several generations are
 needed.
 
-`measure_generation` knows neither results folder nor progress: its argument and its result are JSON values, so that a
+`measure_generation` knows neither results folder nor progress: its argument and its result are values, so that a
 generation can be measured wherever the installation is the same.
 """
 
@@ -19,14 +19,13 @@ from contextlib import ExitStack
 from itertools import count
 from operator import sub
 from statistics import median
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
 from ..machine.topology import available_cpus, cpu_order
-from ..results.turns import judge_rounds, typical_step
+from ..results.turns import MeasuredGroup, Rounds, judge_rounds, typical_step
 from ..subjects.models import parse_model, process_environment
 from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment, sample_environment
 from .hogs import hogs_running
@@ -180,15 +179,8 @@ class Machine:
         return seen["steal_ticks"] or 0, seen["pressure_some_us"] or 0
 
 
-def measure_generation(generation: Generation, machine: Machine | None = None) -> list[dict[str, Any]]:
-    """Measure contestants in turns.
-
-    Returns
-    -------
-    list of dict
-        A group each: `rounds`, the fields of a row of that kind; `answers`: {name: fields of a sample, or {"failure",
-        "message"}}. There is one group, unless memory does not hold all contestants.
-    """
+def measure_generation(generation: Generation, machine: Machine | None = None) -> list[MeasuredGroup]:
+    """Measure contestants in turns, in one group unless memory does not hold all contestants."""
     machine = machine or Machine()
     free = machine.free_bytes()
     sizes = [round(SPARE * c.planned_bytes) + LIBRARIES_BYTES for c in generation.contestants]
@@ -328,7 +320,7 @@ class _Member:
 
 def _measure_group(
     generation: Generation, contestants: Sequence[Contestant], seed: str, machine: Machine
-) -> dict[str, Any]:
+) -> MeasuredGroup:
     """Measure contestants that fit into memory together."""
     turn_s = min(TURN_S, generation.target_s / generation.least_rounds)
     members: list[_Member] = []
@@ -346,16 +338,15 @@ def _measure_group(
         rounds = _take_rounds(members, random.Random(seed), machine)
         for member in members:
             member.finish()
-    disturbed = judge_rounds(SimpleNamespace(**rounds)).disturbed
-    for member in members:
-        if "failure" not in member.answer:
-            step_time_s, fill_time_s = typical_step(SimpleNamespace(**member.turns), disturbed)
-            member.answer |= {"step_time_s": step_time_s, "fill_time_s": fill_time_s}
-    names = [member.name for member in members]
-    return {"rounds": {"contestants": names, **rounds}, "answers": {m.name: m.answer for m in members}}
+    group = MeasuredGroup(rounds, {member.name: member.answer for member in members})
+    disturbed = judge_rounds(rounds).disturbed
+    for name, turns in group.turns().items():
+        step_time_s, fill_time_s = typical_step(turns, disturbed)
+        group.answers[name] |= {"step_time_s": step_time_s, "fill_time_s": fill_time_s}
+    return group
 
 
-def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine) -> dict[str, list]:
+def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: Machine) -> Rounds:
     """Give turns until each contestant has had as many as its steps allow."""
     kept: dict[str, list] = {
         name: [] for name in ("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us")
@@ -373,4 +364,4 @@ def _take_rounds(members: Sequence[_Member], generator: random.Random, machine: 
         steal, pressure = (now - then for now, then in zip(machine.disturbance(), before, strict=True))
         for name, value in zip(kept, (order, spins, handover_s, machine.now() - begun, steal, pressure), strict=True):
             kept[name].append(value)
-    return kept
+    return Rounds([member.name for member in members], **kept)

@@ -12,6 +12,7 @@ from typing import Any
 from ...cython_src.errors import UsageError
 from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
+from ..results.turns import MeasuredGroup
 from ..sampling.child import TIME_LIMIT_S
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 
@@ -83,14 +84,8 @@ class Bench:
         """Measure the work of `threads` spinning threads at the moment, in single threads."""
         return 1.0 if threads == 1 else machine_peaks.measure_capacity(threads, CAPACITY_S, cpu_order(threads))
 
-    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[dict[str, Any]]:
-        """Measure sides in turns, by name, in fresh processes that are started in the order of the mapping.
-
-        Returns
-        -------
-        list of dict
-            As from `measure_generation`.
-        """
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[MeasuredGroup]:
+        """Measure sides in turns, by name, in fresh processes that are started in the order of the mapping."""
         efforts = [effort for _, effort in sides.values()]
         contestants = [_contestant(name, side, effort) for name, (side, effort) in sides.items()]
         seed = str(random.SystemRandom().random())

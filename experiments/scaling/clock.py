@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from ...cython_src.errors import UsageError
-from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, Turn, exceeds, generations_to_go
-from ..results.turns import turns_in
+from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, exceeds, generations_to_go
+from ..results.turns import GroupTurns, MeasuredGroup, QuietTimes, Rounds, Turns, quiet_times, step_times
 from ..tables.numbers import plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
@@ -41,21 +43,19 @@ class Take:
     ----------
     order : str
         "AB" or "BA", in which processes were started.
-    times_s : {"A": [...], "B": [...]}
-        Step times in the rounds that both took part in; of a side that was stopped, the least that they can be.
+    rounds : Rounds
+    turns : {"A": Turns, "B": Turns}
+        Of a side that was stopped, the shortest that they can be; empty where both were.
     capacity : list of float
         The machine's capacity, before and after; empty where no efficiency is claimed.
-    rounds, disturbed : list of int
-        Numbers of the rounds, and of those on which no verdict may rest.
     unfinished : str
         Sides that were stopped at the limit of a sample: "", "A", "B" or "AB".
     """
 
     order: str
-    times_s: dict[str, list[float]]
+    rounds: Rounds
+    turns: dict[str, Turns]
     capacity: list[float]
-    rounds: list[int]
-    disturbed: list[int]
     unfinished: str = ""
 
 
@@ -82,8 +82,13 @@ class ClockResult:
 
     @property
     def disturbed(self) -> int:
-        """Number of disturbed rounds."""
-        return sum(len(take.disturbed) for take in self.takes)
+        """Number of rounds on which no verdict may rest."""
+        return len(quiet_times_of(self.takes).loud)
+
+    @property
+    def moved(self) -> int:
+        """Number of generations that are left out, since the host had moved the CPUs."""
+        return len(quiet_times_of(self.takes).moved)
 
     def as_row(self, efficiency: bool = False) -> dict[str, Any]:
         """Return a row of kind "clock" for reports; the value of an efficiency is the inverse ratio."""
@@ -99,9 +104,10 @@ class ClockResult:
             "num_generations": ratio.count,
             "num_rounds": ratio.rounds or 0,
             "num_disturbed": self.disturbed,
+            "num_moved": self.moved,
             "elapsed_s": self.elapsed_s,
             "reason": self.reason,
-            "generations": [asdict(take) for take in self.takes],
+            "generations": [msgspec.to_builtins(take) for take in self.takes],
         }
 
 
@@ -181,17 +187,19 @@ def run_clock_test(
     return result
 
 
+def quiet_times_of(takes: Sequence[Take]) -> QuietTimes:
+    """Return the quiet times of both sides."""
+    return quiet_times(GroupTurns(number, 0, take.rounds, take.turns) for number, take in enumerate(takes))
+
+
 def ratio_of(takes: Sequence[Take], per_capacity: bool) -> Estimate:
     """Return the ratio of times, A / B, by the estimator; A's times count times the capacity where asked."""
-    points: dict[str, dict[Turn, float]] = {"A": {}, "B": {}}
-    disturbed = set()
-    for number, take in enumerate(takes):
-        factors = {"A": statistics.mean(take.capacity) if per_capacity else 1.0, "B": 1.0}
-        for name, times_s in take.times_s.items():
-            turns = zip(take.rounds, times_s, strict=True)
-            points[name] |= {(number, 0, k): seconds * factors[name] for k, seconds in turns}
-        disturbed |= {(number, 0, k) for k in take.disturbed}
-    return Estimates(points, disturbed).ratio("A", "B") if points["A"] else NOTHING
+    quiet = quiet_times_of(takes)
+    points = dict(quiet.times)
+    if per_capacity and "A" in points:
+        factors = [statistics.mean(take.capacity) for take in takes]
+        points["A"] = {turn: seconds * factors[turn[0]] for turn, seconds in points["A"].items()}
+    return Estimates(points, quiet.loud).ratio("A", "B")
 
 
 def _reason(result: ClockResult) -> str:
@@ -203,8 +211,10 @@ def _reason(result: ClockResult) -> str:
         more = "more generations are not likely to decide: the ratio is about the limit"
     else:
         more = f"about {further} more generations would decide"
+    left_out = f", {plural(result.moved, 'generation')} left out as the host had moved the CPUs" if result.moved else ""
     return (
-        f"after {plural(ratio.count, 'generation')} in {result.elapsed_s:.0f} s ({result.disturbed} rounds disturbed) "
+        f"after {plural(ratio.count, 'generation')} in {result.elapsed_s:.0f} s ({result.disturbed} rounds disturbed"
+        f"{left_out}) "
         f"the ratio is {describe(ratio)}, the limit {result.limit:.4g}; {more}"
     )
 
@@ -252,7 +262,7 @@ def plan_generations(claim: str, sides: tuple[Side, Side], scale: float, budget_
     for name, side in zip("AB", sides, strict=True):
         begun = bench.now()
         (group,) = bench.measure({name: (side, replace(TRIAL, limit_s=limit_s))})
-        rows.append(group["answers"][name])
+        rows.append(group.answers[name])
         took_s.append(bench.now() - begun)
     spent_s = bench.now() - start
     _check(dict(zip("AB", rows, strict=True)), sides)
@@ -343,19 +353,22 @@ def _stride(row: Mapping[str, Any]) -> int:
 
 
 def _take(
-    order: str, groups: Sequence[Mapping[str, Any]], sides: tuple[Side, Side], allowed: Allowed, capacity: list[float]
+    order: str, groups: Sequence[MeasuredGroup], sides: tuple[Side, Side], allowed: Allowed, capacity: list[float]
 ) -> Take:
-    """Return the generation of two samples: the step times in the rounds of both that count."""
-    rows = {name: row for group in groups for name, row in group["answers"].items()}
+    """Return the generation of two samples."""
+    rows = {name: row for group in groups for name, row in group.answers.items()}
     _check(rows, sides)
     unfinished = "".join(name for name in "AB" if _stopped(rows[name]))
-    found, judged = turns_in(groups[0], 0)
-    turns = {name: {number: seconds for (*_, number), seconds in times.items()} for name, times in found.items()}
+    turns = groups[0].turns()
     if len(turns) == 1:  # at least as far from the claim's limit as if the other side had just been finished
-        ((finished, times),) = turns.items()
-        longest = allowed.longest_step_s
-        turns[finished] = {n: min(seconds, longest[finished == "B"] * (1 - 1e-9)) for n, seconds in times.items()}
-        turns[unfinished] = dict.fromkeys(times, longest[unfinished == "B"])
-    rounds = sorted(set.intersection(*map(set, turns.values()))) if turns else []
-    times_s = {name: [times[n] for n in rounds] for name, times in turns.items()}
-    return Take(order, times_s, capacity, rounds, sorted(judged.loud), unfinished)
+        ((finished, own),) = turns.items()
+        longest = dict(zip("AB", allowed.longest_step_s, strict=True))
+        times = step_times(own)
+        turns[finished] = _turns_of({n: min(s, longest[finished] * (1 - 1e-9)) for n, s in times.items()})
+        turns[unfinished] = _turns_of(dict.fromkeys(times, longest[unfinished]))
+    return Take(order, groups[0].rounds, turns, capacity, unfinished)
+
+
+def _turns_of(times: Mapping[int, float]) -> Turns:
+    """Return turns with these step times, by round."""
+    return Turns([*times], [0.0] * len(times), [*times.values()], 0, 1)

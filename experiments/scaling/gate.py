@@ -25,6 +25,7 @@ from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
 from ..results.files import check_appendable, check_writable
+from ..results.turns import MeasuredGroup
 from ..subjects import subject
 from ..subjects.models import check_threads, parse_models
 from ..tables.numbers import plural
@@ -147,10 +148,10 @@ class GateBench(Bench):
     def __init__(self) -> None:
         self.results: dict[str, set] = {}
 
-    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[dict[str, Any]]:
+    def measure(self, sides: Mapping[str, tuple[Side, Effort]]) -> list[MeasuredGroup]:
         """Measure commits in turns."""
         groups = super().measure(sides)
-        for name, row in (found for group in groups for found in group["answers"].items()):
+        for name, row in (found for group in groups for found in group.answers.items()):
             if "failure" not in row:
                 of_commit = self.results.setdefault(sides[name][0].installation, set())
                 of_commit.add((row["weights_hash"], row["losses_hash"]))

@@ -258,9 +258,10 @@ class Claims:
 
 
 def describe_stops(result: clock.ClockResult) -> str:
-    """Write for a message in how many generations a side was stopped, and how many rounds were disturbed."""
-    text = ""
-    stopped = [take for take in result.takes if take.rounds and take.unfinished]
+    """Write for a message in how many generations a side was stopped, how many are left out, and how many rounds were
+    disturbed."""
+    text = f"; {plural(result.moved, 'generation')} left out as the host had moved the CPUs" if result.moved else ""
+    stopped = [take for take in result.takes if take.turns and take.unfinished]
     if stopped:
         slower = "first" if stopped[0].unfinished == "A" else "second"
         text += f"; the {slower} was stopped in {len(stopped)} of them, so the ratio is a bound"

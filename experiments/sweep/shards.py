@@ -250,10 +250,11 @@ class Site:
             self._order_cpus(max(point.threads for point in points)),
         )
         for group, found in enumerate(measure_generation(generation)):
-            rounds = make_row(RoundsRow, found["rounds"], shard.identity, {"group": group, "node": self.node})
+            about = {"group": group, "node": self.node}
+            rounds = make_row(RoundsRow, msgspec.structs.asdict(found.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in found["answers"].items():
+            for name, answer in found.answers.items():
                 if profile := answer.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])

@@ -15,7 +15,7 @@ from ..analysis.names import base_model
 from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, RoundsRow, RunRow, SampleRow
-from ..results.turns import separate_nodes, turns_of
+from ..results.turns import groups_of, quiet_times, separate_nodes
 from ..subjects.models import MODELS
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column
@@ -127,7 +127,8 @@ def undecided(results: Results) -> set[str] | None:
     rows = separate_nodes(results.rows)
     samples = [row for row in rows if isinstance(row, SampleRow)]
     ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
-    times = Estimates(*turns_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
+    quiet = quiet_times(groups_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
+    times = Estimates(quiet.times, quiet.loud)
     open_ones: set[str] = set()
     asked = False
     for plan in dict.fromkeys(point[:2] for point in times.points):

@@ -17,10 +17,10 @@ from ...cython_src.errors import UsageError
 from ...cython_src.lowering.lower import lower
 from ...cython_src.lowering.options import PlanOptions
 from ...cython_src.networks.registry import get_network
-from ..analysis.estimates import Estimates, Turn
+from ..analysis.estimates import Estimates
 from ..plan_check.checking import check_plans
 from ..results.files import check_writable
-from ..results.turns import turns_in
+from ..results.turns import GroupTurns, Turn, quiet_times
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
 from ..subjects.memory import check_some_fit
@@ -80,14 +80,13 @@ def _shape(plan) -> tuple:
 
 
 Times = dict[tuple[str, int], dict[str, dict[Turn, float]]]  # seconds of a contestant's granularities, by turn
-Found = tuple[tuple[str, int], str, dict[Turn, float]]  # contestant, granularity, seconds
 
 
 def search(
     contestants: Sequence[tuple[str, int]],
     found: Sequence[str],
-    measure: Callable[[tuple[str, int], Sequence[str], int], Iterable[Found]],
-    times: Times,
+    measure: Callable[[tuple[str, int], Sequence[str], int], Iterable[GroupTurns]],
+    groups: Sequence[GroupTurns],
 ) -> Iterator[Job]:
     """Yield what is measured to find the best granularity of each contestant: all, then the fastest several times.
 
@@ -97,15 +96,15 @@ def search(
     found : sequence of str
         Candidates, the same for all.
     measure : callable
-        (contestant, granularities, repetition) -> what was found of those that did not fail, measured in turns.
-    times : dict
-        What was found so far.
+        (contestant, granularities, repetition) -> the groups that took turns; points are (contestant, granularity).
+    groups : sequence of GroupTurns
+        Those so far.
     """
     for contestant in contestants:
         chosen = [*found]
         for repetition in range(1 + FINAL_REPEATS):
             if repetition == 1:
-                first = times.get(contestant, {})
+                first = times_of(groups).get(contestant, {})
                 estimates = Estimates(first)
                 fastest = sorted(first, key=lambda granularity: estimates.time(granularity).value)
                 finalists = dict.fromkeys(["auto", *fastest[:FINALISTS]])
@@ -116,14 +115,24 @@ def search(
             yield Job("tuning", said, partial(measure, contestant, chosen, repetition))
 
 
-def best_of(all_times: Times) -> list[dict[str, Any]]:
-    """Return model, threads, granularity, step_time_s, auto_time_s and times of each contestant that finished."""
+def times_of(groups: Iterable[GroupTurns]) -> Times:
+    """Return the quiet times of each contestant's granularities."""
+    times: Times = {}
+    for (contestant, granularity), turns in quiet_times(groups).times.items():
+        times.setdefault(contestant, {})[granularity] = turns
+    return times
+
+
+def best_of(groups: Sequence[GroupTurns]) -> list[dict[str, Any]]:
+    """Return model, threads, granularity, step_time_s, auto_time_s and times of each contestant that finished.
+
+    The best granularity is one of those that were measured in most generations: the finalists, unless these failed.
+    """
     rows = []
-    for contestant, times in all_times.items():
+    for contestant, times in times_of(groups).items():
         estimates = Estimates(times)
-        finished = [granularity for granularity in times if estimates.generations(granularity) > FINAL_REPEATS]
-        if not finished:
-            continue
+        most = max(map(estimates.generations, times))
+        finished = [granularity for granularity in times if estimates.generations(granularity) == most]
         best = estimates.fastest(finished)
         rows.append(
             {
@@ -179,24 +188,18 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             warmup_s=settings.warmup_s,
         )
 
-    def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[Found]:
+    def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[GroupTurns]:
         processes = [as_contestant(*contestant, granularity) for granularity in granularities]
         seed = f"{settings.seed}/{contestant}/{repetition}"
-        groups = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
-        for number, group in enumerate(groups):
-            for granularity, turns in turns_in(group, repetition, number)[0].items():
-                if turns:
-                    yield contestant, granularity, turns
+        measured = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))
+        for number, group in enumerate(measured):
+            turns = {(contestant, granularity): own for granularity, own in group.turns().items()}
+            yield GroupTurns(repetition, (contestant, number), group.rounds, turns)
 
-    times: Times = {}
-
-    def keep(row: Found) -> None:
-        contestant, granularity, turns = row
-        times.setdefault(contestant, {}).setdefault(granularity, {}).update(turns)
-
-    jobs = search(contestants, found, measure, times)
-    Schedule("tuning", keep).run(jobs, len(contestants) * (1 + FINAL_REPEATS))
-    rows = best_of(times)
+    groups: list[GroupTurns] = []
+    jobs = search(contestants, found, measure, groups)
+    Schedule("tuning", groups.append).run(jobs, len(contestants) * (1 + FINAL_REPEATS))
+    rows = best_of(groups)
     plan = {"network": network, **options.as_dict()}
     del plan["granularity"]
     rows = [{**row, "seconds": settings.target_s, "check": checks[row["granularity"]]} for row in rows]

@@ -445,7 +445,15 @@ def peers_result(threads) -> dict:
         **PlanOptions(batch=8).as_dict(),
         "environment": {"cpu": {"model": "Example CPU 9000"}},
     }
-    rest = {"convolutions": {}, "failures": {}, "stopped": "", "repeats": 7, "largest_difference": 0.0}
+    rest = {
+        "convolutions": {},
+        "failures": {},
+        "moved": [],
+        "rounds": [],
+        "stopped": "",
+        "repeats": 7,
+        "largest_difference": 0.0,
+    }
     return {**about, **rest, "rows": rows}
 
 

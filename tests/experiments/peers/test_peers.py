@@ -8,6 +8,7 @@ import struct
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from cython_src.reference_tokens import AdamW
@@ -24,6 +25,7 @@ from forktask.experiments.peers import llmc_worker
 from forktask.experiments.peers.figure import draw
 from forktask.experiments.peers.peers import as_text, summarise, wrong_modes
 from forktask.experiments.report.figures.style import CROSSED
+from forktask.experiments.results.turns import GroupTurns, Rounds, Turns
 from forktask.experiments.subjects.subject import fill_dataset
 
 
@@ -35,16 +37,19 @@ def here(tmp_path, monkeypatch):
 
 def sample(step_time_s, answer=(2.3, 2.2)):
     """A process that had one turn."""
-    turn = {
-        "short_steps": 1,
-        "long_steps": 3,
-        "rounds": [0],
-        "short_times_s": [9.0],
-        "group": 0,
-        "disturbed": [],
-        "loud": [],
-    }
+    turn = {"short_steps": 1, "long_steps": 3, "rounds": [0], "short_times_s": [9.0]}
     return {**turn, "answer": list(answer), "step_time_s": step_time_s, "long_times_s": [9.0 + 2 * step_time_s]}
+
+
+def groups_in(samples, handovers_s=(), disturbed=()):
+    """The samples' turns: all of a repetition in one group; the only round of some repetitions was disturbed."""
+    for repetition in sorted({r for own in samples.values() for r in own}):
+        turns = {key: msgspec.convert(own[repetition], Turns) for key, own in samples.items() if repetition in own}
+        handover_s = dict(enumerate(handovers_s)).get(repetition)
+        steal = 100 if repetition in disturbed else 0
+        # Three quiet rounds in which nobody took part say what is usual.
+        rounds = Rounds([], [[0]] * 4, [[1.0]] * 4, [handover_s] * 4, [1.0] * 4, [steal, 0, 0, 0], [0] * 4)
+        yield GroupTurns(repetition, str(sorted(turns)), rounds, turns)
 
 
 def rows(*step_times_s, answer=(2.3, 2.2)):
@@ -52,9 +57,14 @@ def rows(*step_times_s, answer=(2.3, 2.2)):
     return {r: sample(t, answer) for r, t in enumerate(step_times_s)}
 
 
+def summarised(samples):
+    """The result of samples on a quiet machine."""
+    return summarise(samples, groups_in(samples))
+
+
 def test_the_fastest_mode_at_as_many_threads_is_the_peer():
     """Check which mode a model is compared with, the paired ratio."""
-    result = summarise(
+    result = summarised(
         {
             ("torch eager", 1): rows(4.0, 4.2, 4.1, 4.0, 4.0),
             ("torch channels_last", 1): rows(3.0, 3.0, 3.1, 3.0, 3.0),
@@ -71,12 +81,18 @@ def test_the_fastest_mode_at_as_many_threads_is_the_peer():
 
 def test_a_contestant_with_mostly_disturbed_rounds_is_not_usable():
     """Check the column: disturbed in two of three processes, and in one of three."""
-    found = {("serial", 1): rows(4.0, 4.0, 4.0), ("taskiter", 1): rows(3.0, 3.0, 3.0)}
-    for group, (name, disturbed) in enumerate((("serial", (0, 1)), ("taskiter", (2,)))):
-        for repetition, row in found[name, 1].items():  # of two groups, which do not fit into memory together
-            row |= {"group": group, "disturbed": [0] if repetition in disturbed else []}
-    result = summarise(found)
+    serial, tasks = {("serial", 1): rows(4.0, 4.0, 4.0)}, {("taskiter", 1): rows(3.0, 3.0, 3.0)}
+    groups = [*groups_in(serial, disturbed=(0, 1)), *groups_in(tasks, disturbed=(2,))]  # memory holds one of them
+    result = summarise(serial | tasks, groups)
     assert {row["name"]: row["usable"] for row in result["rows"]} == {"serial": False, "taskiter": True}
+
+
+def test_repetitions_with_moved_cpus_are_left_out():
+    """Check that a ratio is one of the usual state of the host, and that the text counts what is left out."""
+    times = {("torch eager", 1): rows(*[2.0] * 9), ("serial", 1): rows(*[1.0] * 6, *[1.65] * 3)}
+    result = summarise(times, groups_in(times, handovers_s=[1e-7] * 6 + [3e-7] * 3))
+    (ratio,) = (row["speedup"] for row in result["rows"] if row["name"] == "serial")
+    assert ratio == pytest.approx(2.0) and len(result["moved"]) == 3
 
 
 def test_a_figure_has_each_ratio_to_a_peer():
@@ -112,7 +128,7 @@ def test_no_time_is_shown_before_answers_agree():
     """Check that other losses, fewer losses and no losses are refused."""
     for answer in ((2.3, 2.25), (2.3,), (math.nan, 2.2)):
         with pytest.raises(UsageError, match="answers must agree"):
-            summarise({("torch eager", 1): rows(1.0), ("serial", 1): rows(1.0, answer=answer)})
+            summarised({("torch eager", 1): rows(1.0), ("serial", 1): rows(1.0, answer=answer)})
     assert differences([], []) == [math.inf]
     assert differences([2.0, 1.0], [2.0, 1.001]) == pytest.approx([0, 1e-3], rel=1e-2)
 

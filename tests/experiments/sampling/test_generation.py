@@ -123,16 +123,16 @@ def test_one_runs_and_the_others_are_stopped():
     """Check that nobody runs beside another, that orders vary, and that all rounds hold all."""
     machine = FakeMachine({"a": 1e-3, "b": 2e-3, "c": 1e-4})
     (group,) = machine.measure()
-    rounds, answers = group["rounds"], group["answers"]
-    assert rounds["contestants"] == ["a", "b", "c"]
-    assert all(sorted(order) == [0, 1, 2] for order in rounds["order"])
-    assert len({tuple(order) for order in rounds["order"]}) > 1
-    assert rounds["handover_s"] == [7e-8] * len(rounds["order"])
-    assert [len(spins) for spins in rounds["spin_s"]] == [3] * len(rounds["order"])
-    assert len(rounds["order"]) == round(0.2 / TURN_S)
+    rounds, answers = group
+    assert rounds.contestants == ["a", "b", "c"]
+    assert all(sorted(order) == [0, 1, 2] for order in rounds.order)
+    assert len({tuple(order) for order in rounds.order}) > 1
+    assert rounds.handover_s == [7e-8] * len(rounds.order)
+    assert [len(spins) for spins in rounds.spin_s] == [3] * len(rounds.order)
+    assert len(rounds.order) == round(0.2 / TURN_S)
     for name, step_s in machine.steps_s.items():
         answer = answers[name]
-        assert answer["rounds"] == [*range(len(rounds["order"]))] and answer["finished"]
+        assert answer["rounds"] == [*range(len(rounds.order))] and answer["finished"]
         assert answer["step_time_s"] == pytest.approx(step_s) and answer["fill_time_s"] == pytest.approx(0, abs=1e-9)
         assert answer["short_times_s"][0] == pytest.approx(answer["short_steps"] * step_s)
 
@@ -141,7 +141,7 @@ def test_a_contestant_of_long_steps_takes_part_in_fewer_rounds():
     """Check that each has its time, and at least so many turns as were asked for."""
     machine = FakeMachine({"a": 1e-3, "slow": 1.0})
     (group,) = machine.measure(target_s=0.3, least_rounds=4)
-    assert len(group["answers"]["slow"]["rounds"]) == 4 and len(group["answers"]["a"]["rounds"]) == round(0.3 / TURN_S)
+    assert len(group.answers["slow"]["rounds"]) == 4 and len(group.answers["a"]["rounds"]) == round(0.3 / TURN_S)
 
 
 @pytest.mark.parametrize("when", [0, 1, 2, 4])
@@ -149,8 +149,8 @@ def test_a_failure_stops_nobody_else(when):
     """Check that one that fails at its start, its warm-up or in a turn is a failure, and the others go on."""
     machine = FakeMachine({"a": 1e-3, "b": 2e-3}, faults={"b": when})
     (group,) = machine.measure()
-    assert group["answers"]["b"] == {"failure": "crash", "message": "its fault"}
-    assert len(group["answers"]["a"]["rounds"]) == len(group["rounds"]["order"]) == round(0.2 / TURN_S)
+    assert group.answers["b"] == {"failure": "crash", "message": "its fault"}
+    assert len(group.answers["a"]["rounds"]) == len(group.rounds.order) == round(0.2 / TURN_S)
     assert {process.state for process in machine.processes} == {"over"}
 
 
@@ -158,7 +158,7 @@ def test_what_does_not_fit_into_memory_is_measured_in_groups():
     """Check that groups share the reference, and that no contestant is left out or measured twice."""
     machine = FakeMachine(dict.fromkeys("abcde", 1e-3), free_bytes=4 << 30)
     groups = machine.measure(size=700 << 20, reference="c")
-    assert [group["rounds"]["contestants"] for group in groups] == [["c", "a", "b"], ["c", "d", "e"]]
+    assert [group.rounds.contestants for group in groups] == [["c", "a", "b"], ["c", "d", "e"]]
     assert make_groups([1, 1, 1], 10, 0) == [[0, 1, 2]]
     assert make_groups([4, 4, 2, 20], 10, 0) == [[0, 1, 2], [3]]
     assert make_groups([9, 9], 10, 0) == [[1], [0]]

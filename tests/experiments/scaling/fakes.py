@@ -3,9 +3,10 @@
 import math
 import random
 
+from forktask.experiments.results.turns import MeasuredGroup, Rounds
 from forktask.experiments.scaling.bench import Bench
 
-QUIET = {"spin_s": 1.0, "steal_ticks": 0, "pressure_us": 0}  # of a round of a second
+QUIET = {"spin_s": 1.0, "handover_s": 1e-7, "steal_ticks": 0, "pressure_us": 0}  # of a round of a second
 
 
 class FakeMachine(Bench):
@@ -65,9 +66,9 @@ class FakeMachine(Bench):
         self.generation += 1
         answers = {name: self.sample(side, effort) for name, (side, effort) in sides.items()}
         seen = [self.disturbance(self.generation, n) for n in range(max(effort.rounds for _, effort in sides.values()))]
-        rounds = {name: [one[name] for one in seen] for name in ("steal_ticks", "pressure_us")}
+        rounds = {name: [one[name] for one in seen] for name in ("handover_s", "steal_ticks", "pressure_us")}
         rounds |= {"spin_s": [[1.0, one["spin_s"]] for one in seen], "wall_s": [1.0] * len(seen)}
-        return [{"rounds": rounds, "answers": answers}]
+        return [MeasuredGroup(Rounds([*sides], [[0, 1]] * len(seen), **rounds), answers)]
 
     def capacity(self, threads):
         self.num_capacities += 1

@@ -7,6 +7,7 @@ from experiments.scaling.fakes import QUIET, FakeMachine
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
+from forktask.experiments.scaling import clock
 from forktask.experiments.scaling.bench import EFFORTS, Side
 from forktask.experiments.scaling.clock import FAIL, INCONCLUSIVE, PASS, SampleError, run_clock_test
 
@@ -130,7 +131,23 @@ def test_disturbed_rounds_are_left_out(name, value):
     machine.change = change
     result = run(machine)
     assert result.verdict == PASS and result.disturbed == len(result.takes)
-    assert all(1 not in take.rounds for take in result.takes)
+    times = clock.quiet_times_of(result.takes).times
+    assert times.keys() == {"A", "B"} and all(number != 1 for own in times.values() for *_, number in own)
+
+
+def test_generations_with_moved_cpus_are_left_out():
+    """Check that a state of the host in which one side is slower decides nothing, and that it is counted."""
+    machine = FakeMachine({"taskiter": 1.0, "forkjoin": 1.0}, noise=0.01)
+    machine.disturbance = lambda generation, number: {**QUIET, "handover_s": 3e-7 if generation % 3 == 0 else 1e-7}
+
+    def change(side, row):
+        by = 1.65 if side.model == "taskiter" and machine.generation % 3 == 0 else 1.0
+        return {**row, **{name: [by * t for t in row[name]] for name in ("short_times_s", "long_times_s")}}
+
+    machine.change = change
+    result = run(machine)
+    assert result.verdict == PASS and result.moved == (len(result.takes) + 2) // 3
+    assert result.ratio.count == len(result.takes) - result.moved
 
 
 def test_no_verdict_rests_on_disturbed_rounds():

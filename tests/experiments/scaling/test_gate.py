@@ -126,7 +126,7 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
         for name in ("graph", "none")
     )
     (group,) = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
-    rows = group["answers"]
+    rows = group.answers
     assert clock.step_time_s(rows["A"]) > 0
     assert "must be importable" in rows["B"]["message"]
 

@@ -174,8 +174,9 @@ def test_reports(pytester, machine, monkeypatch):
     assert rows[0]["kind"] == "run" and "cpu" in rows[0]["environment"]
     assert {row["kind"] for row in rows[1:]} == {"exact", "tier", "model", "clock", "test"}
     (clock,) = [row for row in rows if row["kind"] == "clock"]
-    assert len(clock["generations"]) == clock["num_generations"]
-    assert len(clock["generations"][0]["times_s"]["A"]) == len(clock["generations"][0]["rounds"])
+    assert len(clock["generations"]) == clock["num_generations"] + clock["num_moved"]
+    first = clock["generations"][0]
+    assert len(first["turns"]["A"]["long_times_s"]) == len(first["rounds"]["order"])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from forktask.experiments.machine.environment import this_node
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.grids import given_or_shipped, shipped
 from forktask.experiments.results.rows import FailureRow, MachineRow, PlanRow, ProfileRow, SampleRow
+from forktask.experiments.results.turns import MeasuredGroup, Rounds
 from forktask.experiments.sampling.child import clean_environment, measure_in_process, sample_environment
 from forktask.experiments.sampling.hogs import hogs_running
 from forktask.experiments.sweep import runner as runner_module
@@ -188,10 +189,9 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
 
     def measure_generation(generation):
         clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
-        rounds = {"contestants": [c.name for c in generation.contestants], "order": [[0, 1]], "spin_s": [[0.1, 0.1]]}
-        rounds |= {"handover_s": [None]}
-        rounds |= {"wall_s": [1.0], "steal_ticks": [0], "pressure_us": [0]}
-        return [{"rounds": rounds, "answers": {c.name: {**ANSWERED, **OF_TURNS} for c in generation.contestants}}]
+        names = [c.name for c in generation.contestants]
+        rounds = Rounds(names, [[0, 1]], [[0.1, 0.1]], [None], [1.0], [0], [0])
+        return [MeasuredGroup(rounds, {name: {**ANSWERED, **OF_TURNS} for name in names})]
 
     monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
     monkeypatch.setattr(runner_module.Schedule, "now", lambda schedule: clock.now)

@@ -9,6 +9,7 @@ import pytest
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.experiments.commands.main import main
+from forktask.experiments.results.turns import GroupTurns, MeasuredGroup, Rounds, Turns
 from forktask.experiments.sweep import tune as tuning
 from forktask.experiments.sweep.configuration import Configuration, Grid, Measure
 from forktask.experiments.sweep.tune import FINAL_REPEATS, FINALISTS, best_of, candidates, search
@@ -36,16 +37,20 @@ def test_every_model_gets_the_same_budget_and_its_own_best():
         ("b", 2): {"auto": 1.0, "x": 5.0, "y": None, "z": 2.0},
     }
     times["c", 1] = dict.fromkeys(("auto", "x", "y", "z"))  # nothing of it runs
-    calls, found = [], {}
+    calls, groups = [], []
 
     def measure(contestant, granularities, repetition):
         calls.extend(contestant[0] for _ in granularities)
-        return [(contestant, g, {(repetition, 0, 0): t}) for g in granularities if (t := times[contestant][g])]
+        # The host moves the CPUs in the last generation but one, in which the slowest cut is the fastest.
+        moved = repetition == FINAL_REPEATS - 1
+        rounds = Rounds([], [], [[1.0]], [3e-7 if moved else 1e-7], [1.0], [0], [0])
+        seconds = {g: 1 / t if moved else t for g in granularities if (t := times[contestant][g])}
+        turns = {(contestant, g): Turns([0], [t], [2 * t], 1, 2) for g, t in seconds.items()}
+        return [GroupTurns(repetition, contestant, rounds, turns)]
 
-    for job in search(list(times), ["auto", "x", "y", "z"], measure, found):
-        for contestant, granularity, turns in job.measure():
-            found.setdefault(contestant, {}).setdefault(granularity, {}).update(turns)
-    rows = best_of(found)
+    for job in search(list(times), ["auto", "x", "y", "z"], measure, groups):
+        groups.extend(job.measure())
+    rows = best_of(groups)
     assert [(row["model"], row["granularity"]) for row in rows] == [("a", "y"), ("b", "auto")]
     assert [(row["step_time_s"], row["auto_time_s"]) for row in rows] == [pytest.approx((1, 3)), pytest.approx((1, 1))]
     assert calls.count("c") == 4
@@ -113,8 +118,8 @@ def test_a_search_that_found_nothing_changes_nothing(tmp_path, capsys, monkeypat
     failed = {"failure": "timeout", "message": "took longer"}
 
     def measure_generation(generation):
-        rounds = {name: [] for name in ("spin_s", "wall_s", "steal_ticks", "pressure_us")}
-        return [{"rounds": rounds, "answers": {c.name: failed for c in generation.contestants}}]
+        names = [c.name for c in generation.contestants]
+        return [MeasuredGroup(Rounds(names, [], [], [], [], [], []), dict.fromkeys(names, failed))]
 
     monkeypatch.setattr(tuning, "measure_generation", measure_generation)
     command = ["tune", "--batch", "32", "--models", "serial", "--threads", "1", "--budget", "2", "--file", str(out)]
