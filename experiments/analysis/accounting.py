@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.rows import Loop, ProfileRow
+from ..subjects.models import parse_model
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
 from .names import LOOP_MODELS, NETWORK, base_model, model_label, value_text
@@ -211,7 +212,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 "static_shares": _parts_of(
                     sweep, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
                 ).value
-                if name == "forkjoin" and "schedule" not in model
+                if name == "forkjoin" and parse_model(model).option("schedule") == "static"
                 else math.nan,
                 "remark": _remark(logged, excess, expected),
             }

@@ -15,6 +15,7 @@ from ..analysis.names import base_model, model_label
 from ..bounds.bounds import fork_join_static_bound
 from ..simulate.machine_model import continued, extrapolated
 from ..simulate.policies import simulate
+from ..subjects.models import parse_model
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
 from .chains import cycle_parts
@@ -121,8 +122,9 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         loops[place] += 1
     worst = seconds.most_common(MANY)
     named = ", ".join(f"{place} {format_time(s)} ({plural(loops[place], 'loop')})" for place, s in worst)
-    options = {"schedule=dynamic": f"{case.forkjoin}:schedule=dynamic"} if "schedule" not in case.forkjoin else {}
-    model = min([*options.values(), *case.task_models], key=case.time)
+    forkjoin = parse_model(case.forkjoin)
+    dynamic = [str(forkjoin.with_options(schedule="dynamic"))] if forkjoin.option("schedule") == "static" else []
+    model = min([*dynamic, *case.task_models], key=case.time)
     yield Finding(
         "imbalance",
         waiting,
@@ -139,7 +141,8 @@ def _imbalance(case: Case) -> Iterator[Finding]:
 def _barriers(case: Case) -> Iterator[Finding]:
     """Fork-join's barriers themselves."""
     costs = case.machine.overheads
-    curve = costs.barrier_s if "persistent" in case.forkjoin else costs.region_s
+    persistent = parse_model(case.forkjoin).option("region") == "persistent"
+    curve = costs.barrier_s if persistent else costs.region_s
     each = extrapolated(curve, case.threads, case.machine.line_s)
     loops = len(case.plan.loops)
     other = next((m for m in case.task_models if base_model(m) in ("taskgraph", "taskiter")), "taskgraph")

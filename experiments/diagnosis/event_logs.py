@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ..analysis.losses import LOSSES, classes_of, time_by_loop
-from ..analysis.names import LOOP_MODELS, base_model, model_label
+from ..analysis.names import model_label
 from ..analysis.windows import layer_of_loops
 from ..events.event_states import COPYING, LOCK, RUNNING, WAITING_DEVICE
 from ..events.events import HOST, STREAM, THREAD, EventLog, number_at
@@ -213,14 +213,15 @@ def _losses(
 
 def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
     """Return what to try against a loss of a model, and the model that this is, if it is one."""
-    base = base_model(model)
-    joins, replays = base in LOOP_MODELS, base in ("taskgraph", "taskiter")
+    spec = parse_model(model)
+    base, joins = spec.model.name, spec.model.joins_loops
+    replays = base in ("taskgraph", "taskiter")
     if kind == "lock":
         return "partial sums in place of commutative updates", ""
     attempt = LOSSES[kind].attempt
     if kind == "preemption" and (replays or base == "tasks"):
         return f"{attempt}, or preemption=swap", ""
-    if kind == "runtime" and joins and "persistent" not in model:
+    if kind == "runtime" and joins and spec.option("region") != "persistent":
         return "one parallel region for the whole run: forkjoin:region=persistent", "forkjoin:region=persistent"
     if kind == "runtime" and base == "tasks":
         return "record the graph once and replay it: taskiter", "taskiter"
@@ -229,8 +230,8 @@ def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
         return f"{model_label(tasks)}, in which blocks of the next layers run meanwhile", tasks
     if kind == "barrier" and base != "taskiter":
         return attempt, "taskiter"
-    if kind == "imbalance" and replays and "placement" not in model:
-        return f"placement=stealing, or {attempt}", f"{model}:placement=stealing"
+    if kind == "imbalance" and replays and spec.option("placement") != "stealing":
+        return f"placement=stealing, or {attempt}", str(spec.with_options(placement="stealing"))
     return attempt, ""
 
 

@@ -14,7 +14,7 @@ from ...cython_src.typed_text import rounded
 from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import moved
-from ..subjects.models import built_models, parse_model
+from ..subjects.models import MODELS, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE
 from ..tables.numbers import moved_text
@@ -82,7 +82,6 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     for row in rows:
         key = json.dumps([row.graph, row.threads, row.model])
         groups.setdefault(key, []).append(row)
-    order = {m: i for i, m in enumerate(built_models())}
     results = []
     for group in groups.values():
         first = group[0]
@@ -103,9 +102,8 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
             if entry["withheld"]:
                 entry["metg_s"] = None
         results.append(entry)
-    results.sort(
-        key=lambda e: (graph_name(e["graph"]), e["threads"], order.get(e["model"].partition(":")[0], 99), e["model"])
-    )
+    order = [*MODELS]
+    results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.index(_name(e)), e["model"]))
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     return {"unit_s": unit_s, "takes": len(takes), "moved": [*elsewhere.values()], "results": results}
@@ -182,6 +180,10 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     }
 
 
+def _name(entry: Mapping[str, Any]) -> str:
+    return entry["model"].partition(":")[0]
+
+
 def _break_even(entry, results) -> int | None:
     """Return the replays of the empty graph after which a model has earned back its preparation."""
     if not entry["repeats"]:
@@ -189,9 +191,7 @@ def _break_even(entry, results) -> int | None:
     eager = [
         e
         for e in results
-        if e["model"].partition(":")[0] == EAGER_MODEL
-        and e["repeats"]
-        and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
+        if _name(e) == EAGER_MODEL and e["repeats"] and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
     ]
     if not eager or entry in eager:
         return None

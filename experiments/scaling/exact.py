@@ -24,7 +24,7 @@ from ...cython_src.plan import dependences
 from ..sampling.child import answer_job, measure_in_process, sample_environment
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
-from ..subjects.models import MODELS, make_executor, parse_model, process_environment
+from ..subjects.models import ModelSpec, make_executor, parse_model, process_environment
 from ..subjects.subject import build, hash_arrays
 from ..tables.numbers import plural
 from .model import graph_differences, graph_facts, make_entry
@@ -275,15 +275,14 @@ def failures(
     return found
 
 
-def may_allocate(model: str, threads: int) -> bool:
+def may_allocate(spec: ModelSpec, threads: int) -> bool:
     """Whether a runtime outside of forktask allocates in a step: outside references do, tasks or futures.
 
     libgomp keeps its team for the next parallel region, except for a team of one thread: there `prange` costs an
     allocation a loop.
     """
-    name, _, options = model.partition(":")
-    alone = name == "forkjoin" and threads == 1 and "region=persistent" not in options
-    return MODELS[name].is_reference or alone
+    alone = spec.model.name == "forkjoin" and threads == 1 and spec.option("region") != "persistent"
+    return spec.model.is_reference or alone
 
 
 def _who(row: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
+from ..analysis.names import is_gpu
 from ..report.words import find_text
 from ..results.disturbance import DISTURBED_SHARE
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
@@ -292,7 +293,7 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
 def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that change no weight. Models of a GPU sum in other orders, so they stay."""
     kept = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
-    kept["device"] = "gpu" if options["model"].startswith("gpu") else "cpu"
+    kept["device"] = "gpu" if is_gpu(options["model"]) else "cpu"
     kept["load"] = "files" if options["load"] == "files" else ""
     return kept
 

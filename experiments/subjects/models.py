@@ -45,6 +45,7 @@ MODELS: dict[str, ExecutionModel] = {
         tasking.GPU_BOTH,
     )
 }
+MODELS_OF_GPU = frozenset(name for name, model in MODELS.items() if model.device == "gpu")
 DEFAULT_GPU_MODELS = (
     "gpu_forkjoin",
     "gpu_stream",
@@ -123,7 +124,7 @@ def models_on(device: str | None, texts: list[str], default: tuple[str, ...]) ->
     gpu_device.count_gpus()
     if tuple(texts) == tuple(default):
         return list(DEFAULT_GPU_MODELS)
-    return [text if text.startswith("gpu_") or text == "serial" else f"gpu_{text}" for text in texts]
+    return [text if text == "serial" or text.partition(":")[0] in MODELS_OF_GPU else f"gpu_{text}" for text in texts]
 
 
 def describe_models() -> str:
@@ -166,6 +167,10 @@ class ModelSpec:
         chosen = {**self.options.differences(), **self.binding.differences()}
         chosen |= {AGAIN: self.again} if self.again else {}
         return ":".join([self.model.name, *(f"{name}={value}" for name, value in chosen.items())])
+
+    def with_options(self, **changes: Any) -> ModelSpec:
+        """Return the model with other options of the executor."""
+        return replace(self, options=self.options.with_changes(**changes))
 
     def option(self, name: str, default: Any = None) -> Any:
         """Return the value of an option of the executor; `default` for a model without it."""

@@ -268,9 +268,13 @@ class Site:
 
 def _reference(points: Sequence[Point]) -> str:
     """Return the configuration that all others are compared with: the strongest fork-join form on most threads."""
-    persistent = [p for p in points if p.model.startswith("forkjoin") and "region=persistent" in p.model]
-    forms = persistent or [p for p in points if p.model.startswith("forkjoin")] or points
-    return max(forms, key=lambda point: point.threads).config_id
+
+    def strength(point: Point) -> tuple[bool, bool, int]:
+        spec = parse_model(point.model)
+        forkjoin = spec.model.name == "forkjoin"
+        return forkjoin, forkjoin and spec.option("region") == "persistent", point.threads
+
+    return max(points, key=strength).config_id
 
 
 def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | FailureRow:
