@@ -263,7 +263,7 @@ def failures(
                 f"{_who(row)} must run blocks on {row['threads_possible']} threads, the event log has "
                 f"{row['threads_seen']}"
             )
-        if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
+        if row["allocations_per_pass"] and not may_allocate(parse_model(row["model"]), row["threads"]):
             found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
         if row["graph"] != first["graph"]:
             changes = "; ".join(graph_differences(first["graph"], row["graph"]))
