@@ -16,7 +16,7 @@ from .cython_src.records import fields
 from .cython_src.shown import Shown, as_html
 from .experiments.subjects.models import DEFAULT_MODELS
 from .experiments.sweep.configuration import ARGUMENTS as FUNCTION_ARGUMENTS
-from .experiments.sweep.configuration import AXES, Configuration, Measure, parse_configuration
+from .experiments.sweep.configuration import AXES, Configuration, Measure, budgeted, parse_configuration
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,9 +189,10 @@ def compare(
 ) -> Comparison:
     """Train a network under several execution models in fresh processes, and compare them.
 
-    The same as `forktask compare`: the weights of all models are checked to be the same bits, and samples, summary.csv,
-    figures and report.html are left in a folder. An interrupted call continues when it is repeated with the same
-    `out`.
+    The same as `forktask compare`, with the same defaults: generations go on until every question is answered within
+    1 %, or `budget_s` (180) is spent; `repeats` alone gives their number. The weights of all models are checked to be
+    the same bits, and samples, summary.csv, figures and report.html are left in a folder. An interrupted call continues
+    when it is repeated with the same `out`.
 
     Parameters
     ----------
@@ -236,7 +237,7 @@ def compare(
     if batch is not None:
         given["batch"] = batch
     folder = dated_folder("results") if out is None else os.fspath(out)
-    configuration = configuration_from(title, given, Path(folder).parent)
+    configuration = configuration_from(title, budgeted(given), Path(folder).parent)
     if configuration.uses_gpu:
         raise UsageError(f"compare() compares models of the CPU, got {models!r}; use `forktask compare --device gpu`")
     shown = {name: value for name, value in given.items() if name not in ("models", "threads")}

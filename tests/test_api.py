@@ -168,6 +168,26 @@ def comparison(tmp_path_factory):
     return ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, out=folder, **short)
 
 
+@pytest.mark.parametrize("given, arguments", [({}, []), ({"repeats": 3}, ["--repeats", "3"])])
+def test_a_comparison_has_the_defaults_of_the_command(given, arguments, monkeypatch, tmp_path):
+    """Check that a call measures what the command with the same arguments measures."""
+    from forktask.experiments.commands.compare import configuration_of
+    from forktask.experiments.commands.main import make_parser
+    from forktask.experiments.sweep import comparison
+
+    measured = []
+
+    def measure_comparison(configuration, *rest, **options):
+        measured.append(configuration)
+        raise ft.UsageError("that is all")
+
+    monkeypatch.setattr(comparison, "measure_comparison", measure_comparison)
+    with pytest.raises(ft.UsageError, match="that is all"):
+        ft.compare("lenet5", title="t", out=tmp_path / "out", **given)
+    expected = configuration_of(make_parser().parse_args(["compare", "--network", "lenet5", *arguments]))
+    assert measured[0].measure == expected.measure and measured[0].grid == expected.grid
+
+
 def test_a_comparison_has_table_samples_figures_and_report(comparison):
     """Check that the table is summary.csv, that figures are drawn, and that a notebook and a terminal show it."""
     import pandas as pd

@@ -19,9 +19,6 @@ from .arguments import (
 )
 from .sweeping import add_output, measure_and_report
 
-DEFAULT_BUDGET_S = 180
-MOST_REPEATS = 60  # within a budget
-
 HELP = "train one network under several execution models and compare them"
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
@@ -33,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the arguments: one for each axis of a sweep and each way to measure it."""
     from ..sampling.hogs import MOST_HOGS
     from ..subjects.models import DEFAULT_MODELS, describe_models
-    from ..sweep.configuration import Measure
+    from ..sweep.configuration import BUDGET_S, Measure
 
     parser.epilog = f"Models and their options: {describe_models()}."
     add_plan_options(parser, axes=True, networks=True)
@@ -53,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=duration,
         metavar="TIME",
         help=f"such as 90s or 3min: repetitions go on until all is decided within 1 %%, or this is spent; default: "
-        f"{DEFAULT_BUDGET_S // 60}min, without --repeats",
+        f"{BUDGET_S / 60:g}min, without --repeats",
     )
     add_output(parser)
 
@@ -61,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def configuration_of(arguments: Namespace):
     """Return the `Configuration` that was asked for."""
     from ..subjects.models import parse_models
-    from ..sweep.configuration import Configuration, Grid, Measure, check_axes, measure_given
+    from ..sweep.configuration import Configuration, Grid, Measure, budgeted, check_axes, measure_given
 
     chosen = models(arguments)
     if "serial" not in chosen and any(spec.model.device == "gpu" for spec in parse_models(chosen)):
@@ -73,10 +70,9 @@ def configuration_of(arguments: Namespace):
         "interference": arguments.interference,
     }
     measure = given(arguments, Measure)
-    if arguments.budget is not None or "repeats" not in measure:
-        budget_s = DEFAULT_BUDGET_S if arguments.budget is None else arguments.budget
-        measure = {"repeats": MOST_REPEATS, "budget_s": float(budget_s), **measure}
-    return Configuration(grid=Grid(**check_axes(axes)), measure=measure_given(measure, "the arguments"))
+    if arguments.budget is not None:
+        measure["budget_s"] = float(arguments.budget)
+    return Configuration(grid=Grid(**check_axes(axes)), measure=measure_given(budgeted(measure), "the arguments"))
 
 
 def call(arguments: Namespace) -> int:

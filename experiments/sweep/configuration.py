@@ -68,6 +68,8 @@ from .tuned import problem_id, read_tuned
 
 QUICK_BATCH = 8  # the largest of several, unless there are more
 MOST_SAMPLES = 1_000_000
+# Of a comparison, where nothing else is asked for.
+BUDGET_S, MOST_REPEATS = 180.0, 60
 CORES = {"cores": slice(None), "all": slice(-1, None)}  # names of numbers of threads
 ARGUMENTS = "arguments"  # table of a grid: those of the functions that make its networks
 
@@ -215,6 +217,12 @@ def measure_given(given: Mapping[str, Any], where: str) -> Measure:
             f"each profile follows a sample"
         )
     return measure
+
+
+def budgeted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of measuring a comparison: with a budget, unless only `repeats` was given."""
+    until = {} if "repeats" in given and "budget_s" not in given else {"repeats": MOST_REPEATS, "budget_s": BUDGET_S}
+    return {**until, **given}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from msgspec import structs
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.experiments.analysis.estimates import MIN_GENERATIONS
-from forktask.experiments.commands.compare import DEFAULT_BUDGET_S, MOST_REPEATS, configuration_of
+from forktask.experiments.commands.compare import configuration_of
 from forktask.experiments.commands.main import main, make_parser
 from forktask.experiments.machine.environment import this_node
 from forktask.experiments.results.folder import read_results
@@ -32,6 +32,8 @@ from forktask.experiments.sweep import runner as runner_module
 from forktask.experiments.sweep import shards as shards_module
 from forktask.experiments.sweep.configuration import (
     AXES,
+    BUDGET_S,
+    MOST_REPEATS,
     Configuration,
     Grid,
     Measure,
@@ -561,7 +563,7 @@ def test_compare_is_the_short_form_of_a_file():
     )
     assert configuration_of(arguments) == configuration
     defaults = configuration_of(make_parser().parse_args(["compare"]))
-    assert defaults == Configuration().with_measure(repeats=MOST_REPEATS, budget_s=float(DEFAULT_BUDGET_S))
+    assert defaults == Configuration().with_measure(repeats=MOST_REPEATS, budget_s=BUDGET_S)
     counted = configuration_of(make_parser().parse_args(["compare", "--repeats", "3"]))
     assert counted == Configuration().with_measure(repeats=3)
     timed = configuration_of(make_parser().parse_args(["compare", "--repeats", "3", "--budget", "1.5min"]))
