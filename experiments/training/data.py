@@ -19,7 +19,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
-from ...cython_src.reading import open_regular
+from ...cython_src.reading import home_expanded, open_regular
 from ..images.packed import CHANNELS
 from ..images.source import table_of_counts
 from .config import TrainingConfig
@@ -90,7 +90,7 @@ def load_data(
     if kind in KINDS:
         return load_folder(kind, argument, network, options, progress, check)
     check_there(spec)
-    folder = Path(argument).expanduser()
+    folder = home_expanded(argument)
     return _load_idx(folder, check) if kind == "idx" else _load_cifar(folder, kind, check)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ...cython_src.errors import UsageError, optional
 from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import home_expanded, read_regular
 from ..subjects.subject import MASKED
 from .dataset import SPLIT_SEED, check_spec, synthetic_count
 
@@ -143,7 +142,7 @@ def tokenizer_of(file: str, network: Network) -> Any:
     UsageError
         A file that is missing or damaged, a vocabulary of another size, or the package `tokenizers` is not installed.
     """
-    path = Path(file).expanduser()
+    path = home_expanded(file)
     if not path.is_file():
         raise UsageError(f"--tokenizer must be a file tokenizer.json, and there is no file {file!r}; name one")
     tokenizers = optional("tokenizers", f"--tokenizer {file}", "text")
@@ -242,7 +241,7 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: 
         )
     content, title = _texts_of_python()
     if argument:
-        path = Path(argument).expanduser()
+        path = home_expanded(argument)
         content, title = read_regular(path, "text for --data text:FILE", MOST_BYTES), path.name
     if encoder is not None:
         tokens = np.array(encoder.encode(content.decode(errors="replace"), add_special_tokens=False).ids, np.int32)
