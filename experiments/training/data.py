@@ -237,7 +237,8 @@ def _check_labels(path: Path, labels: np.ndarray, num_classes: int, start: int, 
     if len(wrong):
         place = f"at byte {wrong[0] * stride + start} of {path}"
         raise UsageError(
-            f"labels must lie in {first}..{first + num_classes - 1}, got {labels[wrong[0]]} {place}; is it another format?"
+            f"labels must lie in {first}..{first + num_classes - 1}, got {labels[wrong[0]]} {place}; is it "
+            f"another format?"
         )
 
 
