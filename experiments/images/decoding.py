@@ -119,9 +119,7 @@ def _decode_any(path: Path | str, height: int, width: int) -> tuple[np.ndarray, 
         if image.mode in ("I", "F") and not sixteen:
             raise ValueError(f"its values of 32 bits, mode {image.mode}, have no known range; convert it to 8 bits")
         if sixteen and np.asarray(image).min() < 0:
-            raise ValueError(
-                "some of its values of 16 bits are negative, which are no brightness; convert it to 8 bits"
-            )
+            raise ValueError("some of its values of 16 bits are negative; convert it to 8 bits")
         if sixteen:  # Pillow would cut off what is above 255
             pixels = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
         else:

@@ -108,13 +108,8 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
-    return {
-        "unit_s": unit_s,
-        "takes": len(takes),
-        "moved": [*elsewhere.values()],
-        "stopped": stopped,
-        "results": results,
-    }
+    left_out = {"takes": len(takes), "moved": [*elsewhere.values()]}
+    return {"unit_s": unit_s, **left_out, "stopped": stopped, "results": results}
 
 
 def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:

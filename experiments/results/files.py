@@ -49,9 +49,7 @@ def cache_folder(name: str) -> Path:
     if not os.environ.get("XDG_CACHE_HOME") and os.path.expanduser("~") == "~":
         temporary = Path(tempfile.gettempdir(), f"forktask-{os.getuid()}")
         if temporary.exists() and temporary.stat().st_uid != os.getuid():
-            raise UsageError(
-                f"{temporary} must be yours, since HOME is not set; set HOME, or name a folder with --cache"
-            )
+            raise UsageError(f"{temporary} must be yours, got another user's; set HOME, or name a folder with --cache")
         return temporary / name
     return home_expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "forktask" / name
 
