@@ -34,6 +34,22 @@ Digits = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
+def home_expanded(path: Path | str) -> Path:
+    """Return a path with the user's home in the place of ~.
+
+    Raises
+    ------
+    UsageError
+        This user has no home.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(
+            f"{str(path)!r} must lie in the home of a user, and there is none; set HOME, or write the whole path"
+        ) from None
+
+
 @contextmanager
 def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]:
     """Open a file for reading and give it with its size; a pipe or a device is refused before anything waits for it.

@@ -49,6 +49,7 @@ class ForkGuard:
 
 
 _OPENMP = ForkGuard("OpenMP")
+_TEAM_LIMITS = ("OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS")
 
 
 def enter_openmp() -> None:
@@ -80,9 +81,11 @@ def loaded_runtime() -> str:
 def check_team(team_size: int, num_threads: int) -> None:
     """Raise `MachineError` if the team has another number of threads than requested."""
     if team_size != num_threads:
+        limits = [f"{name}={os.environ[name]}" for name in _TEAM_LIMITS if name in os.environ]
+        unset = f"change {' or '.join(limits)}, or " if limits else ""
         raise MachineError(
-            f"OpenMP must run {num_threads} threads but ran {team_size}; look at OMP_THREAD_LIMIT, and do not call "
-            f"run() from within a parallel region"
+            f"OpenMP must run {num_threads} threads but ran {team_size}; {unset}do not call run() from within a "
+            f"parallel region"
         )
 
 

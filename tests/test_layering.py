@@ -58,7 +58,7 @@ ARROWS = {
         "machine": {"tables"},
         "bounds": set(),
         "tables": set(),
-        "results": {"bounds", "machine"},
+        "results": {"bounds", "machine", "tables"},
         "subjects": {"machine"},
         "events": {"results", "tables"},
         "sampling": {"results", "machine", "bounds", "subjects", "events", "tables"},

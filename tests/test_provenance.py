@@ -16,6 +16,8 @@ from forktask.experiments.machine.environment import collect, version_text
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "experiments" / "machine" / "source_commit.sh"
 NOBODY = {f"GIT_{who}_{what}": "nobody@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+# Lets git take every clone for one of another owner, whoever runs the tests.
+FOREIGN = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 def git(folder, *words):
@@ -68,6 +70,14 @@ def test_an_archive_names_its_commit(clone, tmp_path):
     assert source_commit(unpacked) == git(clone, "rev-parse", "HEAD").strip()
     shutil.copy(ROOT / ".git_archival.txt", unpacked)
     assert source_commit(unpacked) == "unknown"
+
+
+def test_git_says_why_the_commit_of_another_owner_is_unknown(clone, monkeypatch):
+    """Check that git's reason and remedy reach whoever builds a clone that somebody else owns."""
+    for name, value in FOREIGN.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(["sh", SCRIPT, clone], capture_output=True, text=True, check=True)
+    assert done.stdout == "unknown\n" and "dubious ownership" in done.stderr and "safe.directory" in done.stderr
 
 
 def test_every_run_row_has_the_commit():

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import look_above
-from ..results.disturbance import DISTURBED_SHARE, disturbed_share
+from ..results.disturbance import DISTURBED_SHARE, disturbed_share, stopped_text
 from ..results.folder import read_results
 from ..results.nodes import check_nodes
 from ..results.rows import (
@@ -118,8 +118,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     for row in untimed:
         plan = f", {sweep.problem_name(row.plan_id)}," if len(plans) > 1 else ""
         warnings.append(
-            f"Repetition {row.repetition} of {row.model} on {row.threads} threads{plan} has no positive step time (its "
-            f"two run lengths differ by less than the noise); it was left out."
+            f"Repetition {row.repetition} of {row.model} on {plural(row.threads, 'thread')}{plan} has no positive step "
+            f"time (its two run lengths differ by less than the noise); it was left out."
         )
     taken = {(row.plan_id, row.model, row.threads, row.repetition) for row in samples}
     warnings.extend(_missing_points(sweep, Counter(row[:3] for row in taken)))
@@ -178,7 +178,7 @@ def _check_results(samples, failures, plans) -> None:
     for row in failures:
         if row.reason == "mismatch":
             raise UsageError(
-                f"all models must compute the same weights, but {row.model} on {row.threads} threads did not "
+                f"all models must compute the same weights, but {row.model} on {plural(row.threads, 'thread')} did not "
                 f"({row.message}); no time is shown before they agree"
             )
     first: dict[tuple[str, str], SampleRow] = {}
@@ -189,9 +189,9 @@ def _check_results(samples, failures, plans) -> None:
         for what in ("weights", "losses"):
             if getattr(row, f"{what}_hash") != getattr(other, f"{what}_hash"):
                 raise UsageError(
-                    f"all models must compute the same {what}, but {row.model} on {row.threads} threads (repetition "
-                    f"{row.repetition}) and {other.model} on {other.threads} (repetition {other.repetition}) differ "
-                    f"for {plans[row.plan_id].network}; no time is shown before they agree"
+                    f"all models must compute the same {what}, but {row.model} on {plural(row.threads, 'thread')} "
+                    f"(repetition {row.repetition}) and {other.model} on {other.threads} (repetition "
+                    f"{other.repetition}) differ for {plans[row.plan_id].network}; no time is shown before they agree"
                 )
 
 
@@ -230,7 +230,7 @@ def _check_profiles(profiles, plans) -> None:
         if not all(known):
             raise UsageError(
                 f"a profile must hold the times of all blocks, loops and phases of its plan, that of {row.model} on "
-                f"{row.threads} threads (repetition {row.repetition}) does not; measure it again"
+                f"{plural(row.threads, 'thread')} (repetition {row.repetition}) does not; measure it again"
             )
 
 
@@ -245,7 +245,7 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
         row = wrong.iloc[0]
         raise UsageError(
             f"efficiency must not exceed {IMPLAUSIBLE_EFFICIENCY}, got {row['efficiency']:.2f} for {row['model']} on "
-            f"{row['threads']} threads; the serial baseline was disturbed or did other work: measure again"
+            f"{plural(row['threads'], 'thread')}; the serial baseline was disturbed or did other work: measure again"
         )
     return [
         f"{model_label(row['model'])} on {plural(row['threads'], 'thread')} has an efficiency of "
@@ -287,8 +287,9 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
 
 def disturbance_warnings(sweep: Sweep) -> list[str]:
     """Return sentences about a machine and samples that others disturbed."""
-    sentences = []
-    machine = sweep.machine
+    machine, seen = sweep.machine, [*sweep.samples.get("disturbance", ())]
+    stopped = stopped_text([machine.disturbance, *seen])
+    sentences = [stopped] if stopped else []
     if disturbed_share(machine.disturbance, machine.elapsed_s) > DISTURBED_SHARE:
         sentences.append(
             "The machine's limits were measured while others used it: peak, bandwidth and capacity may be "
@@ -312,17 +313,18 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
         )
     shares = [] if sweep.config.get("oversubscribe") else [waited_shares(r) for r in sweep.rounds if not r.interference]
     if beside := sum(bool(each) and median(each) > STEADY_LOAD for each in shares):
+        cause = "the CPU quota held them up" if stopped else "other programs ran all the while"
         sentences.append(
             f"Threads waited for a CPU for more than {STEADY_LOAD:.0%} of the time in {beside} of "
-            f"{plural(len(shares), 'generation')}: other programs ran all the while. No round stands out then, and "
-            "step times hold for such a machine alone; measure again on an idle one."
+            f"{plural(len(shares), 'generation')}: {cause}. No round stands out then, and step times hold for such a "
+            f"machine alone; measure again on an idle one."
         )
     if moved := sweep.quiet.moved:
         sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))
     if sweep.disturbed_points:
         named = "; ".join(_points_text(sweep, *each) for each in groupby(sorted(sweep.disturbed_points), itemgetter(0)))
         sentences.append(f"Most samples had too few undisturbed rounds; do not use {named}.")
-    hot = sum(bool(seen.get("thermal_throttles")) for seen in sweep.samples.get("disturbance", ()))
+    hot = sum(bool(lost.get("thermal_throttles")) for lost in seen)
     if hot:
         sentences.append(
             f"Heat or low voltage slowed the CPUs during {hot} of {len(sweep.samples)} samples. Cool the machine, give "

@@ -16,6 +16,7 @@ from ...cython_src.kernels.load.load import scale
 
 DECODERS = ("pillow", "simplejpeg")
 ORIENTATION = 0x0112  # tag of EXIF
+BITS_PER_SAMPLE = 0x0102  # tag of TIFF
 UPRIGHT = (False, False, False)
 # Value of the tag -> rows are reversed, columns are reversed, and then rows and columns exchanged.
 ORIENTATIONS = {
@@ -27,6 +28,9 @@ ORIENTATIONS = {
     7: (True, True, True),
     8: (False, True, True),
 }
+# Decoders shrink by whole factors and let fine patterns through, so that the filter, which averages, gets this many
+# times the wanted size.
+MARGIN = 2
 EXIF_WITHIN = 1 << 16  # bytes at the beginning of a file
 
 # Pillow warns of damaged metadata, which change no pixel, and of images half as large as those that it refuses.
@@ -60,8 +64,8 @@ def decode(path: Path | str, height: int, width: int, decoder: str = "pillow") -
     """Decode an image and crop it to the middle part of the wanted proportions, scaled to the wanted size.
 
     The image is turned as its EXIF orientation says, transparency is dropped, and of an animation or several pages the
-    first is taken. JPEG files are decoded at an eighth, a quarter or half of their size where that is enough. Neither
-    the decoder nor scaling holds Python's interpreter lock.
+    first is taken. JPEG files are decoded at an eighth, a quarter or half of their size where that is at least `MARGIN`
+    times the wanted one. Neither the decoder nor scaling holds Python's interpreter lock.
 
     What the decoder "simplejpeg" cannot read, such as other kinds of files, is left to Pillow.
 
@@ -109,18 +113,27 @@ def _decode_any(path: Path | str, height: int, width: int) -> tuple[np.ndarray, 
         orientation = _orientation(image)
         if orientation[2]:
             height, width = width, height
-        image.draft("RGB", (width, height))
+        image.draft("RGB", (MARGIN * width, MARGIN * height))
         image.load()
-        if image.mode in ("I", "F"):
+        sixteen = image.mode.startswith("I;16") or (image.mode == "I" and _stored_in_16_bits(image))
+        if image.mode in ("I", "F") and not sixteen:
             raise ValueError(f"its values of 32 bits, mode {image.mode}, have no known range; convert it to 8 bits")
-        if image.mode.startswith("I;16"):  # Pillow would cut off what is above 255
+        if sixteen and np.asarray(image).min() < 0:
+            raise ValueError("some of its values of 16 bits are negative; convert it to 8 bits")
+        if sixteen:  # Pillow would cut off what is above 255
             pixels = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
         else:
             image.info.pop("transparency", None)  # it is dropped anyhow; Pillow would warn
             pixels = image if image.mode == "RGB" else image.convert("RGB")  # converting to the same mode is a copy
-    if (factor := min(pixels.width // width, pixels.height // height) // 2) > 1:
+    if (factor := min(pixels.width // width, pixels.height // height) // MARGIN) > 1:
         pixels = pixels.reduce(factor)
     return np.asarray(pixels), orientation
+
+
+def _stored_in_16_bits(image: Image.Image) -> bool:
+    """Whether an image whose mode has 32 bits has 16 in its file: Pillow widens those of PGM, to the whole range, of
+    TIFF with a sign, and in some versions of PNG."""
+    return image.format in ("PPM", "PNG") or (image.format == "TIFF" and image.tag_v2.get(BITS_PER_SAMPLE) == (16,))
 
 
 def _decode_jpeg(path: Path | str, height: int, width: int) -> tuple[np.ndarray, tuple[bool, bool, bool]] | None:
@@ -141,6 +154,8 @@ def _decode_jpeg(path: Path | str, height: int, width: int) -> tuple[np.ndarray,
                 orientation = _orientation(image)
         if orientation[2]:
             height, width = width, height
-        return simplejpeg.decode_jpeg(content, min_height=height, min_width=width, min_factor=2), orientation
+        return simplejpeg.decode_jpeg(
+            content, min_height=MARGIN * height, min_width=MARGIN * width, min_factor=2
+        ), orientation
     except (OSError, ValueError):
         return None

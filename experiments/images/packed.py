@@ -25,7 +25,7 @@ from ..subjects.memory import format_bytes
 from .decoding import BrokenImage, decode, decoder_name
 from .listing import Listing
 
-VERSION = 5  # of records and of what decoding gives
+VERSION = 6  # of records and of what decoding gives
 CHANNELS = 3
 # sums, squares: of the pixels' values, for each channel. pixels, own: checksums of the pixels and of the fields before.
 ENTRY = np.dtype([("stamp", "<u8"), ("sums", "<i8", 3), ("squares", "<i8", 3), ("pixels", "<u4"), ("own", "<u4")])

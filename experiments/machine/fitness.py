@@ -39,7 +39,8 @@ def verdict(environment: dict, machine: dict) -> dict:
 def _of_cpus(environment: dict) -> Iterator[Reason]:
     topology, usable, quota = environment["topology"], environment["affinity"], environment["quota_cpus"]
     if quota is not None and quota < len(usable):
-        said = f"the container may use {quota:g} CPUs' time but shows {len(usable)} CPUs: more threads get stopped"
+        share = f"the time of {quota:g} CPU{'s' * (quota != 1)}"
+        said = f"the container may use {share} but shows {len(usable)}: more threads get stopped"
         fewer = f" or measure with at most {plural(int(quota), 'thread')}" if quota >= 1 else ""
         yield UNFIT, said, f"raise the quota to {plural(len(usable), 'CPU')}{fewer}"
     if len(usable) == 1:
@@ -89,6 +90,10 @@ def _of_capacity(environment: dict, machine: dict) -> Iterator[Reason]:
 def _of_disturbance(environment: dict, machine: dict) -> Iterator[Reason]:
     num_cpus, disturbance = len(environment["topology"]["online"]), machine["disturbance"]
     pressure, load = environment["pressure_some_percent"], environment["load_average"]
+    if disturbance["throttled_us"]:
+        still = f"{disturbance['throttled_us'] / 1000:.0f} ms"
+        said = f"the container stood still for {still} of this check because of its quota"
+        yield UNFIT, said, "raise the quota or use fewer threads"
     if pressure is not None and pressure > 5:
         said = f"threads waited for a CPU in {pressure:.0f} % of the last ten seconds (/proc/pressure/cpu)"
         yield UNFIT if pressure > 25 else RESERVED, said, QUIT
@@ -100,10 +105,6 @@ def _of_disturbance(environment: dict, machine: dict) -> Iterator[Reason]:
         said = f"the hypervisor gave {100 * stolen:.0f} % of the CPU time to others during this check"
         remedy = "ask for dedicated cores, or measure at another time with more repetitions"
         yield UNFIT if stolen > 0.1 else RESERVED, said, remedy
-    if disturbance["throttled_us"]:
-        still = f"{disturbance['throttled_us'] / 1000:.0f} ms"
-        said = f"the container stood still for {still} of this check because of its quota"
-        yield UNFIT, said, "raise the quota or use fewer threads"
     if environment["board"]["throttled"] or disturbance["thermal_throttles"]:
         remedy = "cool the machine, give it a stronger supply or lower its frequency, look again"
         yield UNFIT, "heat or low voltage slows the CPUs", remedy

@@ -57,13 +57,13 @@ def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:
         f"{environment['kernel']}, {environment['libc']}; environment {environment_id(environment)}",
         "CPU": f"{_listed([board['model'], cpu['model']], 'unknown model')}{family}"
         f"{', virtual machine' if cpu['virtual_machine'] else ''}; {', '.join(environment['instruction_sets'])}",
-        "Cores": f"{len(topology['online'])} logical CPUs, {topology['cores']} cores"
+        "Cores": f"{plural(len(topology['online']), 'logical CPU')}, {plural(topology['cores'], 'core')}"
         f"{'' if topology['known'] else ' (assumed)'}, {plural(topology['sockets'], 'socket')}, "
         f"{plural(topology['nodes'], 'NUMA node')}; may use {format_cpu_list(usable)}"
         f"{', isolated ' + isolated if isolated else ''}",
         "Pinning": f"workers go to CPUs {listed}"
         + (f"; {kinds_text(environment)}" if len(environment["core_kinds"]) > 1 else ""),
-        "Limits": f"CPU quota {'none' if quota is None else f'{quota:g} CPUs'}; memory "
+        "Limits": f"CPU quota {'none' if quota is None else f'{quota:g} CPU' + 's' * (quota != 1)}; memory "
         f"{_bytes(memory['total_bytes'])}, {_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
         f"huge pages {environment['transparent_huge_pages'] or 'hidden'}",
         "Caches": _listed(map(_cache, environment["caches"]), "hidden"),

@@ -6,11 +6,13 @@ from pathlib import Path
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a file without surrounding white space; None if it is missing or may not be read."""
+    """Return the text of a file without surrounding white space; None if it is missing or may not be read, or if the
+    kernel has no value: it then writes "(null)"."""
     try:
-        return path.read_text(errors="replace").strip()
+        text = path.read_text(errors="replace").strip()
     except OSError:
         return None
+    return None if text == "(null)" else text
 
 
 def read_int(path: Path) -> int | None:

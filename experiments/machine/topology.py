@@ -112,7 +112,7 @@ def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> li
         raise UsageError(f"the number of threads must be positive, got {n}; ask for 1 to {len(cpus)}")
     if n > len(cpus) and not oversubscribe:
         raise UsageError(
-            f"the number of threads must not exceed the {len(cpus)} CPUs this process may use, got {n}; "
+            f"the number of threads must not exceed the {plural(len(cpus), 'CPU')} this process may use, got {n}; "
             f"ask for fewer or pass --oversubscribe"
         )
     topology = read_topology(root)

@@ -55,6 +55,8 @@ def read_variables(variables=None) -> list[dict]:
             value = variables[name]
             if name == "OMP_DYNAMIC" and value.strip().lower() == "false":
                 kind = "threads"  # the default, stated explicitly
+            if name == "OMP_MAX_ACTIVE_LEVELS" and value.strip() == "0":
+                kind, effect = "cripples", "OpenMP runs each team with one thread"
             found.append({"name": name, "value": value, "kind": kind, "effect": effect})
     return found
 

@@ -207,7 +207,7 @@ def _measure_together(
         row = answered(MetgRow, MetgFailureRow, found, about)
         if isinstance(row, MetgFailureRow):
             said = f"{row.reason}: {row.message.splitlines()[0]}"
-            schedule.say(f"{graph_name(graph)}, {model}, {threads} threads: {said}")
+            schedule.say(f"{graph_name(graph)}, {model}, {plural(threads, 'thread')}: {said}")
         yield row
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...cython_src.lowering.options import format_value
 from ...cython_src.typed_text import rounded
+from ..results.disturbance import stopped_text
 from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import moved
@@ -106,7 +107,9 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
     results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.index(_name(e)), e["model"]))
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
-    return {"unit_s": unit_s, "takes": len(takes), "moved": [*elsewhere.values()], "results": results}
+    stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
+    left_out = {"takes": len(takes), "moved": [*elsewhere.values()]}
+    return {"unit_s": unit_s, **left_out, "stopped": stopped, "results": results}
 
 
 def moved_takes(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[tuple[int, str], tuple[float, float]]:
@@ -213,6 +216,7 @@ def format_table(table: Mapping[str, Any]) -> str:
         f"{'tasks that the GPU runs at once' if of_gpu(table['results']) else 'threads'}"
         for kernel, unit in table["unit_s"].items()
     ]
+    lines += [table["stopped"]] if table["stopped"] else []
     pressed = [e["pressure"] for e in table["results"] if "pressure" in e and e["pressure"] > MUCH_PRESSURE]
     if pressed:
         lines.append(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from ...cython_src.typed_text import rounded
 
 TICK_S = 0.01
 # An epoch or a machine was disturbed if a runnable thread waited for others, or its CPU was stolen or throttled, for a
@@ -27,6 +29,13 @@ def disturbed_share(disturbance: Mapping[str, Any], seconds: float) -> float:
     ]
     known = [value * unit for value, unit in lost if value is not None]
     return max(known) / seconds if known and seconds > 0 else math.nan
+
+
+def stopped_text(disturbances: Iterable[Mapping[str, Any]]) -> str:
+    """Say for how long the CPU quota stopped a container in all; nothing where it did not."""
+    stopped_s = 1e-6 * sum(lost.get("throttled_us") or 0 for lost in disturbances)
+    said = f"The CPU quota stopped this container for {rounded(stopped_s)} s in all, so that its times are too long; "
+    return f"{said}raise the quota, or use fewer threads." if stopped_s else ""
 
 
 def undisturbed(times_s: Sequence[float], disturbances: Sequence[Mapping[str, Any]]) -> list[bool]:

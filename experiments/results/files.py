@@ -8,18 +8,24 @@ import fcntl
 import io
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...cython_src.errors import UsageError
-from ...cython_src.reading import open_regular
+from ...cython_src.reading import home_expanded, open_regular
+from ..machine.proc import read_text
+from ..tables.progress import say
 
 LOCK_WAIT_S = 1.0
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+LOCK_OPTIONS = {"lustre": "flock", "nfs": "local_lock=flock"}  # beginning of a file system's type -> mount option
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -32,8 +38,20 @@ class NoRoom(UsageError):
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder below the user's cache folder; nobody has made it yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "forktask" / name
+    """Return a folder below the user's cache folder; nobody has made it yet. A user without a home, as containers have
+    them, has it in the temporary folder.
+
+    Raises
+    ------
+    UsageError
+        The one in the temporary folder belongs to somebody else, who could leave anything there.
+    """
+    if not os.environ.get("XDG_CACHE_HOME") and os.path.expanduser("~") == "~":
+        temporary = Path(tempfile.gettempdir(), f"forktask-{os.getuid()}")
+        if temporary.exists() and temporary.stat().st_uid != os.getuid():
+            raise UsageError(f"{temporary} must be yours, got another user's; set HOME, or name a folder with --cache")
+        return temporary / name
+    return home_expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "forktask" / name
 
 
 def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None:
@@ -84,7 +102,7 @@ def _part(path: Path) -> Iterator[tuple[io.BufferedWriter, Path]]:
     while True:
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666), "wb")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file.fileno())
             if _is_at(file, part):
                 break
         except BaseException:
@@ -99,6 +117,36 @@ def _part(path: Path) -> Iterator[tuple[io.BufferedWriter, Path]]:
             part.unlink()
         with suppress(OSError):  # what could not be written when it was flushed
             file.close()
+
+
+def _lock(descriptor: int, flags: int = 0) -> None:
+    """Lock an open file; where its file system knows no locks, say so once and go on without."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        _say_without_locks(*_file_system(descriptor), error.strerror)
+
+
+@cache
+def _say_without_locks(mount: str, kind: str, reason: str) -> None:
+    option = next((option for name, option in LOCK_OPTIONS.items() if kind.startswith(name)), "one that allows flock")
+    say(
+        f"the file system of {mount} ({kind}) has no locks ({reason}): let no two processes write to one folder there, "
+        f"or mount it with the option {option}"
+    )
+
+
+def _file_system(descriptor: int) -> tuple[str, str]:
+    """Return where the file system of an open file is mounted, and its type."""
+    device, found = os.fstat(descriptor).st_dev, ("/", "type unknown")
+    for line in (read_text(Path("/proc/self/mountinfo")) or "").splitlines():
+        left, _, right = line.partition(" - ")
+        number, mount = left.split()[2:5:2]
+        if number == f"{os.major(device)}:{os.minor(device)}":
+            found = mount, right.split()[0]
+    return found
 
 
 def _is_at(file: io.BufferedWriter, path: Path) -> bool:
@@ -255,7 +303,7 @@ def locked_file(path: Path | str, wait: bool = False) -> Iterator[None]:
     try:
         while not held:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                _lock(descriptor, 0 if wait else fcntl.LOCK_NB)
                 held = True
             except BlockingIOError:
                 if time.monotonic() > deadline:

@@ -260,7 +260,7 @@ def failures(
             )
         if row["threads_seen"] < row["threads_possible"]:
             found.append(
-                f"{_who(row)} must run blocks on {row['threads_possible']} threads, the event log has "
+                f"{_who(row)} must run blocks on {plural(row['threads_possible'], 'thread')}, the event log has "
                 f"{row['threads_seen']}"
             )
         if row["allocations_per_pass"] and not may_allocate(parse_model(row["model"]), row["threads"]):

@@ -33,6 +33,7 @@ from ..tables.progress import say
 from . import clock, summary
 from .bench import Bench, Effort, Side, check_turns
 
+SAFE = "safe.directory"  # in git's remedy for a clone of another owner
 BUILD_LIMIT_S = 1800.0
 INCONCLUSIVE_EXIT = 3
 TERMINATED_EXIT = 143
@@ -101,7 +102,8 @@ def compare_commits(
     try:
         repository = _git(settings.repository, "rev-parse", "--show-toplevel")
     except UsageError as error:
-        raise UsageError(f"{error}; go to a clone, or name one with --repository") from None
+        remedy = "" if SAFE in str(error) else "; go to a clone, or name one with --repository"
+        raise UsageError(f"{error}{remedy}") from None
     commits = [commit_of(repository, name) for name in (settings.commit, settings.against)]
     if _git(repository, "status", "--porcelain", "--untracked-files=no"):
         say("changes that are not committed take no part")
@@ -196,7 +198,9 @@ def _git(folder: str, *arguments: str) -> str:
         raise UsageError("the gate needs git, found none; install it") from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or ["no message"]
-        raise UsageError(f"git {arguments[0]} must work in {folder}, got: {lines[-1]}") from None
+        fatal = next((line for line in lines if line.startswith("fatal:")), lines[-1])
+        remedy = f"; call: {lines[-1].strip()}" if SAFE in lines[-1] else ""
+        raise UsageError(f"git {arguments[0]} must work in {folder}, got: {fatal}{remedy}") from None
     return done.stdout.strip()
 
 

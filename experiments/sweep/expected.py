@@ -119,8 +119,9 @@ def expected_text(found: Mapping[str, Any]) -> str:
     lines += ["", *(f"cannot run: {text}" for text in found["obstacles"])] if found["obstacles"] else []
     count, repeats = len(found["configurations"]), found["repeats"]
     lines.append(
-        f"\n{environment['cpu']['model']}, {environment['topology']['cores']} cores, CPUs {environment['affinity']}, "
-        f"Python {environment['python']['version']}, environment {found['environment_id']}"
+        f"\n{environment['cpu']['model']}, {plural(environment['topology']['cores'], 'core')}, "
+        f"CPUs {environment['affinity']}, Python {environment['python']['version']}, "
+        f"environment {found['environment_id']}"
     )
     lines.append(
         f"{count} configurations x {repeats} repeats"

@@ -48,7 +48,7 @@ def draw_accuracy(path: Path, histories: Mapping[int, Sequence[EpochRow]], summa
         f"{100 * summary.test_accuracy_median:.2f} %."
     )
     if not usable.all():
-        caption += " Crossed out: epochs that others disturbed."
+        caption += " Crossed out: epochs that others, or a CPU quota, disturbed."
     with in_style():
         figure, (axis,) = new_figure("single", 1)
         axis.fill_between(times, accuracies.min(axis=0), accuracies.max(axis=0), color=COLORS[0], alpha=0.2, lw=0)

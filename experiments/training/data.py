@@ -19,7 +19,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
-from ...cython_src.reading import open_regular
+from ...cython_src.reading import home_expanded, open_regular
 from ..images.packed import CHANNELS
 from ..images.source import table_of_counts
 from .config import TrainingConfig
@@ -38,6 +38,7 @@ from .folders import KINDS, load_folder
 SIDE = 32
 SPECS = "digits, cifar10:FOLDER, cifar100:FOLDER, idx:FOLDER, folder:DIR, csv:FILE, thumbnails:N[:HxW], synthetic:N"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MNIST_CLASSES = 10
 IDX_UNSIGNED_BYTE = 0x08
 _CHUNK_BYTES = 1 << 20
 
@@ -90,7 +91,7 @@ def load_data(
     if kind in KINDS:
         return load_folder(kind, argument, network, options, progress, check)
     check_there(spec)
-    folder = Path(argument).expanduser()
+    folder = home_expanded(argument)
     return _load_idx(folder, check) if kind == "idx" else _load_cifar(folder, kind, check)
 
 
@@ -123,6 +124,14 @@ def _load_cifar(folder: Path, kind: str, check: Callable[[Dataset], None]) -> Da
         folder = _descend(folder, "cifar-100-binary", "train.bin")
         train_files, test_file, label_bytes = ["train.bin"], "test.bin", 2
         names = tuple(f"class {i}" for i in range(100))
+    other = {"Python": Path(train_files[0]).stem, "MATLAB": f"{Path(train_files[0]).stem}.mat"}
+    for version, name in other.items():
+        below = [path for path in (folder / name, *folder.glob(f"cifar-10*/{name}")) if path.is_file()]
+        if below and not (folder / train_files[0]).exists():
+            raise UsageError(
+                f"--data {kind}:FOLDER must hold {train_files[0]} of the binary version, got {below[0]} of the "
+                f"{version} version; fetch {kind.replace('r', 'r-')}-binary.tar.gz"
+            )
     parts = [_read_cifar(folder / name, label_bytes, len(names)) for name in (*train_files, test_file)]
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
@@ -131,8 +140,10 @@ def _load_cifar(folder: Path, kind: str, check: Callable[[Dataset], None]) -> Da
 
 
 def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
-    parts = []
-    for part in ("train", "t10k"):
+    parts: list[tuple[np.ndarray, np.ndarray]] = []
+    first = classes = 0
+    folder, names = _find_parts(folder)
+    for part in names:
         images_path = _find_idx(folder, f"{part}-images", 3)
         labels_path = _find_idx(folder, f"{part}-labels", 1)
         pixels, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
@@ -141,11 +152,17 @@ def _load_idx(folder: Path, check: Callable[[Dataset], None]) -> Dataset:
                 f"images and labels must be equally many, got {len(pixels)} in {images_path} and {len(labels)} in "
                 f"{labels_path}; use files of one data set"
             )
-        _check_labels(labels_path, labels, 10, 8, 1)
-        parts.append((labels, _to_square(pixels, images_path)))
+        if not parts:
+            # Ten classes and labels from 0, unless the labels say otherwise: those of EMNIST's letters begin at 1.
+            known = np.unique(labels)
+            first = int(known[0] == 1 and known[-1] >= MNIST_CLASSES)
+            classes = max(MNIST_CLASSES, int((known == first + np.arange(len(known))).sum()))
+        _check_labels(labels_path, labels, classes, 8, 1, first)
+        parts.append((labels - first, _to_square(pixels, images_path)))
     labels = np.concatenate([labels for labels, _ in parts]).astype(np.int32)
     pixels = np.concatenate([pixels for _, pixels in parts])
-    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), tuple("0123456789"), True, check)
+    class_names = tuple(map(str, range(first, first + classes)))
+    return _with_split("idx", "IDX files", pixels, labels, len(parts[-1][0]), class_names, True, check)
 
 
 def _with_split(name, title, pixels, labels, num_test, class_names, grey, check) -> Dataset:
@@ -214,14 +231,30 @@ def _read_cifar(path: Path, label_bytes: int, num_classes: int) -> tuple[np.ndar
     return labels, records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE)
 
 
-def _check_labels(path: Path, labels: np.ndarray, num_classes: int, start: int, stride: int) -> None:
-    """Raise `UsageError` for a label that no class has; the first lies at byte `start` of the file."""
-    wrong = np.flatnonzero(labels >= num_classes)
+def _check_labels(path: Path, labels: np.ndarray, num_classes: int, start: int, stride: int, first: int = 0) -> None:
+    """Raise `UsageError` for a label that no class has; labels begin at `first`, and at byte `start` of the file."""
+    wrong = np.flatnonzero((labels < first) | (labels >= first + num_classes))
     if len(wrong):
+        place = f"at byte {wrong[0] * stride + start} of {path}"
         raise UsageError(
-            f"labels must lie in 0..{num_classes - 1}, got {labels[wrong[0]]} at byte {wrong[0] * stride + start} of "
-            f"{path}; is it another format?"
+            f"labels must lie in {first}..{first + num_classes - 1}, got {labels[wrong[0]]} {place}; is it "
+            f"another format?"
         )
+
+
+def _find_parts(folder: Path) -> tuple[Path, tuple[str, str]]:
+    """Return the folder of IDX files, this one or one of torchvision's below it, and how the names of the training and
+    the test files begin there; EMNIST's have the name of a split before."""
+    for place in (folder, folder / "raw", *sorted(folder.glob("*/raw"))):
+        before = sorted({path.name.partition("train-images")[0] for path in place.glob("*train-images*")})
+        if len(before) > 1:
+            got = " and ".join(name + "train" for name in before)
+            raise UsageError(
+                f"{place} must hold files of one data set, got those of {got}; put the four files of one into a folder"
+            )
+        if before:
+            return place, (f"{before[0]}train", f"{before[0]}test" if before[0] else "t10k")
+    return folder, ("train", "t10k")
 
 
 def _find_idx(folder: Path, stem: str, dimensions: int) -> Path:

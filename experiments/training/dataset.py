@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError, did_you_mean
 from ...cython_src.networks.layers import Network
+from ...cython_src.reading import home_expanded
 from ..images.source import ImageSource
 from ..subjects.memory import allowed_bytes, format_bytes, memory_bounds
 
@@ -40,7 +40,7 @@ def check_spec(spec: str, forms: str) -> tuple[str, str]:
 def check_there(spec: str) -> None:
     """Raise `UsageError` where a data set's name, as `check_spec` takes it, leads to no file or folder."""
     kind, _, argument = spec.partition(":")
-    if argument and kind not in ("synthetic", "thumbnails") and not Path(argument).expanduser().exists():
+    if argument and kind not in ("synthetic", "thumbnails") and not home_expanded(argument).exists():
         raise UsageError(f"--data {kind}:NAME must name a folder or file that is there, got {argument!r}; name another")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ...cython_src.binding.storage import aligned_empty
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.layers import Network
+from ...cython_src.reading import home_expanded
 from ..images.decoding import decode, decoder_name
 from ..images.listing import Listing, list_classes, list_table
 from ..images.packed import CHANNELS, default_folder, pack
@@ -42,9 +43,9 @@ def load_folder(
     UsageError
         Nothing there, a damaged image, splits of different classes, or more memory or disk than there is.
     """
-    path = Path(argument).expanduser()
+    path = home_expanded(argument)
     if kind == "thumbnails":
-        path = _thumbnails(argument, Path(options.cache or default_folder()).expanduser())
+        path = _thumbnails(argument, home_expanded(options.cache or default_folder()))
     listing = list_table(path) if kind == "csv" else list_classes(path)
     height, width = _size(options.image_size, network)
     if options.load == "files":
@@ -65,7 +66,7 @@ def load_folder(
         listing,
         height,
         width,
-        folder=Path(options.cache).expanduser() if options.cache else None,
+        folder=home_expanded(options.cache) if options.cache else None,
         decoder=options.decoder,
         threads=options.threads,
         skip_broken=options.broken == "skip",

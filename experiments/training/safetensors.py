@@ -93,4 +93,4 @@ def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str,
     except (SafetensorError, ValueError) as error:
         raise UsageError(f"{path} must be a whole safetensors file, got: {error}; fetch or write it again") from None
     (header_bytes,) = struct.unpack_from("<Q", content)
-    return arrays, json.loads(content[8 : 8 + header_bytes]).get(_METADATA, {})
+    return arrays, json.loads(content[8 : 8 + header_bytes]).get(_METADATA) or {}

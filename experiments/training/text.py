@@ -3,9 +3,9 @@ it for networks that learn those."""
 
 from __future__ import annotations
 
+import codecs
 import platform
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,18 @@ from ...cython_src.errors import UsageError, optional
 from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network, network_names
-from ...cython_src.reading import read_regular
+from ...cython_src.reading import home_expanded, read_regular
 from ..subjects.subject import MASKED
+from ..tables.numbers import plural
+from ..tables.progress import say
 from .dataset import SPLIT_SEED, check_spec, synthetic_count
 
 MOST_BYTES = 4 << 30  # of a text
 SPECS = "text, text:FILE, synthetic:N"
 BYTES = 256
+LLM_C_TOKENS = {20240520: "<u2", 20240801: "<u4"}  # magic number -> tokens: of GPT-2, of Llama 3
+LLM_C_HEADER_BYTES = 1024  # magic number, version, number of tokens
+TEXT_LOOKED_AT = 1 << 20  # bytes that tell a text from tokens
 MASK_OF_TEN, RANDOM_OF_TEN = 8, 1  # of ten masked places: that hold the mask, that hold any token; the rest are as was
 MASKED_TOGETHER = 4096  # samples
 MASK = "[MASK]"  # of a tokenizer, in the place of masked tokens
@@ -143,7 +148,7 @@ def tokenizer_of(file: str, network: Network) -> Any:
     UsageError
         A file that is missing or damaged, a vocabulary of another size, or the package `tokenizers` is not installed.
     """
-    path = Path(file).expanduser()
+    path = home_expanded(file)
     if not path.is_file():
         raise UsageError(f"--tokenizer must be a file tokenizer.json, and there is no file {file!r}; name one")
     tokenizers = optional("tokenizers", f"--tokenizer {file}", "text")
@@ -230,6 +235,17 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: 
     kind, argument = check_spec(spec, SPECS)
     if kind == "synthetic":
         return _random_tokens(argument, network, sequence)
+    content, title = _texts_of_python()
+    if argument:
+        path = home_expanded(argument)
+        content, title = read_regular(path, "text for --data text:FILE", MOST_BYTES), path.name
+        stored = _stored_tokens(content, title, network.token_input.vocabulary)
+        if stored is not None and encoder is not None:
+            raise UsageError(f"{title} must be text for --tokenizer, got tokens; leave --tokenizer out")
+        if stored is not None:
+            return _cut(spec, f"{title}, {len(stored):,} tokens", stored, sequence)
+        if nuls := content.count(0):
+            say(f"{title} has {plural(nuls, 'NUL byte')} in {len(content)}, as no text has; each is read as it stands")
     # Other tokens than bytes have meanings of their own: what is trained on bytes could not be continued with them.
     if encoder is None and not _reads_bytes(network):
         answers = network.token_input.answers
@@ -240,14 +256,48 @@ def _load_text(spec: str, network: Network, sequence: int, encoder: Any, files: 
             f"{network.name!r} with {network.token_input.vocabulary} tokens; add its --tokenizer, or use a network of "
             f"bytes"
         )
-    content, title = _texts_of_python()
-    if argument:
-        path = Path(argument).expanduser()
-        content, title = read_regular(path, "text for --data text:FILE", MOST_BYTES), path.name
     if encoder is not None:
         tokens = np.array(encoder.encode(content.decode(errors="replace"), add_special_tokens=False).ids, np.int32)
         return _cut(spec, f"{title}, {len(tokens):,} tokens of {files}", tokens, sequence)
     return _cut(spec, f"{title}, {len(content):,} bytes", np.frombuffer(content, np.uint8), sequence)
+
+
+def _stored_tokens(content: bytes, title: str, vocabulary: int) -> np.ndarray | None:
+    """Return the tokens of a file of llm.c, which begins with a magic number, or of nanoGPT, which ends in .bin and has
+    tokens of 16 bits alone; None if it is another file.
+
+    Raises
+    ------
+    UsageError
+        It is cut off, or has tokens that the network does not know.
+    """
+    header = np.frombuffer(content[:LLM_C_HEADER_BYTES], "<i4", count=len(content[:LLM_C_HEADER_BYTES]) // 4)
+    if len(header) >= 3 and int(header[0]) in LLM_C_TOKENS:
+        begin, dtype = LLM_C_HEADER_BYTES, np.dtype(LLM_C_TOKENS[int(header[0])])
+        expected = begin + int(header[2]) * dtype.itemsize
+    elif title.endswith(".bin") and not _is_utf8(content):
+        begin, dtype = 0, np.dtype("<u2")
+        expected = len(content) + len(content) % 2
+    else:
+        return None
+    if len(content) != expected:
+        raise UsageError(f"{title} must have {expected} bytes of tokens, got {len(content)}; write it again")
+    tokens = np.frombuffer(content, dtype, offset=begin)
+    if len(tokens) and (largest := int(tokens.max())) >= vocabulary:
+        raise UsageError(
+            f"tokens of {title} must be below the vocabulary of the network, {vocabulary}, got {largest}; use a "
+            f"network of that vocabulary, such as gpt2"
+        )
+    return tokens
+
+
+def _is_utf8(content: bytes) -> bool:
+    begin = content[:TEXT_LOOKED_AT]
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begin)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in begin
 
 
 def _reads_bytes(network: Network) -> bool:

@@ -20,6 +20,7 @@ from ..images.decoding import BrokenImage
 from ..machine.energy import energy_text
 from ..machine.environment import described_environment
 from ..plan_check.checking import check_together
+from ..results.disturbance import stopped_text
 from ..results.files import check_writable_folder, list_folder, unfinished, write_atomically
 from ..results.folder import SAMPLES, ResultsWriter, check_same, new_run, read_results
 from ..results.rows import RunRow
@@ -111,7 +112,9 @@ def train(
     usable = [usable for history in histories.values() for *_, usable in epoch_times(history)]
     if disturbed := usable.count(False):
         epochs = plural(len(usable), "epoch")
-        report(f"others disturbed {disturbed} of {epochs}, whose times may be too long: column `usable` of epochs.csv")
+        stopped = stopped_text(row.disturbance for history in histories.values() for row in history)
+        cause = f"{stopped} Disturbed were" if stopped else "others disturbed"
+        report(f"{cause} {disturbed} of {epochs}, whose times may be too long: column `usable` of epochs.csv")
     summary = _summarise(config, data, results, checked)
     write_atomically(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1), "\n")
     if draw:

@@ -24,7 +24,9 @@ import seaborn as sns
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
+from matplotlib.texmanager import TexManager
 from matplotlib.ticker import FixedLocator
 
 from ....cython_src.binding.execution_model import ExecutionModel
@@ -32,6 +34,7 @@ from ....cython_src.errors import UsageError
 from ...analysis.names import base_model, model_label, model_rank
 from ...results.files import write_atomically, write_figure
 from ...subjects.models import MODELS
+from ...tables.progress import say
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
 TALLEST_IN = 4.0  # of a figure in a single column
@@ -100,7 +103,36 @@ def in_style() -> AbstractContextManager[None]:
             "axes.unicode_minus": True,
         }
     )
-    return matplotlib.rc_context(parameters)
+    return matplotlib.rc_context({**parameters, **_replaced(str(matplotlib.rcParams.find_all(r"^(font|text)\.")))})
+
+
+@lru_cache(maxsize=2)
+def _replaced(settings: str) -> dict[str, object]:
+    """Return settings in the place of those of the user's style with which nothing could be drawn here; say them once.
+
+    Matplotlib draws nothing without the LaTeX that a style asks for, and warns of a missing font at each text.
+    """
+    found: dict[str, object] = {}
+    fonts = matplotlib.rcParams["font.family"]
+    if missing := [font for font in fonts if not _has_font(font)]:
+        found["font.family"] = [font for font in fonts if font not in missing] or ["DejaVu Sans"]
+        names = [name for font in missing for name in matplotlib.rcParams.get(f"font.{font}", [font])]
+        say(f"figures are drawn without the font {' or '.join(names)} of your matplotlib style, which is not installed")
+    if matplotlib.rcParams["text.usetex"]:
+        try:
+            TexManager.get_rgba("lp")
+        except (OSError, RuntimeError) as error:
+            found["text.usetex"] = False
+            reason = str(error).partition("\n")[0]
+            say(f"figures are drawn without LaTeX, which your matplotlib style asks for (text.usetex): {reason:.200}")
+    return found
+
+
+def _has_font(family: str) -> bool:
+    try:
+        return bool(findfont(FontProperties(family=[family]), fallback_to_default=False))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,11 @@ def test_disturbed_rounds_are_left_out_and_counted():
         about["pressure_us"] = waited_us
         warnings = sweep_of([*rows, about]).warnings
         assert sum("other programs ran all the while" in text for text in warnings) == said
+    sample["disturbance"] = {**sample["disturbance"], "throttled_us": 1_800_000}
+    warnings = sweep_of([*rows, about]).warnings
+    assert not any("other programs" in text for text in warnings)
+    named = [text for text in warnings if "quota" in text]
+    assert warnings.index(named[0]) < warnings.index(named[1]) and "for 1.80 s" in named[0]
     rows[0]["config"]["oversubscribe"] = True  # then they wait for each other
     assert not any("other programs" in text for text in sweep_of([*rows, about]).warnings)
 

@@ -215,10 +215,18 @@ TRAIN = ["train", *OPTIONS.split()]
         ([*TRAIN, "forkjoin"], {"OMP_THREAD_LIMIT": "1"}, 2),
         ([*TRAIN, "forkjoin"], {"OMP_DYNAMIC": "true"}, 2),
         ([*TRAIN, "openmp_tasks"], {"OMP_THREAD_LIMIT": "1"}, 2),
+        ([*TRAIN, "forkjoin"], {"OMP_MAX_ACTIVE_LEVELS": "0"}, 2),
         ([*TRAIN, "taskiter"], {"MPLBACKEND": "garbage"}, 0),
         (["--version"], {"MPLBACKEND": "garbage", "OMP_NUM_THREADS": "x", "PYTHONIOENCODING": "ascii"}, 0),
     ],
-    ids=["OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_THREAD_LIMIT of tasks", "MPLBACKEND", "version"],
+    ids=[
+        "OMP_THREAD_LIMIT",
+        "OMP_DYNAMIC",
+        "OMP_THREAD_LIMIT of tasks",
+        "OMP_MAX_ACTIVE_LEVELS",
+        "MPLBACKEND",
+        "version",
+    ],
 )
 def test_environments(words, variables, code, tmp_path, processes):
     """Check variables of the environment that keep threads or figures away."""
@@ -227,6 +235,7 @@ def test_environments(words, variables, code, tmp_path, processes):
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     if code:
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
+        assert all(name in done.stderr for name in variables) and done.stderr.count("OMP_") <= 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

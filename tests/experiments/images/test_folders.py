@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -186,6 +187,53 @@ def test_decoding_takes_the_middle_part(tmp_path):
         decode(tmp_path / "real.tif", 20, 20)
     Image.fromarray(pixels).resize((720, 540)).save(tmp_path / "large.jpg")
     assert decode(tmp_path / "large.jpg", 270, 360).shape == (3, 270, 360)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "header", "ending"),
+    [(">u2", "P5 60 40 65535\n", "pgm"), ("<i2", None, "tif"), ("<u2", None, "tif")],
+    ids=["PGM", "TIFF with a sign", "TIFF"],
+)
+def test_grey_values_of_16_bits_are_divided_by_256(dtype, header, ending, tmp_path):
+    """Check files of 16 bits that Pillow gives as 32 bits, and that negative values are refused for what they are."""
+    pixels = np.full((40, 60), 100 * 256 + 255, dtype)
+    path = tmp_path / f"deep.{ending}"
+    if header:
+        path.write_bytes(header.encode() + pixels.tobytes())
+    else:
+        path.write_bytes(tiff(pixels))
+    assert (decode(path, 20, 30) == 100).all()
+    if dtype == "<i2":
+        path.write_bytes(tiff(pixels - 30000))
+        with pytest.raises(BrokenImage, match="values of 16 bits are negative"):
+            decode(path, 20, 30)
+        path.write_bytes(tiff(pixels.astype("<i4")))
+        with pytest.raises(BrokenImage, match="values of 32 bits"):
+            decode(path, 20, 30)
+
+
+def tiff(pixels):
+    """A TIFF of grey values, signed or not: Pillow writes none with a sign."""
+    rows, columns = pixels.shape
+    sizes = [(256, columns), (257, rows), (258, 8 * pixels.itemsize), (259, 1), (262, 1), (273, 8), (277, 1)]
+    sizes += [(278, rows), (279, pixels.nbytes), (339, 2 if pixels.dtype.kind == "i" else 1)]
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sizes)
+    return struct.pack("<4sI", b"II*\0", 8 + pixels.nbytes) + pixels.tobytes() + struct.pack("<H", 10) + tags + bytes(4)
+
+
+@pytest.mark.parametrize("decoder", ["pillow", pytest.param("simplejpeg", marks=pytest.mark.simplejpeg)])
+@pytest.mark.parametrize("part", [2.05, 2.56, 3.2, 3.9])
+def test_fine_patterns_are_averaged(part, decoder, tmp_path):
+    """Check stripes of three pixels and noise against Pillow's bilinear filter, between half and a quarter of the
+    size, where a JPEG file could be decoded at half of it."""
+    stripes = np.repeat(np.tile(np.uint8([[255, 0, 0]]), (480, 160))[..., None], 3, axis=2)
+    noise = np.random.default_rng(0).integers(0, 256, (480, 480, 3), np.uint8)
+    side = round(480 / part)
+    for pixels in (stripes, noise):
+        Image.fromarray(pixels).save(tmp_path / "fine.jpg", quality=95, subsampling=0)
+        with Image.open(tmp_path / "fine.jpg") as image:
+            expected = np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
+        assert np.abs(decode(tmp_path / "fine.jpg", side, side, decoder) - expected).max() <= 3
 
 
 # What a camera does to a picture that viewers turn back, by the value of EXIF's orientation.

@@ -12,6 +12,7 @@ from forktask.experiments.machine import machine_peaks
 from forktask.experiments.machine.disturbance import Disturbance, read_quota
 from forktask.experiments.machine.environment import collect, environment_id
 from forktask.experiments.machine.limits import measure_machine
+from forktask.experiments.machine.proc import read_int, read_text
 from forktask.experiments.machine.topology import (
     core_counts,
     cpu_order,
@@ -72,6 +73,12 @@ def test_cpu_lists_are_read_and_written(text, cpus):
     """Check that the kernel's list format is understood in both directions."""
     assert parse_cpu_list(text) == cpus
     assert format_cpu_list(cpus) == text
+
+
+def test_a_value_that_the_kernel_has_not_is_none(tmp_path):
+    """Check "(null)", which some kernels write where no CPU is isolated."""
+    path = write_tree(tmp_path, {"isolated": "(null)\n"}) / "isolated"
+    assert read_text(path) is None and read_int(path) is None
 
 
 def test_order_is_cores_then_siblings_then_next_socket(two_sockets):

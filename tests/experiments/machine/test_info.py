@@ -99,7 +99,12 @@ CASES = {
     "debug build": ({"build__optimization": "0"}, {}, UNFIT, "optimisation 0"),
     **{
         name: ({"variables": read_variables({name: value})}, {}, RESERVED, f"unset {name}")
-        for name, value in (("OPENBLAS_CORETYPE", "Haswell"), ("OMP_THREAD_LIMIT", "1"), ("OMP_PROC_BIND", "true"))
+        for name, value in (
+            ("OPENBLAS_CORETYPE", "Haswell"),
+            ("OMP_THREAD_LIMIT", "1"),
+            ("OMP_MAX_ACTIVE_LEVELS", "0"),
+            ("OMP_PROC_BIND", "true"),
+        )
     },
     "two runtimes": ({"libraries": TWO_RUNTIMES}, {}, RESERVED, "libgomp.so.1, libomp.so"),
     "governor": ({"frequency__governor": "powersave"}, {}, RESERVED, "powersave"),

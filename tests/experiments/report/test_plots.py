@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -363,3 +364,37 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
 def test_times_have_three_digits(seconds, text):
     """Check units and digits."""
     assert format_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("style", "said"),
+    [
+        ("text.usetex: True", "drawn without LaTeX"),
+        ("font.family: serif\nfont.serif: No Such Font, Nor This", "without the font No Such Font or Nor This"),
+        ("font.family: No Such Font, DejaVu Serif", "without the font No Such Font of"),
+    ],
+    ids=["LaTeX", "generic font", "one font of two"],
+)
+def test_what_a_style_asks_for_and_is_missing_is_said_once(style, said, tmp_path):
+    """Check that figures are drawn all the same, in each format, and that a single line says without what."""
+    (tmp_path / "matplotlibrc").write_text(style)
+    program = (
+        "from forktask.experiments.report.figures.style import in_style, new_figure, save\n"
+        "for number in range(2):\n"
+        "    with in_style():\n"
+        "        figure, (axis,) = new_figure('single', 1)\n"
+        "        axis.set(xlabel='time (µs)')\n"
+        "    for ending in ('pdf', 'svg', 'png'):\n"
+        "        save(figure, f'{number}.{ending}')\n"
+    )
+    environment = {**os.environ, "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1 and said in done.stderr

@@ -2,17 +2,21 @@
 
 import json
 import os
+import pwd
 import resource
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from builds import built
 from experiments.synthetic_results import typed
 
 from forktask.cython_src.errors import UsageError
-from forktask.experiments.results.files import unfinished, write_atomically
+from forktask.experiments.commands.main import main
+from forktask.experiments.results.files import cache_folder, unfinished, write_atomically
 from forktask.experiments.results.folder import SAMPLES, ResultsWriter, read_results
 
 pytestmark = pytest.mark.timeout(240)
@@ -198,3 +202,60 @@ def test_what_a_killed_process_left_is_written_anew(number, tmp_path):
         list(pool.map(lambda i: [write_atomically(path, f"{i}" * 50_000) for _ in range(20)], range(4)))
     assert os.listdir(tmp_path) == [path.name] and len(set(path.read_text())) == 1
     assert path.stat().st_size == 50_000
+
+
+@pytest.mark.parametrize("error", ["ENOSYS", "ENOLCK"])
+def test_a_file_system_without_locks_is_said_once(error, tmp_path):
+    """Check that files are written and folders taken where `flock` fails as on Lustre, NFS and FUSE without it."""
+    source = f"#include <errno.h>\nint flock(int f, int how) {{ errno = {error}; return -1; }}"
+    library = built(f"no_flock_{error}.so", ["cc", "-shared", "-fPIC", "-x", "c", "-"], source)
+    program = (
+        "import sys\nfrom forktask.experiments.results.files import locked_file, write_atomically\n"
+        "for name in 'ab':\n"
+        "    with locked_file(sys.argv[1]), locked_file(sys.argv[1], wait=True):\n"
+        "        write_atomically(f'{sys.argv[1]}/{name}', name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, tmp_path],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert done.stderr.count("\n") == 1 and "has no locks" in done.stderr and "with the option" in done.stderr
+
+
+@pytest.fixture
+def homeless(monkeypatch, tmp_path):
+    """Be a user without HOME and without an entry in passwd, like those of containers; give the temporary folder."""
+
+    def nobody(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_user_without_a_home_has_a_cache(homeless, monkeypatch):
+    """Check the cache in the temporary folder, and that one of somebody else is refused."""
+    folder = cache_folder("images")
+    assert folder.parent.parent == homeless
+    folder.mkdir(parents=True)
+    assert cache_folder("images") == folder
+    own = os.getuid()
+    (homeless / f"forktask-{own + 1}").symlink_to(folder)
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    with pytest.raises(UsageError, match="--cache"):
+        cache_folder("images")
+
+
+@pytest.mark.parametrize("words", ["--data idx:~/mnist", "--data thumbnails:20 --cache ~/images", "--data csv:~/a.csv"])
+def test_a_user_without_a_home_cannot_name_one(words, homeless, capsys):
+    """Check that ~ is refused with one sentence, wherever a path may begin with it."""
+    assert main(["train", *words.split(), "--model", "serial", "--epochs", "1", "--out", str(homeless / "out")]) == 2
+    assert "set HOME, or write the whole path" in capsys.readouterr().err

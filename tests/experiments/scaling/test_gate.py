@@ -1,6 +1,7 @@
 """The gate between two commits, on a small repository of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_bad_use(repository, machine, capsys, change, said):
     """Check that each mistake gives one sentence and exit code 2."""
     assert main([*COMMAND, *change]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_clone_of_another_owner_is_named(repository, machine, capsys, monkeypatch):
+    """Check git's reason and remedy where somebody else owns the clone, without the advice to go to one."""
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    assert main(COMMAND) == 2
+    said = capsys.readouterr().err
+    assert "dubious ownership" in said and "; call: git config --global --add safe.directory" in said
+    assert "go to a clone" not in said and said.count("\n") == 1
 
 
 def test_a_real_sample_comes_from_the_installation(tmp_path):

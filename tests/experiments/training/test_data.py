@@ -171,3 +171,59 @@ def test_damaged_gzip_is_refused(tmp_path):
     path.write_bytes(gzip.decompress(good))
     with pytest.raises(UsageError, match="is damaged after byte 0"):
         load_data(f"idx:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("letters", range(1, 27)), ("balanced", range(47)), ("byclass", range(62)), ("digits", range(10))],
+)
+def test_emnist_is_read_with_its_names_and_classes(name, labels, tmp_path):
+    """Check names, number of classes and labels of EMNIST, in the folder that torchvision makes."""
+    folder = tmp_path / "EMNIST" / "raw"
+    folder.mkdir(parents=True)
+    expected = np.resize(labels, 3 * 62)
+    for part in ("train", "test"):
+        images = np.random.default_rng(0).integers(0, 256, (len(expected), 28, 28), dtype=np.uint8)
+        (folder / f"emnist-{name}-{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
+        (folder / f"emnist-{name}-{part}-labels-idx1-ubyte").write_bytes(idx_bytes(expected))
+    data = load_data(f"idx:{tmp_path}")
+    check_split(data)
+    assert data.class_names == tuple(map(str, labels))
+    assert (data.labels[data.test] == expected - labels[0]).all()
+    (folder / f"emnist-{name}-test-labels-idx1-ubyte").write_bytes(idx_bytes([*expected[1:], labels[-1] + 1]))
+    with pytest.raises(UsageError, match=rf"labels must lie in {labels[0]}\.\.{labels[-1]}, got .* at byte 193"):
+        load_data(f"idx:{tmp_path}")
+    (folder / "emnist-other-train-images-idx3-ubyte").touch()
+    with pytest.raises(UsageError, match="files of one data set, got those of emnist"):
+        load_data(f"idx:{tmp_path}")
+
+
+def test_mnist_is_read_from_the_folder_that_torchvision_makes(tmp_path):
+    """Check the root, the data set's folder and `raw` itself; and labels that leave classes out, which stay ten."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    write_idx_folder(raw)
+    for folder in (tmp_path, raw.parent, raw):
+        assert load_data(f"idx:{folder}").num_classes == 10
+    for part, count in (("train", 40), ("t10k", 11)):
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(count) % 7 + 1))
+    data = load_data(f"idx:{tmp_path}")
+    assert data.num_classes == 10 and set(data.labels) == set(range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "version"),
+    [
+        ("cifar10", "cifar-10-batches-py/data_batch_1", "Python"),
+        ("cifar10", "data_batch_1", "Python"),
+        ("cifar10", "cifar-10-batches-mat/data_batch_1.mat", "MATLAB"),
+        ("cifar100", "cifar-100-python/train", "Python"),
+    ],
+)
+def test_another_version_of_cifar_is_named(kind, name, version, tmp_path):
+    """Check what is said about files of CIFAR's other versions, which are not read."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with pytest.raises(UsageError, match=rf"of the {version} version; fetch cifar-10+-binary\.tar\.gz"):
+        load_data(f"{kind}:{tmp_path}")

@@ -55,6 +55,11 @@ def test_bfloat16_is_widened(tmp_path):
     assert read_safetensors(path)[0]["x"].tolist() == values.tolist()
 
 
+def test_metadata_that_are_null_are_none_at_all(tmp_path):
+    """Check that `"__metadata__": null` gives an empty mapping."""
+    assert read_safetensors(file_with(tmp_path / "m", {"__metadata__": None}, b"")) == ({}, {})
+
+
 def entry(begin, stop, shape=(2,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, stop]}
 

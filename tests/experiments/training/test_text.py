@@ -117,3 +117,46 @@ def test_masked_text_is_learnt_and_resumed(tmp_path):
     rows = (tmp_path / "whole" / "epochs.csv").read_text().splitlines()
     losses = [float(row.split(",")[rows[0].split(",").index("train_loss")]) for row in rows[1:]]
     assert losses[-1] < 0.7 * losses[0] and 0 <= summary.test_accuracy_min <= 1
+
+
+def llm_c_file(tokens, magic=20240520):
+    """The content of a file of tokens as llm.c writes it."""
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, 1, len(tokens)
+    return header.tobytes() + np.asarray(tokens, "<u2" if magic == 20240520 else "<u4").tobytes()
+
+
+GPT2_TOKENS = np.random.default_rng(0).integers(0, 50257, 900)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("val", llm_c_file(GPT2_TOKENS)),
+        ("val.bin", llm_c_file(GPT2_TOKENS, 20240801)),
+        ("train.bin", GPT2_TOKENS.astype("<u2").tobytes()),
+    ],
+    ids=["llm.c", "llm.c of 32 bits", "nanoGPT"],
+)
+def test_files_of_tokens_are_read_as_tokens(name, content, tmp_path):
+    """Check the tokens of files of llm.c and nanoGPT, and that other networks, tokenizers and cut files are refused."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    text = load_text(f"text:{path}", get_network("gpt2"), 32)
+    assert text.tokens.tolist() == GPT2_TOKENS[: len(text.tokens)].tolist() and "900 tokens" in text.description
+    with pytest.raises(UsageError, match="below the vocabulary of the network, 256, got 50"):
+        load_text(f"text:{path}", TINY, 32)
+    path.write_bytes(content[:-1])
+    with pytest.raises(UsageError, match="bytes of tokens, got"):
+        load_text(f"text:{path}", get_network("gpt2"), 32)
+
+
+@pytest.mark.parametrize("name", ["plain.bin", "plain.txt"])
+def test_a_text_stays_text_whatever_its_name_and_its_nuls_are_said(name, tmp_path, capsys):
+    """Check a text called .bin, and one with NUL bytes."""
+    path = tmp_path / name
+    path.write_bytes(SENTENCE * 150)
+    assert load_text(f"text:{path}", TINY, 31).tokens[:3].tolist() == [*b"the"] and not capsys.readouterr().err
+    (tmp_path / "wide.txt").write_bytes((SENTENCE * 150).decode().encode("utf-16-le"))
+    load_text(f"text:{tmp_path / 'wide.txt'}", TINY, 31)
+    assert f"has {150 * len(SENTENCE)} NUL bytes in" in capsys.readouterr().err
