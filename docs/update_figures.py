@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
-from forktask.experiments.analysis.estimates import NOT_USABLE
+from forktask.experiments.analysis.estimates import MIN_GENERATIONS, NOT_USABLE, UNDECIDED
 from forktask.experiments.analysis.factorial import effect_table
 from forktask.experiments.analysis.interference import interference_table
 from forktask.experiments.analysis.load import load
@@ -393,11 +393,14 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
 
 
 def ratio_text(row: dict) -> str:
-    """Return a ratio with its interval and verdict; empty for the model that others are compared with."""
+    """Return a ratio with its interval and verdict, or with the generations that it rests on where these are too few;
+    empty for the model that others are compared with."""
     if not row["verdict"]:
         return ""
     limits = interval(row["ratio_low"], row["ratio_high"], 3)
-    return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, row["verdict"]]))
+    few = row["verdict"] == UNDECIDED and row["generations"] < MIN_GENERATIONS
+    said = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
+    return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, said]))
 
 
 def simulated(sweep: Sweep) -> str:

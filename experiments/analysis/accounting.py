@@ -28,6 +28,10 @@ HIDDEN_RUNTIME = (
 )
 WITHIN_INTERVAL = "The excess is negative within its interval"
 CUT_CYCLES = "The excess is negative, for the critical cycle spans several steps and the ends of a run cut it off"
+LEFT_OUT = (
+    "The generation of the runs with the event log is left out, so that no timed run says whether they took as long as "
+    "others"
+)
 OTHER_RUNS = "The runs with the event log took another time than the timed ones; do not use these rows"
 # So far above its floor, and what the same barriers or tasks cost with empty kernels, a step may take.
 MOST_OVER = 0.05
@@ -97,6 +101,8 @@ def logged_over_timed(sweep: Sweep, point: Point) -> Estimate:
 
 def unlike(logged: Estimate) -> str:
     """Return why runs with the log do not stand for the timed ones, or nothing."""
+    if not logged.count:
+        return LEFT_OUT
     return "" if 1 / ALIKE < logged.value < ALIKE else OTHER_RUNS
 
 

@@ -454,6 +454,16 @@ def test_a_negative_number_of_the_accounting_comes_with_its_reason():
     sentences = accounting.remarks(accounts)
     assert any("ends of a run" in text and text.endswith("taskiter on 2.") for text in sentences)
     assert len(sentences) == 3
+
+
+def test_logged_runs_of_a_generation_that_is_left_out_are_called_that():
+    """Check that nothing is said of their time, since no timed run of that generation is there to compare it with."""
+    rows = synthetic_rows(models=("serial", "forkjoin"), profiles=1)
+    about = {"kind": "rounds", "plan_id": first(rows, "plan")["plan_id"]}
+    # The host moved the CPUs in the generation that was logged.
+    rows += [{**about, "repetition": k, "handover_s": [1e-7 if k else 3e-7]} for k in range(9)]
+    accounts = accounting_table(sweep_of(rows)).to_dict("records")
+    assert {row["remark"] for row in accounts} == {accounting.LEFT_OUT}
     assert all(row["remark"] for row in accounts if row["excess"] < 0 or row["over_expected"] < 1)
 
 
