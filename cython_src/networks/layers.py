@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
@@ -500,8 +501,15 @@ class Network(Shown):
             yield layer, before[0], shapes[layer.name]
 
     def layer_parameters(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape."""
+        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape.
+
+        Raises
+        ------
+        UsageError
+            Two parameters, or a parameter and a layer, have one name; or as `shapes`.
+        """
         result: dict[str, dict[str, tuple[int, ...]]] = {}
+        names = [layer.name for layer in self.layers]
         for layer, before, after in self.shapes():
             own = result[layer.name] = {}
             weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
@@ -533,6 +541,12 @@ class Network(Shown):
                         own[f"{layer.name}.dense.weight"] = (after[1], further)
                     if layer.bias:
                         own[bias] = (after[1],)
+            beside = getattr(layer, "positions", "") or getattr(layer, "types", "")
+            names += [*own, weight] if beside == layer.name else own
+        for name, count in Counter(names).items():
+            if count > 1:
+                both = "a layer is called like a" if name in result else "two layers have a"
+                raise UsageError(f"{both} parameter {name!r} in {self.name!r}; rename one")
         return result
 
     def embedding_of(self, head: TiedHead) -> Embedding:

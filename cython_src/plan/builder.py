@@ -56,7 +56,8 @@ class PlanBuilder:
             raise UsageError(f"dtype of buffer {name!r} must be one of NumPy's, got {dtype!r}") from None
         new = Buffer(name, tuple(int(n) for n in shape), known_dtype, role, carried)
         if self._buffers.setdefault(name, new) != new:
-            raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
+            was, now = (f"{b.role} of {b.dtype} {b.shape}{' carried' * b.carried}" for b in (self._buffers[name], new))
+            raise UsageError(f"buffer {name!r} must have one use, got {was} and {now}; rename one, or the layer")
         return name
 
     @property
