@@ -17,7 +17,7 @@ from safetensors import SafetensorError, deserialize
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from ..results.files import write_atomically
+from ..results.files import SAFETENSORS, write_atomically
 
 _METADATA = "__metadata__"
 _DTYPES = {
@@ -68,7 +68,7 @@ def write_safetensors(
         offset += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    write_atomically(path, struct.pack("<Q", len(text)), text, *contents)
+    write_atomically(path, struct.pack("<Q", len(text)), text, *contents, kind=SAFETENSORS)
 
 
 def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -1,6 +1,8 @@
 """The plugin in pytest sessions of its own."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
 
-from forktask.experiments.scaling import exact, plugin
+from forktask.experiments.scaling import exact, plugin, summary
 
 pytest_plugins = ["pytester"]
 
@@ -139,15 +141,30 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
 
 
-def test_a_full_disk_is_one_sentence(pytester, machine):
+def test_a_full_disk_is_one_sentence(pytester, machine, monkeypatch):
     """Check rows that cannot be written at the end: verdicts are shown, no traceback, and a code that is no success."""
-    result = run(pytester, CLAIM, "--scaling-jsonl=/dev/full")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rows")
+
+    monkeypatch.setattr(summary, "write", full)
+    result = run(pytester, CLAIM, "--scaling-jsonl=rows")
     assert result.ret == 2
-    result.stderr.fnmatch_lines(["Exit: scaling: *No space left on device"])
+    result.stderr.fnmatch_lines(["Exit: scaling: rows: No space left on device"])
     result.stdout.fnmatch_lines(["*- scaling -*"])
 
 
-@pytest.mark.parametrize("option", ["--scaling-jsonl=none/rows", "--scaling-summary=none/rows", "--scaling-budget=-1"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--scaling-jsonl=none/rows",
+        "--scaling-jsonl=/dev/full",
+        "--scaling-jsonl=test_it.py",
+        "--scaling-summary=none/rows",
+        "--scaling-summary=/dev/full",
+        "--scaling-budget=-1",
+    ],
+)
 def test_bad_options_are_refused_before_anything_is_measured(pytester, machine, option):
     """Check the sentence, and that no test ran."""
     result = run(pytester, CLAIM, option)
