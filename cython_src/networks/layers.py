@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -348,7 +349,8 @@ class Network(Shown):
     Raises
     ------
     UsageError
-        A shape that is that of no image and no sequence, no layers, or something else among them.
+        A shape that is that of no image and no sequence, no layers or something else among them, or a mask that is no
+        token.
     """
 
     name: Name
@@ -364,6 +366,12 @@ class Network(Shown):
             raise UsageError(f"input_shape of network {self.name!r} must be {wanted}, got {shape!r}{remedy}")
         if not self.layers:
             raise UsageError(f"layers of network {self.name!r} must be at least one, got none; list them")
+        tokens = self.tokens
+        if tokens and tokens.answers == "masked" and not 0 <= tokens.mask < tokens.vocabulary:
+            raise UsageError(
+                f"mask of network {self.name!r} must be one of its tokens, 0 to {tokens.vocabulary - 1}, got "
+                f"{tokens.mask}; name one, or raise vocabulary"
+            )
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.input_shape))
@@ -585,6 +593,12 @@ class Network(Shown):
             if isinstance(layer, BatchNorm)
             for kind in ("running_mean", "running_var")
         }
+
+    @property
+    def layers_id(self) -> str:
+        """Short hash of input and layers with all their fields: equal where the same is computed."""
+        described = repr((self.input_shape, self.tokens, self.layers))
+        return hashlib.sha256(described.encode(errors="surrogatepass")).hexdigest()[:12]
 
     @property
     def num_parameters(self) -> int:
