@@ -199,6 +199,11 @@ def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
 def check_replaceable(path: Path, kind: re.Pattern[bytes] | None = None) -> None:
     """Raise `UsageError` for a device, a pipe or a folder, also behind a link, and for a file that does not begin as
     those of a kind: no file must take the place of something else. An empty file is of every kind."""
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("a NUL character")
+    except ValueError as error:
+        raise UsageError(f"{str(path)!r} must be the name of a file, got {error}; choose another name") from None
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
     if kind is None or not path.exists():
@@ -253,8 +258,8 @@ def check_writable_folder(folder: Path | str) -> None:
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
 
 
-def output_folder(path: Path | str, marker: str) -> Path:
-    """Make the folder for what a command leaves, where `marker` is what it writes first; return it.
+def output_folder(path: Path | str, marker: str, make: bool = True) -> Path:
+    """Make the folder for what a command leaves, where `marker` is what it writes first, or only check it; return it.
 
     It must be new or empty, have that file, or hold nothing but folders that have it, which may lie side by side.
 
@@ -265,7 +270,11 @@ def output_folder(path: Path | str, marker: str) -> Path:
     """
     folder = Path(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.exists():
+            check_writable_folder(folder)
+            return folder
         foreign = not (folder / marker).exists() and any(not (one / marker).exists() for one in folder.iterdir())
     except OSError as error:
         raise UsageError(
