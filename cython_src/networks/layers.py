@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ..arguments import checked_class
 from ..errors import UsageError, did_you_mean
-from ..reading import Count, Name, Number
+from ..reading import Count, Name, Number, Text
 from ..shown import Shown
 
 __all__ = [  # noqa: RUF022  what users import, in the order in which a reader needs it
@@ -157,7 +157,7 @@ class Embedding:
 
     name: Name
     features: Number
-    positions: str = ""
+    positions: Text = ""
     deviation: Small = 0.02
     after: str = ""
 
@@ -169,7 +169,7 @@ class Positions:
     standard deviation `deviation`."""
 
     name: Name
-    types: str = ""
+    types: Text = ""
     deviation: Small = 0.02
     after: str = ""
 

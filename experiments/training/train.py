@@ -42,6 +42,9 @@ from .weights import check_export
 
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
+# What networks of tokens have no use for, and networks of images.
+OF_IMAGES = ("image_size", "load", "broken", "decoder", "cache", "augment")
+OF_TOKENS = ("tokenizer", "sequence")
 FOUND = ("samples", "layers")  # fingerprints of what the options lead to, which a resumed run must find again
 
 
@@ -167,11 +170,11 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     network = get_network(config.network)
     if config.export != "none":
         check_export(network)
+    kind, others = ("images", OF_IMAGES) if network.tokens else ("tokens", OF_TOKENS)
+    if unused := [name for name in config.differences() if name in others]:
+        flag = unused[0].replace("_", "-")
+        raise UsageError(f"--{flag} is for networks of {kind}, got it with {config.network!r}; leave it out")
     if network.tokens:
-        if config.augmentations or config.image_size or config.load != "memory":
-            raise UsageError(
-                f"--augment, --image-size and --load are for networks of images, got {config.network!r}; leave them out"
-            )
         data = load_text(config.data, network, config.sequence, config.tokenizer)
         if config.batch > len(data.train):
             raise UsageError(
