@@ -281,9 +281,7 @@ def test_names_can_be_written(use, tmp_path):
 
 def test_sentences_name_what_is_wrong(tmp_path):
     """Check a mapping of another type of values, layers that need one buffer, and a file that cannot be read."""
-    with pytest.raises(
-        UsageError, match=r"must be a mapping of a text to values of type ndarray, got \{'a'"
-    ):
+    with pytest.raises(UsageError, match=r"must be a mapping of a text to values of type ndarray, got \{'a'"):
         ft.write_safetensors(tmp_path / "x", {"a": [1.0]})
     with pytest.raises(UsageError, match=r"\A/proc/self/mem cannot be read \(Input/output error\); name a"):
         ft.read_safetensors("/proc/self/mem")
