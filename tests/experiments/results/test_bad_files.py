@@ -195,7 +195,7 @@ def test_every_field_is_required_and_typed(rows):
     assert {*one_of_each(rows)} == {*KINDS} - {"gpu_profile", "metg", "metg_failure", "durations", *OF_TRAININGS}
     for row in (rows[number] for number in one_of_each(rows).values()):
         typed([row])
-        for name in row.keys() - {"interference"}:
+        for name in row.keys() - {"interference", "layers_id"}:
             with pytest.raises(ValueError, match=name):
                 typed_as_written(changed(row, (name,), REMOVED))
             for wrong in (object_of_another_type(row[name]), "NaN"):
@@ -262,7 +262,7 @@ def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path,
         ("rounds", {"spin_s": [[]], "order": [[]]}),
         ("rounds", {"order": [[7]]}),
         ("rounds", {"steal_ticks": [0, 0]}),
-        ("sample", {"long_times_s": [1.0] * 5}),
+        ("sample", {"rounds": [0, 1, 2]}),
         ("sample", {"long_steps": 1, "short_steps": 1}),
         ("sample", {"warmup_lengths": []}),
     ],
