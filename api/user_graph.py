@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cython_src.binding.bind import BoundPlan
 from .cython_src.errors import UsageError
 from .cython_src.graphs.user_graph import STOP, TaskArray, TaskRecorder
-from .cython_src.reading import Number
+from .cython_src.reading import Name, Number
 from .running import Executor, Run, executor
 
 __all__ = ["UserGraph"]
@@ -23,7 +23,7 @@ class UserGraph(TaskRecorder):
         As for `TaskRecorder`.
     """
 
-    def __init__(self, name: str = "user_graph", *, reduction_groups: Number = 8):
+    def __init__(self, name: Name = "user_graph", *, reduction_groups: Number = 8):
         super().__init__(name, reduction_groups=reduction_groups)
         self._executor: Executor | None = None
         self._runs_as: tuple[str, int | None] | None = None

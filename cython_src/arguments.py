@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from .errors import UsageError, did_you_mean
+from .typed_text import is_unicode
 
 F = TypeVar("F", bound=Callable)
 _UNIONS = (typing.Union, types.UnionType)
@@ -67,7 +68,8 @@ def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
                 if not fit(bound.arguments[key]):
                     kind = kinds()[key]
                     remedy = next((f"; {m}" for m in getattr(kind, "__metadata__", ()) if isinstance(m, str)), "")
-                    raise UsageError(f"{key} of {name} must be {rule(kind)}, got {value!r:.80}{remedy}")
+                    whole = "" if not isinstance(value, str) or is_unicode(value) else ", without lone surrogates"
+                    raise UsageError(f"{key} of {name} must be {rule(kind)}{whole}, got {value!r:.80}{remedy}")
         return bound.args, bound.kwargs
 
     @functools.wraps(function)
@@ -186,7 +188,7 @@ def _in_range(value: Any, meta: Any) -> bool:
     if isinstance(meta, str) or not isinstance(value, int | float | str):
         return True
     if isinstance(value, str):
-        return (meta.min_length or 0) <= len(value) <= (meta.max_length or len(value))
+        return (meta.min_length or 0) <= len(value) <= (meta.max_length or len(value)) and is_unicode(value)
     return (
         (meta.ge is None or value >= meta.ge)
         and (meta.gt is None or value > meta.gt)
@@ -214,6 +216,8 @@ def rule(kind: Any) -> str:
     kind = origin or kind
     if kind in _WORDS:
         return _WORDS[kind]
+    if isinstance(kind, type) and issubclass(kind, Mapping) and inner:
+        return f"a mapping of {rule(inner[0])} to values {rule(inner[1])}"
     if kind in (tuple, list, Sequence):
         several = [one for one in inner if one is not ...]
         same = kind is not tuple or ... in inner

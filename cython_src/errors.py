@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 
 class UsageError(ValueError):
@@ -51,6 +53,15 @@ def optional(module: str, what: str, extra: str, instead: str = "") -> ModuleTyp
         raise UsageError(
             f"{what} needs the package {package}, which is not installed; pip install 'forktask[{extra}]'{instead}"
         ) from None
+
+
+def refuse_copies(kind: type, remedy: str) -> None:
+    """Let `pickle`, `copy` and `deepcopy` of a class's objects raise `UsageError`: they hold functions or pointers."""
+
+    def refuse(value: object) -> NoReturn:
+        raise UsageError(f"what is copied or pickled must not hold functions or pointers, got {value!r:.80}; {remedy}")
+
+    copyreg.pickle(kind, refuse)  # type: ignore[arg-type]
 
 
 def refusals(checks: Iterable[Callable[[], object]]) -> list[str]:

@@ -62,7 +62,7 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
     Raises
     ------
     UsageError
-        The file cannot be opened, or is not a regular one.
+        The file cannot be opened or read, or is not a regular one.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -75,6 +75,8 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
             raise UsageError(f"{path} must be a regular file and is none; name a {title}")
         with open(descriptor, "rb", closefd=False) as file:
             yield file, status.st_size
+    except OSError as error:  # such as of a file below /proc, or of a disk
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}); name a {title}") from None
     finally:
         os.close(descriptor)
 
@@ -90,10 +92,7 @@ def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> by
     with open_regular(path, title) as (file, size):
         if size > most_bytes:
             raise UsageError(f"{path} must have at most {most_bytes} bytes, got {size}; name a {title}")
-        try:
-            return file.read()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
+        return file.read()
 
 
 @contextmanager

@@ -8,11 +8,14 @@ from .binding.bind import TARGETS as HOST_TARGETS
 from .binding.bind import BoundPlan
 from .binding.bind import bind as bind_to_host
 from .binding.storage import Storage
-from .errors import UsageError, check_choice
+from .errors import UsageError, check_choice, refuse_copies
 from .gpu.bind import GpuBoundPlan
 from .plan.model import Plan
 
 TARGETS: tuple[str, ...] = (*HOST_TARGETS, "gpu")
+
+for _kind in (BoundPlan, GpuBoundPlan):
+    refuse_copies(_kind, "call bind() where it is needed")
 
 
 def bind(

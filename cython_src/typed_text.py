@@ -44,6 +44,11 @@ def is_text(text: str) -> bool:
     return text.isprintable() or all(c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") for c in text)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it holds no lone surrogate."""
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def rounded(value: float, zeros: bool = True) -> str:
     """Write a number with three significant digits and no exponent: "93000", "0.0123", "1.50"; without zeros "1.5"."""
     if not value or not math.isfinite(value):

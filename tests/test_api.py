@@ -1,8 +1,10 @@
 """`import forktask as ft`: light until used, complete, typed, with objects that one can look at."""
 
 import ast
+import copy
 import importlib
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 import forktask as ft
 from forktask import kernels, plans, public
 from forktask.cython_src.arguments import checked_call
+from forktask.experiments.training.text import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("numpy", "pandas", "matplotlib", "seaborn", "joblib", "scipy")
@@ -269,3 +272,21 @@ def test_a_task_function_records_and_runs():
     blend(expected, values[:4], 0.25, values[4:])
     assert np.array_equal(means, expected) and means.any()
     assert blend.__doc__ == "Weighted mean." and "reads=('left', 'right')" in repr(blend)
+
+
+def test_plans_and_data_are_compared_and_kept_by_identity():
+    """Check equality, hash, membership, copies and pickles of what users hold: identity, values, or one sentence."""
+    lowered, other = (ft.lower("lenet5", batch=4) for _ in range(2))
+    text, again = (load_text("synthetic:20", ft.get_network("gpt2_tiny"), 8) for _ in range(2))
+    data = ft.load_data("synthetic:20")
+    graph = ft.plans.record_graph(lowered.accesses)
+    for one, second in ((lowered, other), (lowered.loops[0], other.loops[0]), (text, again), (data, text)):
+        assert one == one and one != second and one in [second, one] and len({one, second, one}) == 2
+    for one in (lowered, lowered.loops[0], ft.bind(lowered), ft.run("lenet5", batch=1, iterations=1, model="serial")):
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            if copied is not copy.copy or not isinstance(one, ft.Run):
+                with pytest.raises(ft.UsageError, match="must not hold functions or pointers, got .*; call "):
+                    copied(one)
+    for one in (data, text, graph, lowered.accesses, ft.get_network("lenet5")):
+        for same in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+            assert repr(same) == repr(one) and {same, one, one} >= {same}

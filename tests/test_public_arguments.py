@@ -245,3 +245,47 @@ def test_a_wrong_type_is_one_sentence(name, make):
                         f"{name}({parameter.name}={value!r}): {type(error).__name__}: {error} at {frames[-1]}"
                     )
     assert not failures, "\n".join(failures)
+
+
+LONE = "a\ud800b"
+
+
+def _array(name):
+    graph = ft.UserGraph("g")
+    return graph.array(name, np.ones(4))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path, name: ft.write_safetensors(path, {name: np.ones(2)}),
+        lambda path, name: ft.write_safetensors(path, {"a": np.ones(2)}, {"key": name}),
+        lambda path, name: ft.write_safetensors(path.with_name(name), {"a": np.ones(2)}),
+        lambda path, name: ft.Network(name, IMAGE, LAYERS),
+        lambda path, name: ft.FullyConnected(name, 4),
+        lambda path, name: ft.Embedding("e", 4, positions=name),
+        lambda path, name: ft.Positions("e", types=name),
+        lambda path, name: ft.UserGraph(name),
+        lambda path, name: _array(name),
+        lambda path, name: plans.PlanBuilder(name),
+        lambda path, name: plans.PlanBuilder("p").buffer(name, (3,)),
+    ],
+)
+def test_names_can_be_written(use, tmp_path):
+    """Check that a lone surrogate, which no file can hold, is refused where the name is given, and others are taken."""
+    with pytest.raises(UsageError, match=r"\A.*ud800.*\Z"):
+        use(tmp_path / "x.safetensors", LONE)
+    assert not [*tmp_path.iterdir()]
+    use(tmp_path / "x.safetensors", "stra\u00dfe \u4e2d \U0001f600")
+
+
+def test_sentences_name_what_is_wrong(tmp_path):
+    """Check a mapping of another type of values, layers that need one buffer, and a file that cannot be read."""
+    with pytest.raises(UsageError, match=r"must be a mapping of a text to values of type ndarray, got \{'a'"):
+        ft.write_safetensors(tmp_path / "x", {"a": [1.0]})
+    with pytest.raises(UsageError, match=r"\A/proc/self/mem cannot be read \(Input/output error\); name a"):
+        ft.read_safetensors("/proc/self/mem")
+    builder = plans.PlanBuilder("p")
+    builder.buffer("c", (3,))
+    with pytest.raises(UsageError, match=r"'c' must have one use, got activation of float32 \(3,\) and log of int32"):
+        builder.buffer("c", (4,), "int32", "log")

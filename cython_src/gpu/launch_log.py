@@ -39,7 +39,7 @@ class Tie:
     error_ns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LaneLog:
     """What `LaunchLog.read` returns; times in ns of CLOCK_MONOTONIC.
 

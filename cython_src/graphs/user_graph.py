@@ -36,7 +36,7 @@ from ..plan.model import (
     BlockLoop,
     Plan,
 )
-from ..reading import Count, Number
+from ..reading import Count, Name, Number
 from ..shown import Shown
 from .joined_loops import join_tasks
 
@@ -254,7 +254,7 @@ class TaskRecorder(Shown):
         Private copies of an array that tasks reduce into, at most.
     """
 
-    def __init__(self, name: str = "user_graph", *, reduction_groups: Number = 8):
+    def __init__(self, name: Name = "user_graph", *, reduction_groups: Number = 8):
         self.name = name
         self.reduction_groups = reduction_groups
         self.arrays: dict[str, TaskArray] = {}
@@ -277,7 +277,7 @@ class TaskRecorder(Shown):
 
     # --- recording ------------------------------------------------------------------------------------------------
 
-    def array(self, name: str, array: np.ndarray) -> TaskArray:
+    def array(self, name: Name, array: np.ndarray) -> TaskArray:
         """Wrap a NumPy array. It is not copied; its memory, shape and type must stay as they are.
 
         Parameters
@@ -326,7 +326,7 @@ class TaskRecorder(Shown):
         reduction: Region | TaskArray | Sequence[Region | TaskArray] = (),
         operation: str = "sum",
         args: Sequence = (),
-        name: str | None = None,
+        name: Name | None = None,
         flops: float = 0.0,
         affinity: int | None = None,
     ) -> None:
@@ -434,7 +434,7 @@ class TaskRecorder(Shown):
         *,
         reads: Region | TaskArray | Sequence[Region | TaskArray] = (),
         args: Sequence = (),
-        name: str = "stop_when",
+        name: Name = "stop_when",
     ) -> None:
         """Record a task that decides whether `run_while` stops: `condition(*regions, *args)` is true.
 

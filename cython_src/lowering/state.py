@@ -261,6 +261,7 @@ class Lowering:
     partials: dict[str, tuple[str, int]] = field(default_factory=dict)  # parameter -> partial gradients, their number
     gradient_sums: dict[str, str] = field(default_factory=dict)  # norm -> its gradient's partial sums, if taken already
     aliases: dict[str, Callable] = field(default_factory=dict)
+    named: dict[str, tuple[str, str]] = field(default_factory=dict)  # buffer of activations -> tensor, whose it is
     kept: dict[str, str] = field(default_factory=dict)  # what a unit keeps for its gradient -> the newest buffer of it
 
     def __post_init__(self):
@@ -337,7 +338,7 @@ class Lowering:
     def output_map(self, unit: Unit, again: bool) -> TensorMap:
         """Map of what a unit writes, in a buffer of its own where it is computed again. Logits are what the phase
         "forward" of tokens answers with, and so outlive the step."""
-        name = f"{unit.target}.again" if again else unit.target
+        name = self._named(unit.target, again)
         answer = unit.target == self.logits and not self.layout.ends.images and self.options.phase == "forward"
         self.maps[unit.target] = self.keep(
             self.layout.activation(self, name, unit.target), "log" if answer else "activation"
@@ -347,8 +348,15 @@ class Lowering:
     def keep_beside(self, unit: Unit, kind: str, shape: tuple[int, ...], again: bool) -> str:
         """Declare a buffer of what a unit keeps for its gradient beside its result; see `kept`."""
         name = f"{unit.layer.name}.{kind}"
-        self.kept[name] = self.builder.buffer(f"{name}.again" if again else name, shape)
+        self.kept[name] = self.builder.buffer(self._named(name, again, beside=unit.layer.name), shape)
         return self.kept[name]
+
+    def _named(self, tensor: str, again: bool, beside: str = "") -> str:
+        """Return the name of a buffer of a tensor, which no layer may have that is called by chance like another's."""
+        name = f"{tensor}.again" if again else tensor
+        if self.named.setdefault(name, (tensor, beside)) != (tensor, beside):
+            raise UsageError(f"two layers of {self.spec.name!r} have a buffer {name!r}; rename one")
+        return name
 
     def loop(
         self,

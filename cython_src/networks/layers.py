@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
@@ -11,7 +13,7 @@ from msgspec import Meta
 
 from ..arguments import checked_class
 from ..errors import UsageError, did_you_mean
-from ..reading import Count, Name, Number
+from ..reading import Count, Name, Number, Text
 from ..shown import Shown
 
 __all__ = [  # noqa: RUF022  what users import, in the order in which a reader needs it
@@ -155,7 +157,7 @@ class Embedding:
 
     name: Name
     features: Number
-    positions: str = ""
+    positions: Text = ""
     deviation: Small = 0.02
     after: str = ""
 
@@ -167,7 +169,7 @@ class Positions:
     standard deviation `deviation`."""
 
     name: Name
-    types: str = ""
+    types: Text = ""
     deviation: Small = 0.02
     after: str = ""
 
@@ -347,7 +349,8 @@ class Network(Shown):
     Raises
     ------
     UsageError
-        A shape that is that of no image and no sequence, no layers, or something else among them.
+        A shape that is that of no image and no sequence, no layers or something else among them, or a mask that is no
+        token.
     """
 
     name: Name
@@ -363,6 +366,12 @@ class Network(Shown):
             raise UsageError(f"input_shape of network {self.name!r} must be {wanted}, got {shape!r}{remedy}")
         if not self.layers:
             raise UsageError(f"layers of network {self.name!r} must be at least one, got none; list them")
+        tokens = self.tokens
+        if tokens and tokens.answers == "masked" and not 0 <= tokens.mask < tokens.vocabulary:
+            raise UsageError(
+                f"mask of network {self.name!r} must be one of its tokens, 0 to {tokens.vocabulary - 1}, got "
+                f"{tokens.mask}; name one, or raise vocabulary"
+            )
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.input_shape))
@@ -500,8 +509,15 @@ class Network(Shown):
             yield layer, before[0], shapes[layer.name]
 
     def layer_parameters(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape."""
+        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape.
+
+        Raises
+        ------
+        UsageError
+            Two parameters, or a parameter and a layer, have one name; or as `shapes`.
+        """
         result: dict[str, dict[str, tuple[int, ...]]] = {}
+        names = [layer.name for layer in self.layers]
         for layer, before, after in self.shapes():
             own = result[layer.name] = {}
             weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
@@ -533,6 +549,12 @@ class Network(Shown):
                         own[f"{layer.name}.dense.weight"] = (after[1], further)
                     if layer.bias:
                         own[bias] = (after[1],)
+            beside = getattr(layer, "positions", "") or getattr(layer, "types", "")
+            names += [*own, weight] if beside == layer.name else own
+        for name, count in Counter(names).items():
+            if count > 1:
+                both = "a layer is called like a" if name in result else "two layers have a"
+                raise UsageError(f"{both} parameter {name!r} in {self.name!r}; rename one")
         return result
 
     def embedding_of(self, head: TiedHead) -> Embedding:
@@ -571,6 +593,12 @@ class Network(Shown):
             if isinstance(layer, BatchNorm)
             for kind in ("running_mean", "running_var")
         }
+
+    @property
+    def layers_id(self) -> str:
+        """Short hash of input and layers with all their fields: equal where the same is computed."""
+        described = repr((self.input_shape, self.tokens, self.layers))
+        return hashlib.sha256(described.encode(errors="surrogatepass")).hexdigest()[:12]
 
     @property
     def num_parameters(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..errors import UsageError, check_choice
-from ..reading import Number
+from ..reading import Name, Number
 from .cells import build_access_table, share_memory, storage_cells
 from .chained_sums import rewrite_chains
 from .checks import check_blocks_are_independent, check_transient_reads
@@ -29,7 +29,7 @@ class Kernel(Protocol):
 class PlanBuilder:
     """Collects buffers and loops in order, then checks and freezes them."""
 
-    def __init__(self, name: str, **attributes: Any):
+    def __init__(self, name: Name, **attributes: Any):
         self.name = name
         self.attributes = dict(attributes)
         self._buffers: dict[str, Buffer] = {}
@@ -42,7 +42,7 @@ class PlanBuilder:
         return f"<builder of plan {self.name!r}: {len(self._loops)} loops on {len(self._buffers)} buffers>"
 
     def buffer(
-        self, name: str, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
+        self, name: Name, shape: Sequence[int], dtype: str = "float32", role: str = "activation", carried: bool = False
     ) -> str:
         """Declare a buffer and return its name. Declaring the same buffer again is allowed, another shape is not."""
         if role not in PERSISTENT_ROLES | TRANSIENT_ROLES:
@@ -56,7 +56,8 @@ class PlanBuilder:
             raise UsageError(f"dtype of buffer {name!r} must be one of NumPy's, got {dtype!r}") from None
         new = Buffer(name, tuple(int(n) for n in shape), known_dtype, role, carried)
         if self._buffers.setdefault(name, new) != new:
-            raise UsageError(f"buffer {name!r} was declared as {self._buffers[name]}, now as {new}; rename one")
+            was, now = (f"{b.role} of {b.dtype} {b.shape}{' carried' * b.carried}" for b in (self._buffers[name], new))
+            raise UsageError(f"buffer {name!r} must have one use, got {was} and {now}; rename one, or the layer")
         return name
 
     @property
@@ -75,7 +76,7 @@ class PlanBuilder:
 
     def loop(
         self,
-        name: str,
+        name: Name,
         kernel: str | Kernel,
         operands: Mapping[str, str],
         blocks: Iterable,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UsageError, check_choice
+from ..errors import UsageError, check_choice, refuse_copies
 from ..shown import Shown
 
 READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE, REDUCTION = 0, 1, 2, 3, 4, 5
@@ -168,7 +168,7 @@ class UniformBlocks(Sequence):
         return Block(tuple(self.bounds[number].tolist()), (), self.flops, self.bytes)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockLoop:
     """A loop over independent blocks of one kernel: what fork-join runs between two barriers."""
 
@@ -215,7 +215,7 @@ class BlockLoop:
         return sum(block.bytes for block in self.blocks)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AccessTable:
     """All accesses of a plan on cell ids, as flat int32 arrays: task -> accesses -> cell list -> cells.
 
@@ -251,7 +251,7 @@ class AccessTable:
         return f"<{len(self.access_kind)} accesses of {self.num_tasks} tasks to {self.num_cells} cells>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskGraph(Shown):
     """A plan's tasks and joins with their dependences, as flat arrays.
 
@@ -312,7 +312,7 @@ class TaskGraph(Shown):
         return source, self.successors, token
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan(Shown):
     """One step, lowered for one network, batch and granularity. Made by `PlanBuilder.build`.
 
@@ -480,3 +480,7 @@ class Plan(Shown):
         if arenas:
             sizes["arena"] = sum(arenas.values())
         return sizes
+
+
+for _kind in (Plan, BlockLoop):
+    refuse_copies(_kind, "call lower(), or make the plan, where it is needed")

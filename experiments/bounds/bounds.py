@@ -47,7 +47,7 @@ class GraphBounds:
     cycle_mean_s: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CycleMean:
     """A critical cycle and the potentials that prove it.
 

@@ -25,6 +25,10 @@ def call(arguments: Namespace) -> int:
     """Describe this machine. Exit code 1 with --strict on a machine that is not fit."""
     from ..machine.info import describe_machine, format_page
 
+    if arguments.machine:
+        from ..results.files import MACHINE, check_writable
+
+        check_writable(arguments.machine, MACHINE)
     found = describe_machine()
     if arguments.machine:
         from ..simulate.measured_machine import write_machine

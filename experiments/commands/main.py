@@ -150,7 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     for word in words:
-        if not word or re.fullmatch(r"--[\w-]+=(--)?", word):
+        if empty := re.fullmatch(r"(--[\w-]+)=(--)?", word):
+            raise UsageError(f"{empty[1]} must have a value, got {word!r}; give one, or leave it out")
+        if not word:
             raise UsageError(f"an argument must not be empty, got {' '.join(map(repr, words))}; leave it out")
         if not is_text(word):
             raise UsageError(

@@ -67,15 +67,18 @@ def call(arguments: Namespace) -> int:
 
 def _run_study(path: Path | str, arguments: Namespace) -> int:
     """Train what is missing, and print and write the report."""
+    from ..results.folder import check_run
     from ..studies.configuration import read_study
     from ..studies.report import as_json, write_study_report
-    from ..studies.running import expected, expected_text, run_study
+    from ..studies.running import CHANGEABLE, expected, expected_text, run_study
     from ..studies.tables import agreement
 
     study = read_study(path).on(arguments.device)
     if arguments.quick:
         study = study.quick()
     if arguments.dry_run:
+        if arguments.out:
+            check_run(arguments.out, "study", study.as_dict(), CHANGEABLE)
         show(arguments, expected(study), expected_text)
         return 0
     out = folder_of(arguments)
@@ -106,6 +109,8 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
         if getattr(arguments, name) and arguments.on != "slurm":
             got = f"it with --on {arguments.on}" if arguments.on else "it alone"
             raise UsageError(f"--{name} belongs to --on slurm, got {got}; leave it out")
+    if arguments.on:
+        _check_engine(configuration, arguments)
     if arguments.dry_run:
         return print_expected(configuration, arguments)
     return (_measure_on if arguments.on else measure_and_report)(configuration, arguments)
@@ -117,10 +122,6 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     from ..sweep.comparison import judge
     from ..sweep.status import describe_status, undecided
 
-    if arguments.trace or configuration.measure.inject:
-        raise UsageError(
-            "traces are of one machine, got --trace or inject with --on; leave it out, and trace on a node without --on"
-        )
     if arguments.quick:
         configuration = configuration.quick()
     out_dir = folder_of(arguments)
@@ -155,20 +156,28 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     return report_on(compared, configuration, out_dir, arguments)
 
 
+def _check_engine(configuration, arguments: Namespace) -> None:
+    """Raise `UsageError` for an engine that `--on` cannot name, and for what engines do not do."""
+    kind, _, address = arguments.on.partition(":")
+    if arguments.on != "slurm" and not (kind == "dask" and address):
+        raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
+    if arguments.trace or configuration.measure.inject:
+        raise UsageError(
+            "traces are of one machine, got --trace or inject with --on; leave it out, and trace on a node without --on"
+        )
+
+
 def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> AbstractContextManager:
     """Return the engine that `--on` names, as a context manager."""
-    kind, _, address = arguments.on.partition(":")
     if arguments.on == "slurm":
         from ..cluster.slurm import SlurmEngine, check_program
 
         if not arguments.script:
             check_program("sbatch")  # before there is a folder
         return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach))
-    if kind == "dask" and address:
-        from ..cluster.dask_engine import DaskEngine
+    from ..cluster.dask_engine import DaskEngine
 
-        return DaskEngine(address, configuration, again)
-    raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
+    return DaskEngine(arguments.on.partition(":")[2], configuration, again)
 
 
 def _keep_machine(measured: str, out_dir: str) -> None:

@@ -25,10 +25,13 @@ def add_output(parser: ArgumentParser) -> None:
 
 def print_expected(configuration, arguments: Namespace) -> int:
     """Print what would be measured and how long it would take."""
+    from ..results.folder import CHANGEABLE, check_run
     from ..subjects.memory import check_some_fit
     from ..sweep.expected import expected, expected_text
 
     configuration = configuration.quick() if arguments.quick else configuration
+    if arguments.out:
+        check_run(arguments.out, "samples", configuration.as_dict(), CHANGEABLE)
     if not arguments.on:  # the nodes of a cluster have memory of their own
         check_some_fit(configuration.plans(), configuration.measure.memory_limit)
     found = expected(configuration)

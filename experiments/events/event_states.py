@@ -64,7 +64,7 @@ STATE_DTYPE = np.dtype(
 HANDING_ON_NS = 500
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instances:
     """Times of each task in each pass of a run, ns: arrays of shape (passes, tasks).
 

@@ -23,7 +23,7 @@ SPLIT_NAMES = {
 }
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Listing:
     """Images by path, without their pixels.
 

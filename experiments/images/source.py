@@ -65,7 +65,7 @@ class Augmentation:
         return bool(flipped), down, right
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageSource:
     """Images that are read one by one.
 

@@ -26,6 +26,13 @@ from ..tables.progress import say
 LOCK_WAIT_S = 1.0
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LOCK_OPTIONS = {"lustre": "flock", "nfs": "local_lock=flock"}  # beginning of a file system's type -> mount option
+# How files begin that a user may name for output, and that may take the place of one of their kind alone.
+FIGURE = re.compile(rb"%PDF-|\x89PNG|<\?xml")
+LINES = re.compile(rb'\{"kind": "run"')
+MACHINE = re.compile(rb"(#.*\n|\s)*name = ")
+MARKDOWN = re.compile(rb"(?![{%])[^\x00-\x08\x0e-\x1f]*\Z")
+SAFETENSORS = re.compile(rb"(?s:.{8})\{")
+BEGINNING = 4096
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -54,14 +61,15 @@ def cache_folder(name: str) -> Path:
     return home_expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "forktask" / name
 
 
-def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray) -> None:
+def write_atomically(path: Path | str, *parts: bytes | str | np.ndarray, kind: re.Pattern[bytes] | None = None) -> None:
     """Write the bytes of `parts`, one after the other, through a temporary file beside it; texts as UTF-8.
 
     Raises
     ------
     UsageError
-        The file cannot be written.
+        The file cannot be written, or `check_replaceable` refuses it.
     """
+    check_replaceable(Path(path), kind)
     with replaced(path) as file:
         for content in parts:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -78,7 +86,7 @@ def replaced(path: Path | str) -> Iterator[io.BufferedWriter]:
     """
     path = Path(path)
     try:
-        check_regular(path)
+        check_replaceable(path)
         with _part(path) as (file, part):
             yield file
             file.flush()
@@ -185,38 +193,53 @@ def write_figure(path: Path | str, figure: Any, **options: Any) -> None:
     """
     content = io.BytesIO()  # matplotlib's writer of PDF does not survive a full disk
     figure.savefig(content, format=Path(path).suffix[1:], **options)
-    write_atomically(path, content.getvalue())
+    write_atomically(path, content.getvalue(), kind=FIGURE)
 
 
-def check_regular(path: Path) -> None:
-    """Raise `UsageError` for a device, a pipe or a folder, also behind a link: no file must take the place of one."""
+def check_replaceable(path: Path, kind: re.Pattern[bytes] | None = None) -> None:
+    """Raise `UsageError` for a device, a pipe or a folder, also behind a link, and for a file that does not begin as
+    those of a kind: no file must take the place of something else. An empty file is of every kind."""
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("a NUL character")
+    except ValueError as error:
+        raise UsageError(f"{str(path)!r} must be the name of a file, got {error}; choose another name") from None
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} must be a regular file or none yet, and is another thing; choose another name")
+    if kind is None or not path.exists():
+        return
+    with open_regular(path, "file that can be replaced") as (file, size):
+        if size and not kind.match(file.read(BEGINNING)):
+            raise UsageError(
+                f"{path} must be a file that this option wrote, or none yet, and holds something else; choose another "
+                f"name, or remove it"
+            )
 
 
-def check_writable(path: Path | str) -> None:
+def check_writable(path: Path | str, kind: re.Pattern[bytes] | None = None) -> None:
     """Raise `UsageError` unless `write_atomically` can write this file, before anything is measured for it.
 
     The file itself and its folder stay as they are.
     """
     path = Path(path)
     try:
-        check_regular(path)
+        check_replaceable(path, kind)
         with _part(path):
             pass
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be written ({reason}); choose another folder") from None
 
 
 def check_appendable(path: Path | str) -> None:
-    """Raise `UsageError` unless text can be appended to a file; it and its folder stay as they are."""
+    """Raise `UsageError` unless Markdown can be appended to a file; it and its folder stay as they are."""
     path = Path(path)
     if not path.exists():
         check_writable(path)
         return
-    with open_regular(path, "file"):
-        pass
+    check_replaceable(path, MARKDOWN)
     if not os.access(path, os.W_OK):
         raise UsageError(f"{path} cannot be written; choose another file")
 
@@ -235,8 +258,8 @@ def check_writable_folder(folder: Path | str) -> None:
         raise UsageError(f"folder {str(folder)!r} cannot be made or written to ({reason}); choose another") from None
 
 
-def output_folder(path: Path | str, marker: str) -> Path:
-    """Make the folder for what a command leaves, where `marker` is what it writes first; return it.
+def output_folder(path: Path | str, marker: str, make: bool = True) -> Path:
+    """Make the folder for what a command leaves, where `marker` is what it writes first, or only check it; return it.
 
     It must be new or empty, have that file, or hold nothing but folders that have it, which may lie side by side.
 
@@ -247,7 +270,11 @@ def output_folder(path: Path | str, marker: str) -> Path:
     """
     folder = Path(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.exists():
+            check_writable_folder(folder)
+            return folder
         foreign = not (folder / marker).exists() and any(not (one / marker).exists() for one in folder.iterdir())
     except OSError as error:
         raise UsageError(

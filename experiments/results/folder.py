@@ -24,7 +24,7 @@ import msgspec
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
 from ..machine.environment import is_volatile
-from .files import NoRoom, locked_file, output_folder
+from .files import NoRoom, check_writable_folder, locked_file, output_folder
 from .nodes import leaves
 from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
 
@@ -192,6 +192,15 @@ def check_same(
         changed = "; ".join(f"{name} was {was.get(name)!r}, is now {now.get(name)!r}" for name in names[:3])
         what = changed or "its identity differs"
         raise UsageError(f"{str(folder)!r} was measured in another environment ({what}); {remedy}")
+
+
+def check_run(out_dir: str | os.PathLike, holds: Holds, config: Mapping[str, Any], changeable: Sequence[str]) -> None:
+    """Raise `UsageError` unless a run can begin, or go on, in a folder, which stays as it is; for dry runs."""
+    folder = output_folder(out_dir, SAMPLES, make=False)
+    check_writable_folder(folder)
+    if (folder / SAMPLES).exists() and (results := read_results(folder)).rows:
+        run = new_run(holds, config, "", environment={}, environment_id="none")
+        check_same(results.run, run, folder, changeable, same_environment=False)
 
 
 class ResultsWriter:

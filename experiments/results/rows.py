@@ -198,6 +198,9 @@ class PlanRow(Row, frozen=True, kw_only=True, tag="plan"):
     deterministic: Annotated[bool, says("whether results are compared bit by bit")]
     num_parameters: Annotated[Count, says("number of parameter arrays")]
     interference: Annotated[Count, says("0; tables give samples beside hogs a plan of their own")] = 0
+    layers_id: Annotated[
+        Text, says("short hash of the network's layers; empty: a graph, or measured before there was one")
+    ] = ""
 
     def __post_init__(self) -> None:
         known = {"network", *(field.name for field in fields(PlanOptions))}
@@ -280,6 +283,8 @@ class Gpu(Part, frozen=True, kw_only=True):
 class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     """A process that was timed."""
 
+    ALIKE = (("rounds", "short_times_s", "long_times_s"), ("warmup_lengths", "warmup_times_s"))
+
     group: Annotated[Count, says("which group of its generation; ratios are taken within one")]
     step_time_s: Annotated[
         Real, says("median over its turns of the slope of run time over run length; disturbed rounds are left out")
@@ -350,10 +355,17 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
     libraries: Annotated[list[dict[str, Any]], says("BLAS and OpenMP libraries loaded")]
     gpu: Annotated[Gpu | None, says("device, one-off costs and copies; null on the CPU")]
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.long_steps <= self.short_steps:
+            raise ValueError(f"long_steps must be above short_steps, got {self.long_steps} and {self.short_steps}")
+
 
 class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
     """The rounds of a generation: configurations measured in turns, and what the machine did meanwhile. Written before
     the samples of its contestants."""
+
+    ALIKE = (("order", "spin_s", "handover_s", "wall_s", "steal_ticks", "pressure_us"),)
 
     group: Annotated[Count, says("which part of it: 0, unless memory did not hold all contestants at once")]
     contestants: Annotated[list[Name], Meta(min_length=1), says("their `config_id`")]
@@ -369,9 +381,18 @@ class RoundsRow(OfShard, frozen=True, kw_only=True, tag="rounds"):
             "[models suffer from that by different factors](../notes/near_and_far_cpus.md); null with one CPU"
         ),
     ]
-    wall_s: Annotated[list[Amount], says("duration of each round")]
+    wall_s: Annotated[list[Positive], says("duration of each round")]
     steal_ticks: Annotated[list[Count], says("clock ticks that the hypervisor gave to others in each round, all CPUs")]
     pressure_us: Annotated[list[Count], says("time in which some runnable thread waited for a CPU in each round")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for turns, spins in zip(self.order, self.spin_s, strict=True):
+            if not 0 < len(turns) == len(spins) or max(turns) >= len(self.contestants):
+                raise ValueError(
+                    f"each round must have turns of its {len(self.contestants)} contestants and a spin before each, "
+                    f"got {turns!r:.60} and {spins!r:.60}"
+                )
 
 
 class Floors(Part, frozen=True, kw_only=True):

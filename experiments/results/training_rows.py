@@ -116,6 +116,8 @@ class OfLoading(Row, frozen=True, kw_only=True):
 class LoadingRow(OfLoading, frozen=True, kw_only=True, tag="loading"):
     """Loading the images of an epoch alone, several times."""
 
+    ALIKE = (("epoch_time_s", "usable"),)
+
     images_per_s: Annotated[Amount, says("rate, from the median of the undisturbed epochs, or of all")]
     epoch_time_s: Annotated[list[Amount], Meta(min_length=1), says("of each epoch")]
     usable: Annotated[list[bool], says("of each: whether others left it undisturbed")]

@@ -20,7 +20,7 @@ from ..events.event_states import SPELLS
 from ..events.events import COPIES, HOST, STREAM, THREAD, graph_of_edges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """Logs of the lanes of a run.
 

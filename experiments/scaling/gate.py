@@ -24,7 +24,6 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
-from ..results.files import check_appendable, check_writable
 from ..results.turns import MeasuredGroup
 from ..subjects import subject
 from ..subjects.models import check_threads, parse_models
@@ -93,10 +92,7 @@ def compare_commits(
     """
     specs = parse_models(models)
     build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
-    for path in summary.summaries(settings.summary):
-        check_appendable(path)
-    if settings.jsonl:
-        check_writable(settings.jsonl)
+    summary.check_outputs(settings.jsonl, settings.summary)
     threads = threads or min(2, len(os.sched_getaffinity(0)))
     check_threads(threads)
     try:

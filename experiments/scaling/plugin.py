@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -74,12 +73,16 @@ def pytest_configure(config):
     """Make the marker known."""
     config.addinivalue_line("markers", MARKER)
     _budget_s(config)
-    for option in ("scaling_jsonl", "scaling_summary"):
-        path = config.getoption(option)
-        if path and not Path(path).absolute().parent.is_dir():  # else known only after everything has been measured
-            flag = option.replace("_", "-")
-            raise pytest.UsageError(f"--{flag} must be a file in a folder that exists, got {path}; make the folder")
     if not _is_xdist(config):
+        outputs = [config.getoption(f"scaling_{name}") for name in ("jsonl", "summary")]
+        if any(outputs):  # else known only after everything has been measured
+            from ...cython_src.errors import UsageError
+            from .summary import check_outputs
+
+            try:
+                check_outputs(*outputs)
+            except UsageError as error:
+                raise pytest.UsageError(f"--scaling-jsonl or --scaling-summary: {error}") from None
         config.pluginmanager.register(_Collector(config), "forktask-scaling-collector")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..machine.environment import collect
+from ..results.files import LINES, check_appendable, check_writable, write_atomically
 from ..tables import Column, markdown_cell, markdown_table
 from ..tables.numbers import plural
 
@@ -123,10 +123,18 @@ def summaries(asked: str | None) -> list[str]:
     return [path for path in (asked, os.environ.get("GITHUB_STEP_SUMMARY")) if path]
 
 
+def check_outputs(jsonl: str | None, asked: str | None) -> None:
+    """Raise `UsageError` unless `write` can write its files, before anything is measured."""
+    for path in summaries(asked):
+        check_appendable(path)
+    if jsonl:
+        check_writable(jsonl, LINES)
+
+
 def write(rows: Sequence[Mapping[str, Any]], jsonl: str | None, asked: str | None, title: str = TITLE) -> None:
     """Write JSON lines to a file where one is named, and append the summary to the files of `summaries`."""
     if jsonl:
-        Path(jsonl).write_text(json_lines(rows), encoding="utf-8")
+        write_atomically(jsonl, json_lines(rows), kind=LINES)
     for path in summaries(asked):
         with open(path, "a", encoding="utf-8") as file:
             file.write(markdown(rows, title))

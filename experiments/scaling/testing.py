@@ -10,7 +10,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...cython_src.arguments import fits, rule
 from ...cython_src.errors import UsageError
+from ...cython_src.reading import Amount, Number
 from ..machine.topology import available_cpus
 from ..results.folder import short_id
 from ..subjects import subject
@@ -18,6 +20,8 @@ from ..subjects.models import parse_model, parse_models
 from ..tables.numbers import plural
 from . import clock, exact, model
 from .bench import Side
+
+MARKED = {"models": Sequence[str], "threads": Sequence[Number], "rtol": Amount | None}  # what the marker may say
 
 
 def without_internals(function: Callable) -> Callable:
@@ -72,10 +76,11 @@ class ScalingTest:
     inconclusive: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        for name, kind in MARKED.items():
+            if not fits(kind)(value := getattr(self, name)) or value == []:
+                raise UsageError(f"{name} of a scaling test must be {rule(kind)}, got {value!r:.80}; mend its marker")
         self.models = [str(spec) for spec in parse_models(list(self.models))]
-        asked, self.threads = self.threads, sorted(set(self.threads))
-        if not self.threads or not all(isinstance(n, int) and n >= 1 for n in self.threads):
-            raise UsageError(f"threads of a scaling test must be whole numbers from 1 on, got {list(asked)}")
+        self.threads = sorted(set(self.threads))
 
     @without_internals
     def __call__(self, what: str | Callable, /, **arguments: Any) -> Claims:
@@ -177,7 +182,7 @@ class Claims:
         UsageError
             Bad arguments, or a budget that has no room for a verdict.
         """
-        names = claim.split("/")
+        names = claim.split("/") if isinstance(claim, str) else ()
         if len(names) != 2:
             raise UsageError(
                 f"a ratio names two models with a slash between them, got {claim!r}; write 'taskiter/forkjoin'"
@@ -217,11 +222,13 @@ class Claims:
     def _threads(self, threads: int | None) -> int:
         if threads is None:
             return max(self._test.threads)
-        if not isinstance(threads, int) or threads < 1:
+        if not fits(Number)(threads):
             raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
         return threads
 
     def _side(self, name: str, threads: int) -> Side:
+        if not isinstance(name, str):
+            raise UsageError(f"a claim names a model, such as 'taskiter', got {name!r:.80}")
         spec = parse_model(name)
         limit = spec.model.max_threads or threads
         return Side(str(spec), min(threads, limit), self.plan)
@@ -269,7 +276,7 @@ def describe_stops(result: clock.ClockResult) -> str:
 
 
 def _check_limit(name: str, value: float) -> None:
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not fits(float)(value) or not 0 < value < math.inf:
         raise UsageError(f"{name} must be a positive number, got {value!r}")
 
 

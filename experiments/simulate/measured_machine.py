@@ -11,7 +11,7 @@ from ...cython_src.graphs.task_bench import task_bench
 from ..machine.core_latency import measure_latency, measure_transfer
 from ..machine.limits import measure_machine
 from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
-from ..results.files import write_atomically
+from ..results.files import MACHINE, write_atomically
 from ..results.rows import MachineRow, make_row
 from ..sampling.timing import Stepper
 from ..subjects.models import make_executor
@@ -106,4 +106,4 @@ def _loop_s(model: str, threads: int) -> float:
 
 def write_machine(path: str) -> None:
     """Measure this machine and write a file that `machine_model.read_machine` reads."""
-    write_atomically(path, measure_this_machine().to_toml() + "\n")
+    write_atomically(path, measure_this_machine().to_toml() + "\n", kind=MACHINE)

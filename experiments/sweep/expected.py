@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...cython_src.lowering.lower import lower
+from ...cython_src.lowering.lower import lower, own_plan
 from ...cython_src.lowering.options import describe, plan_options
+from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.dependences import record_graph
 from ..machine.environment import collect, environment_id
 from ..results.rows import Loop, PlanRow
@@ -46,6 +47,7 @@ def plan_row(plan_id: str, plan: Mapping[str, Any]) -> PlanRow:
         iteration_stride=lowered.iteration_stride,
         deterministic=lowered.deterministic,
         num_parameters=len(lowered.attributes.get("parameters", ())),
+        layers_id="" if own_plan(plan["network"]) else get_network(plan["network"]).layers_id,
     )
 
 

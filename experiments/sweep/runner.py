@@ -174,7 +174,8 @@ def check_same_networks(results: Results, plan_rows: Mapping[str, PlanRow]) -> N
     """Raise `UsageError` if the user's program makes another network now than that of the results under its name."""
     for row in results.of(PlanRow):
         now = plan_rows.get(row.plan_id)
-        if now and is_own(row.network) and now.loops != row.loops:
+        changed = now and (now.loops != row.loops or row.layers_id not in ("", now.layers_id))
+        if changed and is_own(row.network):
             raise UsageError(
                 f"{results.path.parent} was measured with another network {row.network!r}, whose program was "
                 f"changed since; choose another folder with --out"

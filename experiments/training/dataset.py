@@ -62,7 +62,7 @@ def check_memory(needed: int, what: str, remedy: str, limit: str = "") -> None:
         raise UsageError(f"{what} need {format_bytes(needed)} of memory, {source} {format_bytes(allowed)}; {remedy}")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images, labels and the split.
 

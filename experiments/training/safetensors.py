@@ -17,7 +17,8 @@ from safetensors import SafetensorError, deserialize
 
 from ...cython_src.errors import UsageError
 from ...cython_src.reading import open_regular
-from ..results.files import write_atomically
+from ...cython_src.typed_text import is_unicode
+from ..results.files import SAFETENSORS, write_atomically
 
 _METADATA = "__metadata__"
 _DTYPES = {
@@ -43,15 +44,19 @@ def write_safetensors(
     UsageError
         A dtype or a name that the format does not know, metadata that are no text, or a file that cannot be written.
     """
-    if not all(isinstance(text, str) for item in (metadata or {}).items() for text in item):
-        raise UsageError(f"metadata of {path} must be texts by name, got {metadata!r:.200}; convert them")
+    if not all(isinstance(text, str) and is_unicode(text) for item in (metadata or {}).items() for text in item):
+        raise UsageError(
+            f"metadata of {path} must be texts without lone surrogates by name, got {metadata!r:.200}; convert them"
+        )
     header: dict[str, object] = {_METADATA: dict(metadata)} if metadata else {}
     contents = []
     offset = 0
     # The widest items come first, so that every array starts at a multiple of its item size.
     for name in sorted(arrays, key=lambda name: (-np.asarray(arrays[name]).dtype.itemsize, str(name))):
-        if not isinstance(name, str) or name == _METADATA:
-            raise UsageError(f"names of arrays must be texts other than {_METADATA!r}, got {name!r}; rename it")
+        if not isinstance(name, str) or name == _METADATA or not is_unicode(name):
+            raise UsageError(
+                f"names of arrays must be texts without lone surrogates and not {_METADATA!r}, got {name!r}; rename it"
+            )
         array = np.asarray(arrays[name])
         little = array.dtype.newbyteorder("<")
         if little not in _NAMES:
@@ -68,7 +73,7 @@ def write_safetensors(
         offset += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    write_atomically(path, struct.pack("<Q", len(text)), text, *contents)
+    write_atomically(path, struct.pack("<Q", len(text)), text, *contents, kind=SAFETENSORS)
 
 
 def read_safetensors(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, str]]:

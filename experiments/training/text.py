@@ -33,7 +33,7 @@ MASK = "[MASK]"  # of a tokenizer, in the place of masked tokens
 HELD_BACK = 0.1  # of the samples for validation, and as many for the test: the end of the text
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Text:
     """Samples of consecutive tokens and the split.
 
@@ -82,7 +82,7 @@ class Text:
         return {"dataset.tokens": self.tokens}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelledText(Text):
     """Samples with labels of their own.
 

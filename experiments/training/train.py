@@ -42,6 +42,10 @@ from .weights import check_export
 
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
 CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
+# What networks of tokens have no use for, and networks of images.
+OF_IMAGES = ("image_size", "load", "broken", "decoder", "cache", "augment")
+OF_TOKENS = ("tokenizer", "sequence")
+FOUND = ("samples", "layers")  # fingerprints of what the options lead to, which a resumed run must find again
 
 
 def train(
@@ -75,7 +79,8 @@ def train(
     loader = max(resident_bytes() - libraries, 0)
     out = Path(config.out)
     _check_folder(config, resume)
-    asked = {**config.as_dict(), "samples": _described(data)}
+    found = _described(data), get_network(config.network).layers_id
+    asked = {**config.as_dict(), **dict(zip(FOUND, found, strict=True))}
     run = new_run("training", asked, shlex.join(["forktask", *sys.argv[1:]]), **described_environment())
     histories = _kept_histories(run, config) if resume else {}
     checkpoints = {seed: _checkpoint(out, seed) for seed in range(config.seed, config.seed + config.seeds)}
@@ -165,11 +170,11 @@ def data_for(config: TrainingConfig, report: Callable[[str], None] = print) -> D
     network = get_network(config.network)
     if config.export != "none":
         check_export(network)
+    kind, others = ("images", OF_IMAGES) if network.tokens else ("tokens", OF_TOKENS)
+    if unused := [name for name in config.differences() if name in others]:
+        flag = unused[0].replace("_", "-")
+        raise UsageError(f"--{flag} is for networks of {kind}, got it with {config.network!r}; leave it out")
     if network.tokens:
-        if config.augmentations or config.image_size or config.load != "memory":
-            raise UsageError(
-                f"--augment, --image-size and --load are for networks of images, got {config.network!r}; leave them out"
-            )
         data = load_text(config.data, network, config.sequence, config.tokenizer)
         if config.batch > len(data.train):
             raise UsageError(
@@ -271,15 +276,18 @@ def _unreadable_images_named(out: Path) -> Iterator[None]:
 
 
 def _described(data: Dataset | Text) -> str:
-    """Description of data, and a checksum of their labels, classes and splits."""
-    parts = [data.train, data.valid, data.test]
+    """Description of data, and a checksum of their samples, labels, classes and splits; of images that are read in each
+    step that of the levels' values, which come from all training images."""
+    parts = [data.train, data.valid, data.test, *data.arrays.values()]
     names = ""
     if isinstance(data, Dataset):
-        parts.append(data.labels)
         names = "|".join(data.class_names)
+        if data.source is not None and data.source.tables is not None:
+            parts.append(data.source.tables)
     found = hashlib.sha256(names.encode(errors="surrogateescape"))
     for part in parts:
-        found.update(f"|{len(part)}|".encode() + np.ascontiguousarray(part).tobytes())
+        found.update(f"|{len(part)}|".encode())
+        found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
     return f"{data.description}, {found.hexdigest()[:16]}"
 
 
@@ -308,7 +316,7 @@ def stored_config(out: Path) -> TrainingConfig:
     if not results.rows:
         raise UsageError(f"no row of {out / SAMPLES} has been written completely; start without --resume")
     try:
-        stored = TrainingConfig(**{k: v for k, v in results.run.config.items() if k != "samples"})
+        stored = TrainingConfig(**{k: v for k, v in results.run.config.items() if k not in FOUND})
         parse_model(stored.model)
     except (UsageError, TypeError) as error:
         raise UsageError(f"{out / SAMPLES} cannot be read ({error}); start again in another folder") from None

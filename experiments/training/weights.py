@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,7 +86,21 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         raise UsageError(
             f"{path} must be a dictionary of tensors saved by PyTorch, got another; save model.state_dict()"
         )
-    return {str(name).removeprefix("module."): value.detach().numpy() for name, value in content.items()}
+    return {str(name).removeprefix("module."): _numpy(torch, str(name), value, path) for name, value in content.items()}
+
+
+def _numpy(torch: Any, name: str, value: Any, path: Path) -> np.ndarray:
+    """Return a tensor as an array; types of floating point that NumPy does not have become float32."""
+    try:
+        known = not value.is_floating_point() or value.dtype in (torch.float16, torch.float32, torch.float64)
+        array: np.ndarray = (value if known else value.float()).detach().resolve_conj().numpy()
+    except Exception as error:  # of each kind of tensor another one
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"{name!r} in {path} must be a dense tensor of numbers, got {value.dtype}, {value.layout} on "
+            f"{value.device} ({reason}); save it dequantised, dense and as float32"
+        ) from None
+    return array
 
 
 def _from_torchvision(arrays: Mapping[str, np.ndarray], network: Network) -> dict[str, np.ndarray]:

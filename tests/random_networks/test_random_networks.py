@@ -9,7 +9,7 @@ import pytest
 from cython_src.tokens_for_tests import TWICE_TIED
 from kinds import LONG
 from random_networks import check as checks
-from random_networks.cases import Case, case_from, draw
+from random_networks.cases import Case, case_from, draw, named_alike
 from random_networks.check import Deviation, check
 from random_networks.shrink import shrink
 from random_networks.torch_forms import torch_step
@@ -64,6 +64,28 @@ def test_networks_are_refused_in_a_sentence_or_compute_right(first):
             smallest = shrink(case, lambda smaller, kind=error.kind: kind_of_failure(smaller) == kind)
             raise AssertionError(f"network {seed}: {error}\n{smallest.code}") from error
     assert accepted >= OF_A_TEST // 3 or first >= KNOWN
+
+
+@pytest.mark.parametrize("first", range(0, 160, 10))
+def test_names_that_two_layers_share_are_refused(first):
+    """Check random networks with a name that is there already: refused where it is a parameter's, else in a sentence
+    that asks for another name, or right results."""
+    for seed in range(first, first + 10):
+        case = draw(seed)
+        case.options.pop("frozen", None)  # names of layers
+        with contextlib.suppress(UsageError):
+            lower(case.network, **case.options)
+            if len(case.network.layers) < 3:
+                continue
+            network, refused = named_alike(case.network, np.random.default_rng(seed))
+            try:
+                lower(network, **case.options)
+            except UsageError as error:
+                assert "rename one" in str(error), case.code
+            else:
+                case = dataclasses.replace(case, network=network)
+                assert not refused, case.code
+                assert check(case, models=())
 
 
 END = FullyConnected("fc", 2), Softmax()

@@ -5,14 +5,19 @@ import pytest
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
+    GELU,
     Add,
     BatchNorm,
     Convolution,
+    Embedding,
     FullyConnected,
+    Linear,
     MaxPool,
     Network,
     ReLU,
     Softmax,
+    TiedHead,
+    Tokens,
 )
 from forktask.cython_src.networks.registry import get_network, network_names
 
@@ -75,3 +80,30 @@ def test_the_network_for_large_images_fits_a_small_memory():
     assert network.input_shape == (3, 270, 360)
     assert plan.flops / 16 == pytest.approx(1.5e9, rel=0.1)
     assert sum(plan.memory_bytes().values()) < 16 * 40e6
+
+
+@pytest.mark.parametrize("mask", [-1, 16, 2**40])
+def test_a_mask_is_a_token(mask):
+    """Check that a network that learns masked places says which token stands there, and others need none."""
+    layers = Embedding("e", 8), Linear("l", 16), Softmax()
+    with pytest.raises(UsageError, match="mask of network 'n' must be one of its tokens, 0 to 15, got"):
+        Network("n", (8,), layers, Tokens(16, 8, "masked", mask))
+    Network("n", (8,), layers, Tokens(16, 8, "masked", 15))
+    Network("n", (8,), layers, Tokens(16, 8))
+
+
+@pytest.mark.parametrize(
+    "layers, said",
+    [
+        ((Embedding("e", 8, positions="p"), Linear("p", 8, bias=False)), "two layers have a parameter 'p.weight'"),
+        ((Embedding("e", 8, positions="e"),), "two layers have a parameter 'e.weight'"),
+        ((Embedding("e", 8), Linear("h.dense", 12, bias=False)), "two layers have a parameter 'h.dense.weight'"),
+        ((Embedding("e", 8), Linear("e.weight", 8)), "a layer is called like a parameter 'e.weight'"),
+        ((Embedding("e", 8), Linear("f", 8), GELU("g"), Linear("f.before", 8)), "have a buffer 'f.before'"),
+    ],
+)
+def test_names_of_parameters_and_buffers_differ(layers, said):
+    """Check that two layers never share an array because of their names."""
+    network = Network("n", (8,), (*layers, TiedHead("h", "e"), Softmax()), Tokens(16, 8))
+    with pytest.raises(UsageError, match=f"{said}.*; rename one"):
+        lower(network, batch=2, sequence=8)

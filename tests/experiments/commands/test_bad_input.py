@@ -9,6 +9,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 from experiments.results.test_faults import run_with_faults
+from experiments.synthetic_results import synthetic_rows, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -236,6 +237,58 @@ def test_environments(words, variables, code, tmp_path, processes):
     if code:
         assert done.stderr.startswith("forktask: error: ") and done.stderr.count("\n") == 1
         assert all(name in done.stderr for name in variables) and done.stderr.count("OMP_") <= 2
+
+
+DRY_SWEEP = '[grid]\nnetwork = "cifar10_cnn"\nmodels = ["serial"]\nthreads = 1\n'
+DRY_STUDY = '[train]\nnetwork = "cifar10_cnn"\ndata = "synthetic:64"\nmodel = "serial"\nthreads = 1\n'
+
+
+@pytest.mark.parametrize(
+    "kind, words, said",
+    [
+        ("sweep", ["--on", "nope"], "--on must be slurm or dask:ADDRESS"),
+        ("sweep", ["--on", "dask"], "--on must be slurm or dask:ADDRESS"),
+        ("sweep", ["--on", "slurm", "--trace", "--script"], "traces are of one machine"),
+        ("both", ["--out", "/dev/zero"], "must be a folder that can be written"),
+        ("both", ["--out", "foreign"], "must be empty or hold results of forktask"),
+        ("both", ["--out", "file/below"], "Not a directory"),
+        ("both", ["--out", "other"], "holds"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_run_refuses(kind, words, said, tmp_path, capsys, monkeypatch):
+    """Check the sentence of both, and that neither changes a folder; a dry run of a good one makes none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").touch()
+    (tmp_path / "file").touch()
+    write_rows(tmp_path / "other", synthetic_rows())
+    before = sorted(tmp_path.rglob("*"))
+    for text in (DRY_SWEEP, DRY_STUDY) if kind == "both" else (DRY_SWEEP,):
+        path = tmp_path.parent / f"{tmp_path.name}.toml"
+        path.write_text(text)
+        for dry in (["--dry-run"], []):
+            assert main(["run", str(path), *words, *dry]) == 2
+            assert said in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
+        assert main(["run", str(path), "--out", "new/folder", "--dry-run"]) == 0
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["metg", "--fusion=--"], "--fusion must have a value, got '--fusion=--'"),
+        (["compare", "--network="], "--network must have a value, got '--network='"),
+        (["train", "--tokenizer", "t.json", "--network", "lenet5"], "--tokenizer is for networks of tokens, got it"),
+        (["train", "--sequence", "8"], "--sequence is for networks of tokens, got it with 'cifar10_cnn'"),
+        (["train", "--decoder", "simplejpeg", "--network", "gpt2_tiny"], "--decoder is for networks of images"),
+        (["train", "--broken", "skip", "--network", "gpt2_tiny"], "--broken is for networks of images"),
+    ],
+)
+def test_sentences_name_what_is_wrong(words, said, capsys, tmp_path):
+    """Check that an option without a value, or without an effect, is named."""
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -120,6 +120,14 @@ MACHINE = tomllib.loads(
     ).to_toml()
 )
 PLAN = {"network": "cifar10_cnn", **TrainingConfig().plan.as_dict()}
+ROUND = {
+    "order": [[0]],
+    "spin_s": [[1e-3]],
+    "handover_s": [None],
+    "wall_s": [0.1],
+    "steal_ticks": [0],
+    "pressure_us": [0],
+}
 TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
 TUNED = {"plan": PLAN, "candidates": ["auto"], "rows": [TUNED_ROW]}
 
@@ -187,7 +195,7 @@ def test_every_field_is_required_and_typed(rows):
     assert {*one_of_each(rows)} == {*KINDS} - {"gpu_profile", "metg", "metg_failure", "durations", *OF_TRAININGS}
     for row in (rows[number] for number in one_of_each(rows).values()):
         typed([row])
-        for name in row.keys() - {"interference"}:
+        for name in row.keys() - {"interference", "layers_id"}:
             with pytest.raises(ValueError, match=name):
                 typed_as_written(changed(row, (name,), REMOVED))
             for wrong in (object_of_another_type(row[name]), "NaN"):
@@ -243,6 +251,35 @@ def test_damaged_rows_are_one_sentence_of_every_command(command, rows, tmp_path,
     assert said.count("\n") == 1 and "Expected `object`, got `str`" in said
     assert f"{tmp_path / 'samples.jsonl'}" in said and f"line {number + 1} " in said and "disturbance" in said
     assert (tmp_path / "samples.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "kind, damage",
+    [
+        ("rounds", {"pressure_us": []}),
+        ("rounds", {"wall_s": [0.0]}),
+        ("rounds", {"handover_s": []}),
+        ("rounds", {"spin_s": [[]], "order": [[]]}),
+        ("rounds", {"order": [[7]]}),
+        ("rounds", {"steal_ticks": [0, 0]}),
+        ("sample", {"rounds": [0, 1, 2]}),
+        ("sample", {"long_steps": 1, "short_steps": 1}),
+        ("sample", {"warmup_lengths": []}),
+    ],
+)
+def test_lists_of_a_row_belong_together(kind, damage, rows, tmp_path, capsys):
+    """Check that lists of unequal length, and turns without a contestant or a time, are one sentence of the report."""
+    number = one_of_each(rows)[kind]
+    if kind == "rounds":  # of one round
+        rows = [*rows[:number], {**rows[number], **ROUND}, *rows[number + 1 :]]
+    if "warmup_lengths" in damage:
+        damage = {**damage, "warmup_times_s": [0.1]}
+    write_rows(tmp_path, rows)
+    read_results(tmp_path)
+    write_rows(tmp_path, [*rows[:number], {**rows[number], **damage}, *rows[number + 1 :]])
+    assert main(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"line {number + 1} is not" in said
 
 
 def test_a_folder_without_a_row_is_one_sentence(tmp_path, capsys):

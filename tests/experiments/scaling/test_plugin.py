@@ -1,6 +1,8 @@
 """The plugin in pytest sessions of its own."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from experiments.scaling.fakes import QUIET, FakeMachine
 
-from forktask.experiments.scaling import exact, plugin
+from forktask.experiments.scaling import exact, plugin, summary
 
 pytest_plugins = ["pytester"]
 
@@ -121,6 +123,23 @@ def test_all_claims_are_looked_at(pytester, machine):
     result.stdout.fnmatch_lines(["E *efficiency of taskiter on 2 is 0.9*claimed at least 1.1*"])
 
 
+@pytest.mark.parametrize("factor", [1.3, 4.0, 1e5])
+@pytest.mark.parametrize("claim", ['ratio("taskiter/forkjoin", at_most=1.05)', 'efficiency("taskiter", at_least=0.9)'])
+def test_a_regression_in_time_fails(pytester, machine, claim, factor):
+    """Check a change that makes steps slower, and leaves results and graphs as they were, on a made-up clock: the
+    same test passes before it, fails with it, and passes without it again."""
+    text = CLAIM.replace('ratio("taskiter/forkjoin", at_most=1.05)', claim)
+    run(pytester, text, "--scaling-jsonl=rows").assert_outcomes(passed=1)
+    for slower, outcome, verdict in ((factor, {"failed": 1}, "fail"), (1.0, {"passed": 1}, "pass")):
+        machine.times_ms["taskiter"] = slower
+        result = run(pytester, text, "--scaling-jsonl=rows", "--scaling-on-inconclusive=skip", baseline=False)
+        result.assert_outcomes(**outcome)
+        assert result.ret == (verdict == "fail")
+        rows = [json.loads(line) for line in (pytester.path / "rows").read_text().splitlines()]
+        assert [row["verdict"] for row in rows if row["kind"] == "clock"] == [verdict]
+        assert [row["failures"] for row in rows if row["kind"] == "tier"] == [[], []]
+
+
 def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     """Check that a test without an entry, and one with another graph, fail and say what to do."""
     result = run(pytester, CLAIM, baseline=False)
@@ -139,15 +158,30 @@ def test_missing_and_changed_baselines(pytester, machine, monkeypatch):
     result.stdout.fnmatch_lines(["*span (us): 1 -> 2 (+100.00%)*", "*loop f: edges 7 -> 9*"])
 
 
-def test_a_full_disk_is_one_sentence(pytester, machine):
+def test_a_full_disk_is_one_sentence(pytester, machine, monkeypatch):
     """Check rows that cannot be written at the end: verdicts are shown, no traceback, and a code that is no success."""
-    result = run(pytester, CLAIM, "--scaling-jsonl=/dev/full")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rows")
+
+    monkeypatch.setattr(summary, "write", full)
+    result = run(pytester, CLAIM, "--scaling-jsonl=rows")
     assert result.ret == 2
-    result.stderr.fnmatch_lines(["Exit: scaling: *No space left on device"])
+    result.stderr.fnmatch_lines(["Exit: scaling: rows: No space left on device"])
     result.stdout.fnmatch_lines(["*- scaling -*"])
 
 
-@pytest.mark.parametrize("option", ["--scaling-jsonl=none/rows", "--scaling-summary=none/rows", "--scaling-budget=-1"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--scaling-jsonl=none/rows",
+        "--scaling-jsonl=/dev/full",
+        "--scaling-jsonl=test_it.py",
+        "--scaling-summary=none/rows",
+        "--scaling-summary=/dev/full",
+        "--scaling-budget=-1",
+    ],
+)
 def test_bad_options_are_refused_before_anything_is_measured(pytester, machine, option):
     """Check the sentence, and that no test ran."""
     result = run(pytester, CLAIM, option)
@@ -186,15 +220,30 @@ def test_reports(pytester, machine, monkeypatch):
         (("taskiter/forkjoin", "taskiter/no_such"), "no model is called 'no_such'"),
         (("at_most=1.05", "at_most=-1"), "at_most must be a positive number"),
         (("batch=16", "batch={1}"), "JSON"),
-        (('models=["forkjoin", "taskiter"]', "models=[]"), "at least one model"),
-        (("threads=[2]", "threads=[0]"), "whole numbers from 1 on"),
+        (('models=["forkjoin", "taskiter"]', "models=[]"), "models of a scaling test must be a list"),
+        (("threads=[2]", "threads=[0]"), "threads of a scaling test must be a list, each a whole number, at least 1"),
+        (("threads=[2]", "threads=[True]"), "threads of a scaling test must be a list, each a whole number"),
+        (("threads=[2]", "threads=2"), "threads of a scaling test must be a list"),
+        (("threads=[2]", "threads=[]"), "threads of a scaling test must be a list"),
+        (
+            ('models=["forkjoin", "taskiter"]', "models=[3]"),
+            "models of a scaling test must be a list, each a text, got",
+        ),
+        (('models=["forkjoin", "taskiter"]', "models='taskiter'"), "models of a scaling test must be a list"),
+        (("threads=[2]", "threads=[2], rtol='x'"), "rtol of a scaling test must be a number, at least 0"),
+        (("threads=[2]", "threads=[2], rtol=float('nan')"), "rtol of a scaling test must be a number, at least 0"),
+        (("threads=[2]", "threads=[2], rtol=-1"), "rtol of a scaling test must be a number, at least 0"),
+        (('"taskiter/forkjoin"', "3"), "two models with a slash"),
+        (("at_most=1.05", "at_most=True"), "at_most must be a positive number"),
+        (("at_most=1.05", "at_most=1.05, threads=True"), "threads must be a whole number from 1 on"),
+        (('ratio("taskiter/forkjoin", at_most=1.05)', "efficiency(3, at_least=0.5)"), "a claim names a model"),
         (("threads=[2]", "thread=[2]"), "the marker takes models=, threads= and rtol="),
     ],
 )
 def test_bad_use(pytester, machine, change, said):
     """Check that wrong arguments give one sentence with the remedy."""
     result = run(pytester, CLAIM.replace(*change))
-    assert result.parseoutcomes().get("passed", 0) == 0
+    assert result.parseoutcomes().get("passed", 0) == 0 and not machine.samples
     result.stdout.fnmatch_lines([f"E *UsageError: *{said}*"])
 
 

@@ -131,10 +131,14 @@ def test_a_sweep_is_not_gone_on_with_once_the_network_has_changed(program, capsy
     assert main([*command, "--json"]) == 0
     assert [row["model"] for row in json.loads(capsys.readouterr().out)["speed"]] == ["serial"]
     before = (program / "compared" / "samples.jsonl").read_bytes()
-    (program / "sizes_of_mine.py").write_text("CHANNELS = 16\n")
     again = [sys.executable, "-P", "-m", "forktask", *command]
-    done = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2 and "whose program was changed since" in done.stderr
+    changes = {"nets.py": PROGRAM.replace('ft.ReLU("relu1")', 'ft.ReLU6("relu1")'), "sizes_of_mine.py": "CHANNELS = 16"}
+    for name, text in changes.items():  # other layers in the same loops, other loops
+        former = (program / name).read_text()
+        (program / name).write_text(text)
+        done = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2 and "whose program was changed since" in done.stderr
+        (program / name).write_text(former)
     assert (program / "compared" / "samples.jsonl").read_bytes() == before
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -213,6 +215,56 @@ def test_a_model_has_the_threads_it_can_use(tmp_path, given, threads):
     assert config.threads == threads
 
 
+OWN = """
+import forktask as n
+
+def network():
+    layers = n.FullyConnected("a", 8), {layer}, n.FullyConnected("b", 2), n.Softmax()
+    return n.Network("own", (1, 4, 4), layers)
+"""
+
+
+@pytest.mark.parametrize("layer", ['n.Dropout("r", rate=0.9)', 'n.ReLU6("r")'])
+def test_other_layers_are_not_resumed(tmp_path, layer):
+    """Check that a program of the user's that makes other layers of the same shapes is refused, and the same is not."""
+    program, out = tmp_path / "own.py", tmp_path / "out"
+    program.write_text(OWN.format(layer='n.ReLU("r")'))
+    options = ["--model", "serial", "--threads", "1", "--data", "synthetic:32", "--batch", "8", "--no-check"]
+    started = [sys.executable, "-P", "-m", "forktask", "train", "--out", str(out), "--network", f"{program}:network"]
+    subprocess.run([*started, *options, "--epochs", "1"], check=True, capture_output=True, timeout=120)
+    resumed = [*started, "--resume", "--epochs", "2"]
+    program.write_text(OWN.format(layer=layer))
+    refused = subprocess.run(resumed, check=False, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 2 and "another configuration: layers differ" in refused.stderr
+    program.write_text(OWN.format(layer='n.ReLU("r")'))
+    subprocess.run(resumed, check=True, capture_output=True, timeout=120)
+
+
+def test_other_data_of_the_same_length_are_not_resumed(tmp_path, monkeypatch):
+    """Check that one pixel that differs is refused, and in a text one token."""
+    config = SMALL.with_changes(epochs=1)
+    run(config, tmp_path)
+    load = training.load_data
+
+    def other(*arguments, **options):
+        data = load(*arguments, **options)
+        data.images[5, 0, 1, 1] += 1
+        return data
+
+    monkeypatch.setattr(training, "load_data", other)
+    with pytest.raises(UsageError, match="another configuration: samples differ"):
+        run(config.with_changes(epochs=2), tmp_path, resume=True)
+    text = tmp_path / "text"
+    text.write_text("abcdefgh" * 40)
+    config = training.configure(
+        {"network": "gpt2_tiny", "data": f"text:{text}", "sequence": 8, "model": "serial", "epochs": 1}, resume=False
+    ).with_changes(batch=4, schedule="constant")
+    run(config, tmp_path, "of-text")
+    text.write_text("abcdefgx" * 40)
+    with pytest.raises(UsageError, match="another configuration: samples differ"):
+        run(config.with_changes(epochs=2), tmp_path, "of-text", resume=True)
+
+
 def test_resuming_refuses_what_does_not_fit(tmp_path):
     """Check that other settings, fewer epochs and damaged checkpoints are refused when a run is resumed."""
     run(SMALL.with_changes(epochs=1, schedule="cosine"), tmp_path, "cosine")
@@ -308,3 +360,31 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path, capsys):
         with pytest.raises(UsageError, match="'conv1.weight' in .* must be finite numbers"):
             run(SMALL.with_changes(start=str(path)), tmp_path, f"from-{wrong}")
         assert not (tmp_path / f"from-{wrong}").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_every_kind_are_converted_or_refused(tmp_path):
+    """Check that types of floating point which NumPy lacks become float32, and that a tensor that is quantised, sparse,
+    nested or without memory is one sentence of the command."""
+    import torch
+
+    from forktask.experiments.training.weights import read_torch
+
+    path, values = tmp_path / "w.pt", torch.tensor([[1.0, -0.5], [2.0, 0.25]])
+    for same in (values.bfloat16(), values.half(), values.to(torch.float8_e4m3fn), torch.nn.Parameter(values)):
+        torch.save({"a": same}, path)
+        found = read_torch(path)["a"]
+        assert found.dtype.kind == "f" and np.array_equal(found, values.numpy())
+    others = {
+        "quint8": torch.quantize_per_tensor(values, 0.1, 0, torch.quint8),
+        "sparse_coo": values.to_sparse(),
+        "sparse_csr": values.to_sparse_csr(),
+        "meta": values.to("meta"),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    }
+    for kind, other in others.items():
+        torch.save({"a": other}, path)
+        with pytest.raises(UsageError, match=r"\A'a' in .* must be a dense tensor of numbers, got .*\Z") as caught:
+            read_torch(path)
+        assert kind == "nested" or kind in str(caught.value)
