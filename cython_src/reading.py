@@ -76,7 +76,9 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
         with open(descriptor, "rb", closefd=False) as file:
             yield file, status.st_size
     except OSError as error:  # such as of a file below /proc, or of a disk
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}); name a {title}") from None
+        if error.errno is None:  # a decoder's own, such as gzip's
+            raise
+        raise UsageError(f"{path} cannot be read ({error.strerror}); name a {title}") from None
     finally:
         os.close(descriptor)
 
