@@ -123,7 +123,7 @@ def build(results: StudyResults) -> Report:
         "environment_id": results.run.environment_id,
     }
     count = f"{len(results.done())} of {len(results.found)} runs"
-    warnings = wrong + disturbance_warnings(runs)
+    warnings = wrong + disturbance_warnings(results, runs)
     shown = [section for section in sections if section.sentences or section.tables or section.figures]
     return Report(f"{study.title}: {count}", facts, data_notes(results), warnings, shown)
 

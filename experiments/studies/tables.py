@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ..analysis.names import is_gpu
 from ..report.words import find_text
-from ..results.disturbance import DISTURBED_SHARE
+from ..results.disturbance import DISTURBED_SHARE, stopped_text
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
 from ..subjects.memory import GRAPH, KINDS
 from ..tables.numbers import plural
@@ -257,13 +257,17 @@ def energy_sentences(results: StudyResults) -> list[str]:
     return [f"Energy of the whole machine while training: {'; '.join(sorted(said))}."] if said else []
 
 
-def disturbance_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say which rows of `run_table` have epochs that others disturbed."""
+def disturbance_warnings(results: StudyResults, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say which rows of `run_table` have epochs that a CPU quota or others disturbed."""
+    stages = [stage for _, result in results.done() for stage in result.stages]
+    stopped = stopped_text(row.disturbance for stage in stages for row in stage.history)
     each = [f"{row['label']} ({plural(row['disturbed_epochs'], 'epoch')})" for row in rows if row["disturbed_epochs"]]
     if not each:
         return []
     share = f"{DISTURBED_SHARE:.0%} of the time of some epochs"
-    said = [f"Other processes took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
+    cause = "The CPU quota or other processes" if stopped else "Other processes"
+    said = [f"{cause} took more than {share}; medians leave these out where others remain: {'; '.join(each)}."]
+    said = [stopped, *said] if stopped else said
     if wrong := [row["label"] for row in rows if not row["usable"]]:
         said.append(f"Most epochs were disturbed, so do not use the times of: {'; '.join(wrong)}.")
     return said

@@ -197,8 +197,14 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     drawn, _ = drawn_figure(results, "by_batch", "single")
     joined, points, crosses = (line.get_ydata() for line in drawn.axes[1].lines[:3])
     assert np.isnan(joined).all() and points[0] == crosses[0] == 1.0  # a line leads to no point that is crossed out
-    said = tables.disturbance_warnings(rows)
+    said = tables.disturbance_warnings(results, rows)
     assert "(3 epochs)" in said[0] and "do not use" in said[1]
+    history = results.done()[0][1].stages[0].history
+    history[0] = msgspec.structs.replace(history[0], disturbance={**history[0].disturbance, "throttled_us": 1.5e6})
+    said = tables.disturbance_warnings(results, rows)
+    assert said[0].startswith("The CPU quota stopped this container for 1.5 s") and said[1].startswith(
+        "The CPU quota or"
+    )
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
     assert tables.agreement(results)[0] and not tables.agreement(results)[1]
     results = StudyResults(study, [(runs[0], result("a")), (runs[1], result("b"))], STUDY_RUN)
