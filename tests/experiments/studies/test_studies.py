@@ -202,7 +202,7 @@ def test_times_of_stages_add_up_and_time_to_accuracy_is_a_median(file):
     history = results.done()[0][1].stages[0].history
     history[0] = msgspec.structs.replace(history[0], disturbance={**history[0].disturbance, "throttled_us": 1.5e6})
     said = tables.disturbance_warnings(results, rows)
-    assert said[0].startswith("The CPU quota stopped this container for 1.5 s") and said[1].startswith(
+    assert said[0].startswith("The CPU quota stopped this container for 1.50 s") and said[1].startswith(
         "The CPU quota or"
     )
     assert rows[0]["time_to_0.05"] == 4.0 and np.isnan(rows[0]["time_to_1"])
