@@ -167,7 +167,7 @@ def test_a_run_says_what_it_was(bound):
 def comparison(tmp_path_factory):
     """A short sweep of two models; of the few turns of a quick one, noise may hide a step."""
     folder = tmp_path_factory.mktemp("comparison") / "out"
-    short = {"repeats": 1, "target_s": 0.02, "warmup_s": 0.05, "check_iterations": 4}
+    short = {"repeats": 1, "target_s": 0.1, "least_rounds": 7, "warmup_s": 0.05, "check_iterations": 4}
     return ft.compare("lenet5", batch=8, models=["serial", "taskiter"], threads=1, out=folder, **short)
 
 
