@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..networks.layers import Add, Dropout
 from .gradients import pass_on, sent_back, sent_to
 from .state import Loops, Lowering, TensorMap, repeated
-from .units import ACTIVATIONS, Unit
+from .units import Unit, activation_code
 
 
 def add(low: Lowering, unit: Unit, again: bool) -> None:
@@ -24,7 +24,7 @@ def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
 def activation(low: Lowering, unit: Unit, again: bool) -> None:
     """Append an activation that no other unit includes."""
     maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
-    code = ACTIVATIONS[type(unit.layer)]
+    code = activation_code(unit.layer)
     low.layout.elementwise(low, unit, repeated(again), "activation", maps, activation=code)
 
 
@@ -32,7 +32,7 @@ def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append the gradient where the activation lets it pass."""
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
-        own = {"activation": ACTIVATIONS[type(unit.layer)], "accumulate": int(accumulate)}
+        own = {"activation": activation_code(unit.layer), "accumulate": int(accumulate)}
         low.layout.elementwise(low, unit, "gradient", "activation_backward", maps, **own)
 
 
@@ -54,8 +54,5 @@ def _dropout_loop(low: Lowering, unit: Unit, what: str, source: TensorMap, targe
     low.layout.elementwise(low, unit, what, "dropout", maps, **own)
 
 
-LOOPS = {
-    Add: Loops(add, add_backward),
-    **dict.fromkeys(ACTIVATIONS, Loops(activation, activation_backward)),
-    Dropout: Loops(dropout, dropout_backward),
-}
+ACTIVATION = Loops(activation, activation_backward)
+LOOPS = {Add: Loops(add, add_backward), Dropout: Loops(dropout, dropout_backward)}

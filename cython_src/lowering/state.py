@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.arguments import STRUCTS
 from ..kernels.interface.kernel_spec import KernelSpec
-from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax, TiedHead
+from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax
 from ..plan.builder import PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
@@ -320,7 +320,7 @@ class Lowering:
     def trained(self, unit: Unit) -> bool:
         """Return whether a unit has parameters that are not frozen."""
         names = self.layer_parameters[unit.layer.name]
-        return any(map(self.trains, (*names, *tied_parameters(unit.layer))))
+        return any(map(self.trains, (*names, *unit.layer.tied_parameters())))
 
     def trains(self, parameter: str) -> bool:
         """Return whether a parameter is not frozen."""
@@ -447,11 +447,6 @@ class Lowering:
                 **attributes,
                 accumulate=int(link > 0 or adds),
             )
-
-
-def tied_parameters(layer: Layer) -> tuple[str, ...]:
-    """Return the names of another layer's parameters that a layer uses."""
-    return (f"{layer.embedding}.weight",) if isinstance(layer, TiedHead) else ()
 
 
 def check_end(spec: Network) -> None:

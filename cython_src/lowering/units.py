@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm, ReLU, ReLU6
+from ..kernels.interface.arguments import ACTIVATIONS
+from ..networks.layers import Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm
 
-ACTIVATIONS = {ReLU: 1, ReLU6: 2, GELU: 3}
+
+def activation_code(layer: Layer) -> int:
+    """Return the code by which kernels know the activation that a layer is; 0: none."""
+    return ACTIVATIONS.index(layer.activation)
 
 
 @dataclass
@@ -22,7 +26,7 @@ class Unit:
         Tensors it reads; a tensor has the name of the last layer of the unit that writes it.
     target : str
     activation : int
-        0 none, 1 ReLU, 2 ReLU6, 3 GELU.
+        Its code, see `activation_code`.
     pooling : MaxPool or None
         Of a convolution: the pooling after its activation.
     shortcut : str
@@ -145,14 +149,15 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin, traini
                 unapplied.add(other.name)
             unit.target = add.name
             taken.add(add.name)
-        activation = following(unit.target, tuple(ACTIVATIONS))
+        activation = following(unit.target, Layer)
+        activation = activation if activation and activation_code(activation) else None
         pool = following(activation.name, MaxPool) if activation and "pooling" in fusion else None
         if pool and not unit.shortcut and can_join((layer, activation, pool), consumers):
             unit.pooling = pool
         elif not activation or "activation" not in fusion or not can_join((layer, activation), consumers):
             activation = None
         if activation:
-            unit.activation = ACTIVATIONS[type(activation)]
+            unit.activation = activation_code(activation)
             unit.target = unit.pooling.name if unit.pooling else activation.name
             taken |= {activation.name, unit.target}
         if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:

@@ -22,8 +22,9 @@ import numpy as np
 from ..interface.arguments import BOX, WINDOW, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, longest, register
 from ..maps.nhwc import (
-    activate, all_rows, block_statistics, channel_end, channels_of, inside, passes, scatter_windows, vectors, window_of,
-    windows, write_block)
+    all_rows, block_statistics, channel_end, channels_of, inside, scatter_windows, vectors, window_of, windows,
+    write_block)
+from ..simd.activations import activate, passes
 
 
 cdef const float *pack(const MicroKernels *micro, const WindowTask *task, const float *weight, const Box *b, bint flip,

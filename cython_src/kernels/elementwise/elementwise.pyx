@@ -1,8 +1,7 @@
 """Element-wise layers: activations, dropout and sums, forward and backward; filling and combining the private copies of
 reductions, whose loops reductions.py makes.
 
-With the channels in the vector lanes activations are "none", "relu" and "relu6"; their
-backward needs the result alone.
+With the channels in the vector lanes the backward pass of activations needs the result alone.
 
 Dropout keeps an element with probability 1 - rate and scales it by 1 / (1 - rate). Its random numbers are a function
 of place and time, Philox4x32-10 [1]: key = seed, counter = (16 k + lane, image row, layer, iteration), whose word w
@@ -15,27 +14,32 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 from elementwise_c cimport *
 
 from ..maps.nchw cimport clear_halo, offset
-from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, with_halo
+from ..maps.nhwc cimport clear_channel_halo, clear_pixels, pixel, set_block, set_plane, with_halo
 
 import numpy as np
 
 from ..interface.arguments import BOX, NCHW_BOX, map_attributes, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
 from ..maps.nchw import box, clear_box_halo, interior
-from ..maps.nhwc import activate, inside, passes, write_block
+from ..maps.nhwc import inside, write_block
+from ..simd.activations import activate, activation_gradient
 from ...plan.reductions import MAX_GROUPS
-from .gelu import gelu, gelu_derivative
 
 
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_activation_args a = read_nhwc_activation(args, block)
     cdef NhwcTask task
     cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
+    cdef int n, y
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     task.activation = a.activation
     nhwc_elementwise_loops(a.micro).activate(&task)
+    if a.box.c0 + task.channels > a.in_map.channels:  # what is no channel stays zero, whatever the activation
+        for n in range(a.box.n0, a.box.n1):
+            for y in range(a.box.y0, a.box.y1):
+                clear_pixels(&out, a.output + pixel(&out, n, y, 0), out.width, out.channels, a.box.c0 + task.channels)
     clear_channel_halo(&out, a.output, &a.box)
     return 0
 
@@ -88,14 +92,14 @@ cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 def _activation_reference(operands, attributes, bounds, iteration):
-    x = inside(operands["input"], attributes, "in", bounds)
-    write_block(operands["output"], attributes, "in", bounds, activate(x, attributes["activation"]),
-                attributes["out_halo"])
+    y = activate(inside(operands["input"], attributes, "in", bounds), attributes["activation"])
+    y[..., max(0, attributes["in_channels"] - bounds["c0"]):] = 0
+    write_block(operands["output"], attributes, "in", bounds, y, attributes["out_halo"])
 
 
 def _activation_backward_reference(operands, attributes, bounds, iteration):
     y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
-    g = np.where(passes(y, attributes["activation"]), inside(operands["gradient"], attributes, "in", bounds), 0)
+    g = activation_gradient(inside(operands["gradient"], attributes, "in", bounds), y, attributes["activation"])
     write_block(operands["output"], attributes, "in", bounds, g, attributes["out_halo"], attributes["accumulate"])
 
 
@@ -206,21 +210,16 @@ register(KernelSpec("relu_backward", ("gradient", "activations", "output"), MAPS
 cdef int rows_activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef rows_activation_args a = read_rows_activation(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    if a.activation == ACTIVATION_GELU:
-        token_elements_loops(a.micro).gelu(a.input + start, a.output + start, length)
-    else:
-        relu_loops(a.micro).forward(a.input + start, a.output + start, length)
+    token_elements_loops(a.micro).activate(a.input + start, a.output + start, length, a.activation)
     return 0
 
 
 cdef int rows_activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """By the argument of GELU, or by the result of ReLU."""
+    """By the argument of GELU, or by the result of others."""
     cdef rows_activation_backward_args a = read_rows_activation_backward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    if a.activation == ACTIVATION_GELU:
-        token_elements_loops(a.micro).gelu_backward(a.gradient + start, a.values + start, a.output + start, length)
-    else:
-        relu_loops(a.micro).backward(a.gradient + start, a.values + start, a.output + start, length)
+    token_elements_loops(a.micro).activate_backward(
+        a.gradient + start, a.values + start, a.output + start, length, a.activation)
     return 0
 
 
@@ -233,15 +232,13 @@ cdef int rows_add(const void *args, Py_ssize_t block, const TaskContext *context
 
 def _rows_activation_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
-    x = operands["input"][rows]
-    operands["output"][rows] = gelu(x) if attributes["activation"] == ACTIVATION_GELU else np.where(x <= 0, 0, x)
+    operands["output"][rows] = activate(operands["input"][rows], attributes["activation"])
 
 
 def _rows_activation_backward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
-    values, dy = operands["values"][rows], operands["gradient"][rows]
-    operands["output"][rows] = (
-        dy * gelu_derivative(values) if attributes["activation"] == ACTIVATION_GELU else np.where(values > 0, dy, 0))
+    operands["output"][rows] = activation_gradient(
+        operands["gradient"][rows], operands["values"][rows], attributes["activation"])
 
 
 def _rows_add_reference(operands, attributes, bounds, iteration):

@@ -20,6 +20,8 @@ _, MAP_NAMES, GEOMETRY, WINDOW, ELEMENTS = STRUCTS.values()
 # Bounds of a block: images, interior rows, channels; groups of images, channels, interior rows.
 BOXES = {"Box": ("n0", "n1", "y0", "y1", "c0", "c1"), "NchwBox": ("g0", "g1", "c0", "c1", "y0", "y1")}
 BOX, NCHW_BOX = BOXES.values()
+# Codes of the attribute "activation"; the build writes them for C, `gpu.launches` for CUDA.
+ACTIVATIONS = ("none", "relu", "relu6", "gelu", "sigmoid")
 BYTES, INTEGERS = ("index",), (
     "batch_order", "correct", "correct_log", "dataset_labels", "dataset_tokens", "labels", "predictions", "targets",
     "tokens",
@@ -85,3 +87,14 @@ def box_of(bounds: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         if fields[0] in boxed and len(boxed) >= 4:
             return struct, boxed
     return "", ()
+
+
+def activation_codes() -> str:
+    """Return the enumeration of activations for C and CUDA, and `EACH_ACTIVATION(F)`, which calls F with each code."""
+    names = ", ".join(f"ACTIVATION_{name.upper()}" for name in ACTIVATIONS)
+    calls = " ".join(f"F({code})" for code in range(len(ACTIVATIONS)))
+    return f"enum {{ {names} }};\n#define EACH_ACTIVATION(F) {calls}"
+
+
+if __name__ == "__main__":
+    print(activation_codes())

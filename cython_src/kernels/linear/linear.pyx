@@ -15,11 +15,8 @@ from linear_c cimport *
 
 import numpy as np
 
-from ..elementwise.gelu import gelu, gelu_derivative
 from ..interface.kernel_spec import KernelSpec, longest, register
-
-
-RELU, GELU = ACTIVATION_RELU, ACTIVATION_GELU  # codes of the activation; 0: none
+from ..simd.activations import activate, gelu_derivative
 
 
 cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
@@ -134,10 +131,7 @@ def _linear_forward_reference(operands, attributes, bounds, iteration):
         y = y + operands["bias"][columns]
     if "before" in operands:
         operands["before"][rows, columns] = y
-    if attributes["activation"] == GELU:
-        y = gelu(y)
-    elif attributes["activation"] == RELU:
-        y = np.where(y <= 0, 0, y)
+    y = activate(y, attributes["activation"])
     if "residual" in operands:
         y = y + operands["residual"][rows, columns]
     operands["output"][rows, _moved(columns, attributes["output_offset"])] = y

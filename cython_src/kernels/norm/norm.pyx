@@ -31,7 +31,8 @@ import numpy as np
 
 from ..interface.arguments import BOX, nhwc_attributes
 from ..interface.kernel_spec import KernelSpec, register
-from ..maps.nhwc import activate, block_statistics, inside, passes, vectors, write_block
+from ..maps.nhwc import block_statistics, inside, vectors, write_block
+from ..simd.activations import activate, passes
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
