@@ -18,12 +18,12 @@ from ..maps.nhwc cimport clear_channel_halo, clear_pixels, pixel, set_block, set
 
 import numpy as np
 
-from ..interface.arguments import BOX, NCHW_BOX, map_attributes, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, implement, register
 from ..maps.nchw import box, clear_box_halo, interior
 from ..maps.nhwc import inside, write_block
 from ..simd.activations import activate, activation_gradient
 from ...plan.reductions import MAX_GROUPS
+from .specs import BOUNDS, KERNELS
 
 
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -144,19 +144,12 @@ def _dropout_reference(operands, attributes, bounds, iteration):
                 attributes["out_halo"])
 
 
-MAP = nhwc_attributes("in")
-register(KernelSpec("nhwc_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
-                    _activation_reference, <uintptr_t> &activation))
-register(KernelSpec("nhwc_activation_backward", ("gradient", "activations", "output"),
-                    MAP + ("activations_halo", "out_halo", "activation", "accumulate"), (), BOX,
-                    _activation_backward_reference, <uintptr_t> &activation_backward))
-register(KernelSpec("nhwc_add", ("first", "second", "output"),
-                    MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
-                    <uintptr_t> &add))
+implement(KERNELS, "nhwc_activation", _activation_reference, <uintptr_t> &activation)
+implement(KERNELS, "nhwc_activation_backward", _activation_backward_reference, <uintptr_t> &activation_backward)
+implement(KERNELS, "nhwc_add", _add_reference, <uintptr_t> &add)
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
-register(KernelSpec("nhwc_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
-                    ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))
+implement(KERNELS, "nhwc_dropout", _dropout_reference, <uintptr_t> &dropout)
 
 
 cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -200,11 +193,8 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds)
 
 
-MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), NCHW_BOX, _relu_forward_reference,
-                    <uintptr_t> &relu_forward))
-register(KernelSpec("relu_backward", ("gradient", "activations", "output"), MAPS + map_attributes("activations"), (),
-                    NCHW_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
+implement(KERNELS, "relu_forward", _relu_forward_reference, <uintptr_t> &relu_forward)
+implement(KERNELS, "relu_backward", _relu_backward_reference, <uintptr_t> &relu_backward)
 
 
 cdef int rows_activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -246,12 +236,10 @@ def _rows_add_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
 
 
-register(KernelSpec("rows_activation", ("input", "output"), ("features", "activation"), (), ("r0", "r1"),
-                    _rows_activation_reference, <uintptr_t> &rows_activation))
-register(KernelSpec("rows_activation_backward", ("gradient", "values", "output"), ("features", "activation"), (),
-                    ("r0", "r1"), _rows_activation_backward_reference, <uintptr_t> &rows_activation_backward))
-register(KernelSpec("rows_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
-                    _rows_add_reference, <uintptr_t> &rows_add))
+implement(KERNELS, "rows_activation", _rows_activation_reference, <uintptr_t> &rows_activation)
+implement(KERNELS, "rows_activation_backward", _rows_activation_backward_reference,
+          <uintptr_t> &rows_activation_backward)
+implement(KERNELS, "rows_add", _rows_add_reference, <uintptr_t> &rows_add)
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------
@@ -295,11 +283,8 @@ def _combine_reference(operands, attributes, bounds, iteration):
         _OPERATIONS[attributes["operation"]](out, _region(operands[f"copy{copy}"], attributes, bounds), out=out)
 
 
-_BOUNDS = tuple(f"{end}{d}" for d in range(4) for end in ("start", "stop"))
-register(KernelSpec(
-    "reduction_fill", ("out",), ("dtype", "operation", "n1", "n2", "n3", "copies?"), (), _BOUNDS, _fill_reference,
-    <uintptr_t> &fill, instruction_sets=False))
+implement(KERNELS, "reduction_fill", _fill_reference, <uintptr_t> &fill, instruction_sets=False)
 register(KernelSpec(
     "reduction_combine", ("out", *(f"copy{i}?" for i in range(MAX_GROUPS))),
-    ("dtype", "operation", "n1", "n2", "n3", "copies"), (), _BOUNDS, _combine_reference, <uintptr_t> &combine,
+    ("dtype", "operation", "n1", "n2", "n3", "copies"), (), BOUNDS, _combine_reference, <uintptr_t> &combine,
     instruction_sets=False))

@@ -7,6 +7,7 @@ attributes that describe a map (`in_channels`, `in_height`, ...) become one stru
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 # Integers that stand together, in the order of the struct that C, CUDA and Cython know by this name.
 STRUCTS = {
@@ -27,6 +28,23 @@ BYTES, INTEGERS = ("index",), (
     "tokens",
 )  # fmt: skip
 TYPES = dict.fromkeys(BYTES, "uint8_t") | dict.fromkeys(INTEGERS, "int32_t")  # of operands that are not float
+
+
+class Arguments(NamedTuple):
+    """What a kernel gets, as a folder's `specs.py` says; see `KernelSpec`."""
+
+    operands: tuple[str, ...]
+    integers: tuple[str, ...]
+    reals: tuple[str, ...]
+    bounds: tuple[str, ...]
+
+
+def takes(
+    operands: str, integers: str | Sequence[str] = (), reals: str = "", bounds: str | Sequence[str] = ()
+) -> Arguments:
+    """Return what a kernel gets, from names with spaces between; a tuple may have such texts among its names."""
+    lists = ([names] if isinstance(names, str) else names for names in (operands, integers, reals, bounds))
+    return Arguments(*(tuple(" ".join(names).split()) for names in lists))
 
 
 def map_attributes(prefix: str) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
 from ...plan.model import Access, Block, BlockLoop, Buffer
+from .arguments import Arguments
 
 Shapes = Mapping[str, tuple[int, ...]]
 Regions = Callable[[Mapping, Mapping, Shapes], Iterable[Access]]
@@ -189,6 +191,17 @@ def register(spec: KernelSpec) -> KernelSpec:
         raise UsageError(f"a kernel called {spec.name!r} exists already; choose another name")
     _specs[spec.name] = spec
     return spec
+
+
+def implement(
+    kernels: Mapping[str, Arguments],
+    name: str,
+    reference: Callable[[Mapping, Mapping, Mapping, int], int | None],
+    address: int,
+    **others: Any,
+) -> KernelSpec:
+    """Add the forms of a kernel, whose arguments `specs.py` of its folder names."""
+    return register(KernelSpec(name, *kernels[name], reference, address, **others))
 
 
 def registered() -> Mapping[str, KernelSpec]:
