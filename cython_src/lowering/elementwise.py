@@ -8,11 +8,11 @@ from .state import Loops, Lowering, TensorMap, repeated
 from .units import Unit, activation_code
 
 
-def add(low: Lowering, unit: Unit, again: bool) -> None:
+def add(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the sum of two tensors."""
     first, second = (low.maps[name] for name in unit.sources)
-    maps = {"first": first, "second": second, "output": low.output_map(unit, again)}
-    low.layout.elementwise(low, unit, repeated(again), "add", maps, activation=unit.activation)
+    maps = {"first": first, "second": second, "output": low.output_map(unit, recomputed)}
+    low.layout.elementwise(low, unit, repeated(recomputed), "add", maps, activation=unit.activation)
 
 
 def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -21,11 +21,11 @@ def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         pass_on(low, unit, name, gradient)
 
 
-def activation(low: Lowering, unit: Unit, again: bool) -> None:
+def activation(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append an activation that no other unit includes."""
-    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, recomputed)}
     code = activation_code(unit.layer)
-    low.layout.elementwise(low, unit, repeated(again), "activation", maps, activation=code)
+    low.layout.elementwise(low, unit, repeated(recomputed), "activation", maps, activation=code)
 
 
 def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -36,9 +36,9 @@ def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         low.layout.elementwise(low, unit, "gradient", "activation_backward", maps, **own)
 
 
-def dropout(low: Lowering, unit: Unit, again: bool) -> None:
+def dropout(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append dropout; in other phases than training networks have none."""
-    _dropout_loop(low, unit, repeated(again), low.maps[unit.sources[0]], low.output_map(unit, again))
+    _dropout_loop(low, unit, repeated(recomputed), low.maps[unit.sources[0]], low.output_map(unit, recomputed))
 
 
 def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:

@@ -62,9 +62,9 @@ def _given(**attributes: int) -> dict[str, int]:
     return {name: value for name, value in attributes.items() if value}
 
 
-def linear(low: Lowering, unit: Unit, again: bool) -> None:
+def linear(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the layer with what is joined to it; in training the values before an activation are kept."""
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
     part, *further = parts_of(low, unit)
     operands = {"input": source, "weight": low.parameter(part.weight), "output": target}
     if part.bias:
@@ -74,11 +74,11 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
     if unit.shortcut:
         operands["residual"] = low.maps[unit.shortcut]
     if unit.activation == ACTIVATIONS.index("gelu") and low.options.training:
-        operands["before"] = low.keep_beside(unit, "before", target.shape, again)
+        operands["before"] = low.keep_beside(unit, "before", target.shape, recomputed)
     rows, columns = product_blocks(low, target, 2.0 * source.features * target.features * source.rows)
     low.append(
         unit,
-        repeated(again),
+        repeated(recomputed),
         "linear_forward",
         operands,
         block_bounds(r=rows, c=columns),
