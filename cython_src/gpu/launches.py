@@ -18,6 +18,7 @@ from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
 from ..kernels.bench.bench import task_bench_kernel
 from ..kernels.convolution import algorithms
+from ..kernels.convolution.specs import NCHW16_FORMS
 from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
@@ -386,8 +387,9 @@ def launches_of(
         raise UsageError(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
-    if kernel.startswith("conv_") and attributes.get("algorithm"):
-        name = algorithms.NCHW16_FORMS[attributes["algorithm"]]
+    forms = kernel_table.get(kernel).algorithms
+    if forms == NCHW16_FORMS and attributes.get("algorithm"):
+        name = forms[attributes["algorithm"]]
         raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")

@@ -8,7 +8,7 @@ The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The 
 Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
 gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
 
-Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.NCHW16_FORMS;
+Algorithms that the direct one is compared with, by the attribute "algorithm", a position in specs.NCHW16_FORMS;
 forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
 
 if           bounds tested at each tap, one output pixel at a time

@@ -8,17 +8,22 @@ KERNELS = {
         "input weight bias? output statistics? input_scale? input_shift?",
         (*MAPS, "activation input_activation?"),
         bounds=(*BOX, "partial"),
+        algorithms="depthwise",
     ),
     "nhwc_norm_depthwise": takes(
         "input weight bias? output statistics? input_scale input_shift",
         (*MAPS, "activation input_activation"),
         bounds=(*BOX, "partial"),
+        algorithms="depthwise",
     ),
-    "nhwc_depthwise_backward_data": takes("gradient weight output", (*MAPS, "accumulate"), bounds=BOX),
+    "nhwc_depthwise_backward_data": takes(
+        "gradient weight output", (*MAPS, "accumulate"), bounds=BOX, algorithms="depthwise"
+    ),
     "nhwc_depthwise_backward_weights": takes(
         "gradient input output bias_output?",
         nhwc_attributes("gradient") + nhwc_attributes("in") + WINDOW + ("accumulate",),
         bounds=(*BOX, "partial"),
+        algorithms="depthwise",
     ),
     "nhwc_depthwise_norm_backward": takes(
         "gradient result scale shift mean coefficients weight input input_scale? "
@@ -28,5 +33,6 @@ KERNELS = {
         + WINDOW
         + ("gradient_halo", "output_halo", "activation", "input_activation"),
         bounds="n0 n1 c0 c1 partial",
+        algorithms="depthwise",
     ),
 }

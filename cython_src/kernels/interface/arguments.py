@@ -37,13 +37,18 @@ class Arguments(NamedTuple):
     integers: tuple[str, ...]
     reals: tuple[str, ...]
     bounds: tuple[str, ...]
+    algorithms: tuple[str, ...]
 
 
 def takes(
-    operands: str, integers: str | Sequence[str] = (), reals: str = "", bounds: str | Sequence[str] = ()
+    operands: str,
+    integers: str | Sequence[str] = (),
+    reals: str = "",
+    bounds: str | Sequence[str] = (),
+    algorithms: str | Sequence[str] = (),
 ) -> Arguments:
     """Return what a kernel gets, from names with spaces between; a tuple may have such texts among its names."""
-    lists = ([names] if isinstance(names, str) else names for names in (operands, integers, reals, bounds))
+    lists = ([names] if isinstance(names, str) else names for names in (operands, integers, reals, bounds, algorithms))
     return Arguments(*(tuple(" ".join(names).split()) for names in lists))
 
 
