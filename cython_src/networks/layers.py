@@ -51,11 +51,11 @@ SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
 
 Shape = tuple[int, ...]  # of a sample
 Shapes = dict[str, Shape]  # by PyTorch's names
-Kind = TypeVar("Kind", bound=type)
+Kind = TypeVar("Kind")
 
 
 @dataclass_transform(frozen_default=True)
-def layer_kind(kind: Kind) -> Kind:
+def layer_kind(kind: type[Kind]) -> type[Kind]:
     """Make a class a kind of layer: a record whose arguments are checked."""
     return checked_class(dataclass(frozen=True)(kind))
 
@@ -345,7 +345,7 @@ class Embedding(OneInput):
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
         tokens = network.token_input
-        own = {f"{self.name}.weight": (tokens.vocabulary, self.features)}
+        own: Shapes = {f"{self.name}.weight": (tokens.vocabulary, self.features)}
         return own | ({f"{self.positions}.weight": (tokens.positions, self.features)} if self.positions else {})
 
 
@@ -360,7 +360,7 @@ class Positions(TokenLayer):
     after: str = ""
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
-        own = {f"{self.name}.weight": (network.token_input.positions, before[1])}
+        own: Shapes = {f"{self.name}.weight": (network.token_input.positions, before[1])}
         return own | ({f"{self.types}.weight": (TYPES, before[1])} if self.types else {})
 
 
@@ -490,7 +490,7 @@ class TiedHead(TokenLayer):
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
         further = before[1] - network.embedding_of(self).features
-        own = {f"{self.name}.dense.weight": (after[1], further)} if further else {}
+        own: Shapes = {f"{self.name}.dense.weight": (after[1], further)} if further else {}
         return own | ({f"{self.name}.bias": after[1:]} if self.bias else {})
 
     def tied_parameters(self) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class KernelSpec:
 
     def algorithm_of(self, loop: BlockLoop) -> str | None:
         """Return the algorithm by which a loop computes a pass of a convolution; None for other loops."""
-        return self.algorithms[loop.attributes.get("algorithm", 0)] if self.algorithms else None
+        return self.algorithms[int(loop.attributes.get("algorithm", 0))] if self.algorithms else None
 
     def blocks(
         self,
@@ -208,8 +208,7 @@ def implement(
     **others: Any,
 ) -> KernelSpec:
     """Add the forms of a kernel, whose arguments `specs.py` of its folder names."""
-    *names, algorithms = kernels[name]
-    return register(KernelSpec(name, *names, reference, address, algorithms=algorithms, **others))
+    return register(KernelSpec(name, reference=reference, address=address, **kernels[name]._asdict(), **others))
 
 
 def registered() -> Mapping[str, KernelSpec]:
