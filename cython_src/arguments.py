@@ -13,6 +13,7 @@ from .errors import UsageError, did_you_mean
 from .typed_text import is_unicode
 
 F = TypeVar("F", bound=Callable)
+T = TypeVar("T")
 _UNIONS = (typing.Union, types.UnionType)
 LONG_UNION = 6  # types of which a sentence names the first one only
 _TEXTS = (str, bytes)
@@ -89,7 +90,7 @@ def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
     return call  # type: ignore[return-value]
 
 
-def checked_class(kind: type) -> type:
+def checked_class(kind: type[T]) -> type[T]:
     """Let the constructor and public methods of a class, and its bases', raise as `checked_call`; return the class."""
     for owner in kind.__mro__:
         for name, value in list(vars(owner).items()):

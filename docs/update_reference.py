@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import structs
 
 import forktask as ft
+from forktask.cython_src.networks import layers
 from forktask.cython_src.records import Field, fields
 from forktask.experiments.commands.plan import describe_input
 from forktask.experiments.results.rows import KINDS
@@ -70,7 +71,8 @@ def layer_signatures() -> str:
         "| layer | meaning |",
         (
             (f"`{layer.__name__}{_arguments(layer)}`", " ".join(inspect.getdoc(layer).split()))
-            for layer in typing.get_args(ft.Layer)
+            for layer in (getattr(ft, name) for name in layers.__all__)
+            if issubclass(layer, ft.Layer) and layer is not ft.Layer
         ),
     )
 

@@ -31,7 +31,7 @@ ARROWS = {
     },
     "cython_src/kernels": {
         "interface": set(),
-        "simd": set(),
+        "simd": {"interface"},
         "maps": {"interface", "simd"},
         "bench": {"interface"},
         "load": GROUND,

@@ -18,6 +18,7 @@ from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
 from ..kernels.bench.bench import task_bench_kernel
 from ..kernels.convolution import algorithms
+from ..kernels.convolution.specs import NCHW16_FORMS
 from ..kernels.interface import arguments
 from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
@@ -41,7 +42,6 @@ SOURCE_FOLDER = Path(__file__).parent.parent
 SOURCE_FILES = tuple(sorted(str(file.relative_to(SOURCE_FOLDER)) for file in SOURCE_FOLDER.rglob("*.cu")))
 # Denormals are flushed, as the CPU models do; expf, logf and division stay accurate.
 COMPILE_OPTIONS = ("-std=c++17", "--ftz=true", "--prec-div=true", "--prec-sqrt=true", "--fmad=true")
-ARGUMENTS = "kernels/interface/arguments.cuh"  # stands for what `_arguments` writes
 MINIMUM_ARCHITECTURE = 70  # kernel parameters are __grid_constant__
 
 MAX_OPERANDS, MAX_REALS, MAX_INTEGERS = 16, 4, 32
@@ -83,6 +83,13 @@ def _arguments() -> list[str]:
     ]
 
 
+# Files that stand for what is written here.
+WRITTEN: dict[str, Callable[[], list[str]]] = {
+    "kernels/interface/arguments.cuh": _arguments,
+    "kernels/interface/activation_codes.cuh": lambda: [arguments.activation_codes()],
+}
+
+
 @cache
 def source(*files: str) -> str:
     """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once."""
@@ -93,12 +100,12 @@ def source(*files: str) -> str:
         if file in done:
             return
         done.add(file)
+        if file in WRITTEN:
+            lines.extend(WRITTEN[file]())
+            return
         for line in (SOURCE_FOLDER / file).read_text().splitlines():
             if included := re.match(r'#include "cython_src/(.+?)"', line):
-                if included[1] == ARGUMENTS:
-                    lines.extend(_arguments())
-                else:
-                    add(included[1])
+                add(included[1])
             else:
                 lines.append(line)
 
@@ -380,8 +387,9 @@ def launches_of(
         raise UsageError(
             f"kernel {kernel!r} has no CUDA form{_REMEDIES.get(kernel.partition('_')[0], '')}; use the CPU"
         )
-    if kernel.startswith("conv_") and attributes.get("algorithm"):
-        name = algorithms.NCHW16_FORMS[attributes["algorithm"]]
+    forms = kernel_table.get(kernel).algorithms
+    if forms == NCHW16_FORMS and attributes.get("algorithm"):
+        name = forms[attributes["algorithm"]]
         raise UsageError(f"algorithm {name!r} of kernel {kernel!r} has no CUDA form; lower the plan with conv 'direct'")
     if kernel in _LANES_OF_THREADS and THREADS % attributes["lanes"]:
         raise UsageError(f"lanes of {kernel!r} must divide {THREADS}, got {attributes['lanes']}; use 1 or 16")

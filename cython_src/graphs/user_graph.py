@@ -529,7 +529,7 @@ class TaskRecorder(Shown):
     def _groups(self, builder: PlanBuilder, blocks: list[Block]) -> list[list[int]]:
         """Numbers of the tasks of each loop. The bits of a reduction depend on how loops share its private copies, so
         whatever touches such an array stays in the loops of the recorded order."""
-        table, _, _ = build_access_table(builder._buffers, [BlockLoop("tasks", "", {}, {}, blocks)])
+        table, _, _ = build_access_table(builder.buffers, [BlockLoop("tasks", "", {}, {}, blocks)])
         reduced = {access.buffer for block in blocks for access in block.accesses if access.kind == REDUCTION}
         keep = [any(access.buffer in reduced for access in block.accesses) for block in blocks]
         return join_tasks(table, [_loop_key(task) for task in self._items], keep)

@@ -15,12 +15,12 @@ def shape_of(low: Lowering, unit: Unit) -> dict[str, int]:
     return {"features": features, "outputs": unit.layer.out_features, "lanes": low.layout.lanes}
 
 
-def fully_connected(low: Lowering, unit: Unit, again: bool) -> None:
+def fully_connected(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the layer, with the activation that is joined to it."""
     name = unit.layer.name
     operands = {"input": low.layout.features(low, unit)}
     operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
-    operands["output"] = low.output_map(unit, again)
+    operands["output"] = low.output_map(unit, recomputed)
     shape = {**shape_of(low, unit), "activation": unit.activation}
     low.append(unit, "", "fc_forward", operands, low.sample_bounds(), **shape)
 
@@ -29,7 +29,7 @@ def fully_connected_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> 
     """Append data gradient and weight gradient."""
     if low.learns[unit.sources[0]]:
         low.layout.send_features(low, unit, gradient)
-    if low.trained(unit):
+    if low.trained(unit.layer):
         weight_gradient(low, unit, gradient)
 
 

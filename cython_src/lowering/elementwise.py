@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..networks.layers import Add, Dropout
 from .gradients import pass_on, sent_back, sent_to
 from .state import Loops, Lowering, TensorMap, repeated
-from .units import ACTIVATIONS, Unit
+from .units import Unit, activation_code
 
 
-def add(low: Lowering, unit: Unit, again: bool) -> None:
+def add(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the sum of two tensors."""
     first, second = (low.maps[name] for name in unit.sources)
-    maps = {"first": first, "second": second, "output": low.output_map(unit, again)}
-    low.layout.elementwise(low, unit, repeated(again), "add", maps, activation=unit.activation)
+    maps = {"first": first, "second": second, "output": low.output_map(unit, recomputed)}
+    low.layout.elementwise(low, unit, repeated(recomputed), "add", maps, activation=unit.activation)
 
 
 def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -21,24 +21,24 @@ def add_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
         pass_on(low, unit, name, gradient)
 
 
-def activation(low: Lowering, unit: Unit, again: bool) -> None:
+def activation(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append an activation that no other unit includes."""
-    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
-    code = ACTIVATIONS[type(unit.layer)]
-    low.layout.elementwise(low, unit, repeated(again), "activation", maps, activation=code)
+    maps = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, recomputed)}
+    code = activation_code(unit.layer)
+    low.layout.elementwise(low, unit, repeated(recomputed), "activation", maps, activation=code)
 
 
 def activation_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     """Append the gradient where the activation lets it pass."""
     with sent_to(low, unit, unit.sources[0], gradient) as (target, accumulate):
         maps = {"gradient": gradient, "activations": low.maps[unit.target], "output": target}
-        own = {"activation": ACTIVATIONS[type(unit.layer)], "accumulate": int(accumulate)}
+        own = {"activation": activation_code(unit.layer), "accumulate": int(accumulate)}
         low.layout.elementwise(low, unit, "gradient", "activation_backward", maps, **own)
 
 
-def dropout(low: Lowering, unit: Unit, again: bool) -> None:
+def dropout(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append dropout; in other phases than training networks have none."""
-    _dropout_loop(low, unit, repeated(again), low.maps[unit.sources[0]], low.output_map(unit, again))
+    _dropout_loop(low, unit, repeated(recomputed), low.maps[unit.sources[0]], low.output_map(unit, recomputed))
 
 
 def dropout_backward(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
@@ -54,8 +54,5 @@ def _dropout_loop(low: Lowering, unit: Unit, what: str, source: TensorMap, targe
     low.layout.elementwise(low, unit, what, "dropout", maps, **own)
 
 
-LOOPS = {
-    Add: Loops(add, add_backward),
-    **dict.fromkeys(ACTIVATIONS, Loops(activation, activation_backward)),
-    Dropout: Loops(dropout, dropout_backward),
-}
+ACTIVATION = Loops(activation, activation_backward)
+LOOPS = {Add: Loops(add, add_backward), Dropout: Loops(dropout, dropout_backward)}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..errors import UsageError
-from ..kernels.convolution.algorithms import algorithm_of
+from ..kernels import kernel_table
 from ..networks.layers import Convolution, Network
 from ..networks.own import is_own, make_own
 from ..networks.registry import get_network
@@ -120,7 +120,8 @@ def lower(
     if options.chain:
         builder.rewrite_chains(options.weight_gradients)
     builder.attributes["aliases"] = low.aliases
-    taken = {loop.name: algorithm_of(loop) for loop in builder.loops}
+    own = builder.attributes.get("kernels")
+    taken = {loop.name: kernel_table.get(loop.kernel, own).algorithm_of(loop) for loop in builder.loops}
     builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
     return builder.build(options.memory)
 

@@ -15,12 +15,12 @@ import msgspec
 
 from ..errors import UsageError
 from ..kernels.convolution.algorithms import CONV_OPTIONS
+from ..kernels.simd.instruction_sets import LANES
 from ..networks.layers import SEQUENCE
 from ..plan.chained_sums import FORMS
 from ..records import Record, about, fields
 
 LARGEST = 65_536  # number of a granularity
-LANES = 16  # images that share a vector's lanes: a batch is cut at multiples of it
 LARGEST_BATCH = 65_537  # lowering makes an object for each block, so that larger ones take minutes
 
 # What can be joined into one loop, each a switch of its own:

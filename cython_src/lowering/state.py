@@ -19,11 +19,11 @@ from ..errors import UsageError
 from ..kernels import kernel_table
 from ..kernels.interface.arguments import STRUCTS
 from ..kernels.interface.kernel_spec import KernelSpec
-from ..networks.layers import SEQUENCE, Convolution, Layer, Network, Softmax, TiedHead
+from ..networks.layers import SEQUENCE, Layer, Network, Softmax
 from ..plan.builder import PlanBuilder, ranges
 from ..records import Record, about
 from .options import PlanOptions
-from .units import Unit, join_layers, join_norms, readers_of
+from .units import Unit, readers_of, units_of
 
 MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["NhwcMap"]}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
@@ -268,10 +268,7 @@ class Lowering:
         self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
         self.shapes["input"] = self.spec.input_shape
         self.fusion = self.options.fusions & self.layout.fusions
-        self.units = join_layers(self.spec, self.fusion, self.layout.can_join, self.options.training)
-        self.producer = {unit.target: unit for unit in self.units}
-        self.readers = readers_of(self.units)
-        self.logits = self.units[-1].sources[0]
+        self.layer_inputs, options = self.spec.inputs(), self.options
         self.layer_parameters = self.spec.layer_parameters()
         self.parameter_shapes = self.spec.parameter_shapes()
         self.statistic_shapes = self.spec.statistic_shapes()
@@ -279,20 +276,20 @@ class Lowering:
             if not any(name.startswith(f"{prefix}.") for name in self.parameter_shapes):
                 raise UsageError(f"frozen must name layers with parameters of {self.spec.name!r}, got {prefix!r}")
         self.learns: dict[str, bool] = {"input": False}  # tensor -> whether a parameter before it is trained
-        for unit in self.units:
-            self.learns[unit.target] = self.trained(unit) or any(self.learns[name] for name in unit.inputs)
-        join_norms(
-            self.units,
+        for layer in self.spec.layers:
+            self.learns[layer.name] = self.trained(layer) or any(
+                self.learns[name] for name in self.layer_inputs[layer.name]
+            )
+        self.units = units_of(
+            self.spec,
             self.fusion,
-            self.options.training,
-            depthwise=lambda layer: isinstance(layer, Convolution) and self.is_depthwise(layer),
-            gradients=lambda unit: not self.options.chain and self.trained(unit) and self.learns[unit.sources[0]],
+            options.training,
+            self.layout.can_join,
+            lambda layer: not options.chain and self.trained(layer) and self.learns[self.layer_inputs[layer.name][0]],
         )
-
-    def is_depthwise(self, layer: Layer) -> bool:
-        """Return whether a convolution has one channel in each group, which depthwise kernels compute."""
-        shape = self.parameter_shapes[f"{layer.name}.weight"]
-        return shape[0] == layer.groups > 1 and shape[1] == 1 and layer.dilation == 1
+        self.producer = {unit.target: unit for unit in self.units}
+        self.readers = readers_of(self.units)
+        self.logits = self.units[-1].sources[0]
 
     @property
     def batch(self) -> int:
@@ -317,10 +314,9 @@ class Lowering:
         """First sample of a range of groups and one past its last."""
         return groups[0] * self.layout.lanes, min(groups[1] * self.layout.lanes, self.batch)
 
-    def trained(self, unit: Unit) -> bool:
-        """Return whether a unit has parameters that are not frozen."""
-        names = self.layer_parameters[unit.layer.name]
-        return any(map(self.trains, (*names, *tied_parameters(unit.layer))))
+    def trained(self, layer: Layer) -> bool:
+        """Return whether a layer has parameters that are not frozen."""
+        return any(map(self.trains, (*self.layer_parameters[layer.name], *layer.tied_parameters())))
 
     def trains(self, parameter: str) -> bool:
         """Return whether a parameter is not frozen."""
@@ -335,25 +331,25 @@ class Lowering:
         self.builder.buffer(tensor_map.name, tensor_map.shape, role=role)
         return tensor_map
 
-    def output_map(self, unit: Unit, again: bool) -> TensorMap:
-        """Map of what a unit writes, in a buffer of its own where it is computed again. Logits are what the phase
+    def output_map(self, unit: Unit, recomputed: bool) -> TensorMap:
+        """Map of what a unit writes, in a buffer of its own where it is recomputed. Logits are what the phase
         "forward" of tokens answers with, and so outlive the step."""
-        name = self._named(unit.target, again)
+        name = self._named(unit.target, recomputed)
         answer = unit.target == self.logits and not self.layout.ends.images and self.options.phase == "forward"
         self.maps[unit.target] = self.keep(
             self.layout.activation(self, name, unit.target), "log" if answer else "activation"
         )
         return self.maps[unit.target]
 
-    def keep_beside(self, unit: Unit, kind: str, shape: tuple[int, ...], again: bool) -> str:
+    def keep_beside(self, unit: Unit, kind: str, shape: tuple[int, ...], recomputed: bool) -> str:
         """Declare a buffer of what a unit keeps for its gradient beside its result; see `kept`."""
         name = f"{unit.layer.name}.{kind}"
-        self.kept[name] = self.builder.buffer(self._named(name, again, beside=unit.layer.name), shape)
+        self.kept[name] = self.builder.buffer(self._named(name, recomputed, beside=unit.layer.name), shape)
         return self.kept[name]
 
-    def _named(self, tensor: str, again: bool, beside: str = "") -> str:
+    def _named(self, tensor: str, recomputed: bool, beside: str = "") -> str:
         """Return the name of a buffer of a tensor, which no layer may have that is called by chance like another's."""
-        name = f"{tensor}.again" if again else tensor
+        name = f"{tensor}.recomputed" if recomputed else tensor
         if self.named.setdefault(name, (tensor, beside)) != (tensor, beside):
             raise UsageError(f"two layers of {self.spec.name!r} have a buffer {name!r}; rename one")
         return name
@@ -449,11 +445,6 @@ class Lowering:
             )
 
 
-def tied_parameters(layer: Layer) -> tuple[str, ...]:
-    """Return the names of another layer's parameters that a layer uses."""
-    return (f"{layer.embedding}.weight",) if isinstance(layer, TiedHead) else ()
-
-
 def check_end(spec: Network) -> None:
     """Raise `UsageError` unless a network ends with its only Softmax, of features alone, or of a vocabulary."""
     shapes = {layer.name: shape for layer, _, shape in spec.shapes()}
@@ -484,9 +475,9 @@ def phase_of(backward: bool) -> str:
     return "backward" if backward else "forward"
 
 
-def repeated(again: bool) -> str:
+def repeated(recomputed: bool) -> str:
     """What a unit's loop forward does, for `Lowering.append`: its recomputation belongs to the backward pass."""
-    return "again" if again else ""
+    return "recomputed" if recomputed else ""
 
 
 def group_bounds(groups: tuple[int, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The order of a step: units forward, the loss, units backward with what is computed again, updates."""
+"""The order of a step: units forward, the loss, units backward with what is recomputed, updates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from .units import Unit
 from .updates import append_updates
 
 
-def forward(low: Lowering, unit: Unit, again: bool = False) -> None:
-    """Append the loops of a unit; `again`: of its recomputation, into buffers of their own. What has features alone is
-    small and kept."""
-    if again and len(low.shapes[unit.target]) == 1:
+def forward(low: Lowering, unit: Unit, recomputed: bool = False) -> None:
+    """Append the loops of a unit; `recomputed`: into buffers of their own. Features alone are small, and kept."""
+    if recomputed and len(low.shapes[unit.target]) == 1:
         return
-    low.layout.loops[type(unit.layer)].forward(low, unit, again)
-    if not again and unit.applied:
+    low.layout.loops[type(unit.layer)].forward(low, unit, recomputed)
+    if not recomputed and unit.applied:
         low.aliases[unit.target] = low.maps[unit.target].natural()
 
 
@@ -31,7 +30,7 @@ def backward(low: Lowering, unit: Unit) -> None:
 
 def segments(low: Lowering, units: Sequence[Unit]) -> list[Sequence[Unit]]:
     """Cut units where a single tensor leads from one part to the next: such a tensor is kept, the others of a part
-    are computed again before its backward pass. About as many parts as units in a part; without recomputation,
+    are recomputed before its backward pass. About as many parts as units in a part; without recomputation,
     and in the last part, every unit is a part of its own."""
     if not low.options.recompute:
         return [[unit] for unit in units]
@@ -69,7 +68,7 @@ def append_step(low: Lowering) -> None:
         for segment in reversed(segments(low, units)):
             if any(low.learns[unit.target] for unit in segment):
                 for unit in segment[:-1]:
-                    forward(low, unit, again=True)
+                    forward(low, unit, recomputed=True)
             for unit in reversed(segment):
                 backward(low, unit)
         append_updates(low)

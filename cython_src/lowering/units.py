@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..networks.layers import GELU, Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm, ReLU, ReLU6
+from ..kernels.interface.arguments import ACTIVATIONS
+from ..networks.layers import Add, BatchNorm, Convolution, Layer, LayerNorm, MaxPool, Network, NoNorm
 
-ACTIVATIONS = {ReLU: 1, ReLU6: 2, GELU: 3}
+
+def activation_code(layer: Layer) -> int:
+    """Return the code by which kernels know the activation that a layer is; 0: none."""
+    return ACTIVATIONS.index(layer.activation)
 
 
 @dataclass
@@ -22,7 +26,7 @@ class Unit:
         Tensors it reads; a tensor has the name of the last layer of the unit that writes it.
     target : str
     activation : int
-        0 none, 1 ReLU, 2 ReLU6, 3 GELU.
+        Its code, see `activation_code`.
     pooling : MaxPool or None
         Of a convolution: the pooling after its activation.
     shortcut : str
@@ -74,43 +78,16 @@ def readers_of(units: Sequence[Unit]) -> dict[str, list[Unit]]:
     return readers
 
 
-def join_norms(
-    units: Sequence[Unit],
-    fusion: frozenset[str],
-    training: bool,
-    depthwise: Callable[[Layer], bool],
-    gradients: Callable[[Unit], bool],
-) -> None:
-    """Decide what of the norms before and after depthwise convolutions their own loops do.
+def units_of(
+    spec: Network, fusion: frozenset[str], training: bool, can_join: CanJoin, sums_weights: Callable[[Layer], bool]
+) -> list[Unit]:
+    """Return the units of a network in the order of their last layers.
 
     Parameters
     ----------
-    gradients : callable
-        Whether one loop can send back both gradients of a unit, that of its weights as a sum.
+    sums_weights : callable
+        Whether one loop can send back both gradients of a layer, that of its weights as a sum.
     """
-    readers, producer = readers_of(units), {unit.target: unit for unit in units}
-    for unit in units:
-        if not depthwise(unit.layer) or readers[unit.sources[0]] != [unit]:
-            continue
-        before, after = producer.get(unit.sources[0]), readers.get(unit.target, [])
-        unit.joins_backward = (
-            "depthwise" in fusion
-            and training
-            and len(after) == 1
-            and isinstance(after[0].layer, BatchNorm)
-            and not after[0].shortcut
-            and after[0].applied
-            and not unit.layer.bias
-            and not unit.activation
-            and gradients(unit)
-        )
-        if before and isinstance(before.layer, BatchNorm) and not before.shortcut and "normalise" in fusion:
-            unit.normalises = unit.joins_backward or not training
-            before.applied = not unit.normalises
-
-
-def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin, training: bool) -> list[Unit]:
-    """Return the units in the order of their last layers."""
     inputs = spec.inputs()
     consumers: dict[str, list[Layer]] = {}
     for layer in spec.layers:
@@ -145,14 +122,15 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin, traini
                 unapplied.add(other.name)
             unit.target = add.name
             taken.add(add.name)
-        activation = following(unit.target, tuple(ACTIVATIONS))
+        activation = following(unit.target, Layer)
+        activation = activation if activation and activation_code(activation) else None
         pool = following(activation.name, MaxPool) if activation and "pooling" in fusion else None
         if pool and not unit.shortcut and can_join((layer, activation, pool), consumers):
             unit.pooling = pool
         elif not activation or "activation" not in fusion or not can_join((layer, activation), consumers):
             activation = None
         if activation:
-            unit.activation = ACTIVATIONS[type(activation)]
+            unit.activation = activation_code(activation)
             unit.target = unit.pooling.name if unit.pooling else activation.name
             taken |= {activation.name, unit.target}
         if isinstance(layer, Convolution) and not unit.activation and "statistics" in fusion:
@@ -162,4 +140,32 @@ def join_layers(spec: Network, fusion: frozenset[str], can_join: CanJoin, traini
             unit.joins_norm = isinstance(consumers[unit.target][0], LayerNorm | NoNorm)
             unit.applied = not unit.joins_norm or training or len(consumers[unit.target]) > 1
         units.append(unit)
-    return sorted(units, key=lambda unit: position[unit.target])
+    units.sort(key=lambda unit: position[unit.target])
+    depthwise = {
+        layer.name
+        for layer, before, _ in spec.shapes()
+        if isinstance(layer, Convolution) and layer.is_depthwise(before)
+    }
+    readers, producer = readers_of(units), {unit.target: unit for unit in units}
+    for unit in units:
+        if unit.layer.name in depthwise and readers[unit.sources[0]] == [unit]:
+            before, after = producer.get(unit.sources[0]), readers.get(unit.target, [])
+            unit.joins_backward = (
+                "depthwise" in fusion and training and _joins(unit, after) and sums_weights(unit.layer)
+            )
+            if before and isinstance(before.layer, BatchNorm) and not before.shortcut and "normalise" in fusion:
+                unit.normalises = unit.joins_backward or not training
+                before.applied = not unit.normalises
+    return units
+
+
+def _joins(unit: Unit, after: Sequence[Unit]) -> bool:
+    """Return whether the backward pass of a depthwise convolution can include that of what reads it, one norm."""
+    plain = not unit.layer.bias and not unit.activation
+    return (
+        plain
+        and len(after) == 1
+        and isinstance(after[0].layer, BatchNorm)
+        and after[0].applied
+        and not after[0].shortcut
+    )

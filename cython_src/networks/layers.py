@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from msgspec import Meta
 
@@ -23,6 +23,7 @@ __all__ = [  # noqa: RUF022  what users import, in the order in which a reader n
     "BatchNorm",
     "ReLU",
     "ReLU6",
+    "Sigmoid",
     "Add",
     "MaxPool",
     "AveragePool",
@@ -48,15 +49,112 @@ Small = Annotated[float, Meta(ge=0, lt=1e15)]
 TYPES = 2  # segments of a sample of BERT
 SEQUENCE = 64  # tokens of a sample unless the option "sequence" says otherwise
 
+Shape = tuple[int, ...]  # of a sample
+Shapes = dict[str, Shape]  # by PyTorch's names
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True)
+def layer_kind(kind: type[Kind]) -> type[Kind]:
+    """Make a class a kind of layer: a record whose arguments are checked."""
+    return checked_class(dataclass(frozen=True)(kind))
+
 
 @dataclass(frozen=True)
-class Convolution:
+class Layer:
+    """Base of the kinds of layers: what networks and lowering ask each.
+
+    Attributes
+    ----------
+    name : str
+    deviation : float
+        Standard deviation of the initial values of its matrices; 0: He's.
+    activation : str
+        What kernels call the activation that it is, or "none".
+    """
+
+    name: Name
+    deviation = 0.0
+    activation = "none"
+
+    def reads(self, last: str) -> tuple[str, ...]:
+        """Return the layers whose outputs it takes; `last` is the one before it."""
+        raise NotImplementedError
+
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        """Return the shape of a sample after the layer, from those of its inputs.
+
+        Raises
+        ------
+        UsageError
+            The layer does not fit what comes before it.
+        """
+        return before[0]
+
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        """Return the shapes of its own parameters; `before` and `after`: of a sample."""
+        return {}
+
+    def tied_parameters(self) -> tuple[str, ...]:
+        """Return the names of another layer's parameters that it uses."""
+        return ()
+
+    def statistics(self, after: Shape) -> Shapes:
+        """Return the shapes of its running statistics."""
+        return {}
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        """Return PyTorch's module, from `torch.nn`; None if it has none."""
+        return None
+
+    def _affine(self, rows: Shape, bias: Shape | None) -> Shapes:
+        """Return the shapes of `name.weight` and, where there is one, of `name.bias`."""
+        return {f"{self.name}.weight": rows} | ({f"{self.name}.bias": bias} if bias else {})
+
+
+class OneInput(Layer):
+    """A layer that takes the output of the layer `after`, or else of the one before it."""
+
+    after: str
+
+    def reads(self, last: str) -> tuple[str, ...]:
+        return (self.after or last,)
+
+
+class PixelLayer(OneInput):
+    """A layer of maps: channels, height and width."""
+
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        if len(before[0]) != 3:
+            raise UsageError(
+                f"{self.name!r} must come after a layer with channels, height and width, got shape {before[0]}"
+            )
+        return before[0]
+
+    def _windowed(self, shape: Shape, channels: int, reach: int, stride: int, padding: int) -> Shape:
+        """Return the shape of maps after windows that reach over so many rows and columns."""
+        height, width = ((n + 2 * padding - reach) // stride + 1 for n in shape[1:])
+        if min(height, width) < 1:
+            raise UsageError(f"windows of {self.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
+        return (channels, height, width)
+
+
+class TokenLayer(OneInput):
+    """A layer of tokens with features."""
+
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        if len(before[0]) != 2:
+            raise UsageError(f"{self.name!r} must come after a layer with tokens and features, got shape {before[0]}")
+        return before[0]
+
+
+@layer_kind
+class Convolution(PixelLayer):
     """Convolution. `name` is the prefix of its parameters: name.weight (out, in / groups, k, k), name.bias (out,).
 
     Depthwise where `groups` is the number of channels.
     """
 
-    name: Name
     out_channels: Number
     kernel: Number = 5
     padding: Count = 2
@@ -66,251 +164,348 @@ class Convolution:
     bias: bool = True
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        shape = super().shape_after(network, *before)
+        if shape[0] % self.groups or self.out_channels % self.groups:
+            raise UsageError(
+                f"groups of {self.name!r} must divide its {shape[0]} and {self.out_channels} channels, "
+                f"got {self.groups}"
+            )
+        reach = (self.kernel - 1) * self.dilation + 1
+        return self._windowed(shape, self.out_channels, reach, self.stride, self.padding)
 
-@dataclass(frozen=True)
-class BatchNorm:
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        weight = (after[0], before[0] // self.groups, self.kernel, self.kernel)
+        return self._affine(weight, after[:1] if self.bias else None)
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        sizes = self.kernel, self.stride, self.padding, self.dilation, self.groups, self.bias
+        return nn.Conv2d(before[0], self.out_channels, *sizes)
+
+    def is_depthwise(self, before: Shape) -> bool:
+        """Return whether each group has one channel, which depthwise kernels compute."""
+        return before[0] == self.out_channels == self.groups > 1 and self.dilation == 1
+
+
+@layer_kind
+class BatchNorm(PixelLayer):
     """Batch normalisation over images and pixels: name.weight, name.bias, and the statistics name.running_mean and
     name.running_var, which evaluation uses."""
 
-    name: Name
     eps: Small = 1e-5
     momentum: Small = 0.1
     after: str = ""
 
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        return self._affine(after[:1], after[:1])
 
-@dataclass(frozen=True)
-class ReLU:
+    def statistics(self, after: Shape) -> Shapes:
+        return {f"{self.name}.running_{kind}": after[:1] for kind in ("mean", "var")}
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.BatchNorm2d(before[0], self.eps, self.momentum)
+
+
+@layer_kind
+class ReLU(OneInput):
     """max(x, 0)."""
 
-    name: Name
     after: str = ""
+    activation = "relu"
 
 
-@dataclass(frozen=True)
-class ReLU6:
+@layer_kind
+class ReLU6(OneInput):
     """min(max(x, 0), 6)."""
 
-    name: Name
     after: str = ""
+    activation = "relu6"
 
 
-@dataclass(frozen=True)
-class Add:
+@layer_kind
+class Sigmoid(OneInput):
+    """1 / (1 + exp(-x))."""
+
+    after: str = ""
+    activation = "sigmoid"
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.Sigmoid()
+
+
+@layer_kind
+class Add(Layer):
     """Sum of two layers' outputs, `inputs`: the end of a residual block."""
 
-    name: Name
     inputs: tuple[str, str]
 
+    def reads(self, last: str) -> tuple[str, ...]:
+        return self.inputs
 
-@dataclass(frozen=True)
-class MaxPool:
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        if before[0] != before[1]:
+            raise UsageError(f"inputs of {self.name!r} must have one shape, got {before[0]} and {before[1]}")
+        return before[0]
+
+
+@layer_kind
+class MaxPool(PixelLayer):
     """Maximum of windows of size x size, `stride` apart (0: side by side)."""
 
-    name: Name
     size: Number = 2
     stride: Count = 0
     padding: Count = 0
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        shape = super().shape_after(network, *before)
+        if 2 * self.padding > self.size:
+            raise UsageError(
+                f"padding of {self.name!r} must be at most half of its size {self.size}, got {self.padding}; some "
+                f"windows would hold nothing"
+            )
+        return self._windowed(shape, shape[0], self.size, self.stride or self.size, self.padding)
 
-@dataclass(frozen=True)
-class AveragePool:
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.MaxPool2d(self.size, self.stride or self.size, self.padding)
+
+
+@layer_kind
+class AveragePool(PixelLayer):
     """Mean of windows of size x size, `stride` apart (0: side by side)."""
 
-    name: Name
     size: Number = 2
     stride: Count = 0
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        shape = super().shape_after(network, *before)
+        return self._windowed(shape, shape[0], self.size, self.stride or self.size, 0)
 
-@dataclass(frozen=True)
-class GlobalPool:
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.AvgPool2d(self.size, self.stride or self.size)
+
+
+@layer_kind
+class GlobalPool(PixelLayer):
     """Mean over all pixels."""
 
-    name: Name
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        return super().shape_after(network, *before)[:1]
 
-@dataclass(frozen=True)
-class Dropout:
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@layer_kind
+class Dropout(OneInput):
     """In training, zero with probability `rate`, and 1 / (1 - rate) times the rest."""
 
-    name: Name
     rate: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     after: str = ""
 
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.Dropout(self.rate)
 
-@dataclass(frozen=True)
-class FullyConnected:
+
+@layer_kind
+class FullyConnected(OneInput):
     """name.weight (out, in), name.bias (out,)."""
 
-    name: Name
     out_features: Number
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        return (self.out_features,)
 
-@dataclass(frozen=True)
-class Embedding:
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        return self._affine((*after, math.prod(before)), after)
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.Linear(math.prod(before), self.out_features)
+
+
+@layer_kind
+class Embedding(OneInput):
     """Row of name.weight (vocabulary, features) for each token, plus, where `positions` names a second table, row t of
     positions.weight (positions, features) for token t of a sample. Initial weights have the standard deviation
     `deviation`."""
 
-    name: Name
     features: Number
     positions: Text = ""
     deviation: Small = 0.02
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        if network.tokens is None or len(before[0]) != 1:
+            raise UsageError(f"{self.name!r} must read the input of a network of tokens, got shape {before[0]}")
+        return (*before[0], self.features)
 
-@dataclass(frozen=True)
-class Positions:
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        tokens = network.token_input
+        own: Shapes = {f"{self.name}.weight": (tokens.vocabulary, self.features)}
+        return own | ({f"{self.positions}.weight": (tokens.positions, self.features)} if self.positions else {})
+
+
+@layer_kind
+class Positions(TokenLayer):
     """Features plus row t of name.weight (positions, features) for token t of a sample, plus, where `types` names a
     table (2, features), its first row: all tokens are of the first of BERT's two segments. Initial weights have the
     standard deviation `deviation`."""
 
-    name: Name
     types: Text = ""
     deviation: Small = 0.02
     after: str = ""
 
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        own: Shapes = {f"{self.name}.weight": (network.token_input.positions, before[1])}
+        return own | ({f"{self.types}.weight": (TYPES, before[1])} if self.types else {})
 
-@dataclass(frozen=True)
-class Trigram:
+
+@layer_kind
+class Trigram(TokenLayer):
     """Features of the next token, the token and the one before it side by side, zeros past the ends of a sample."""
 
-    name: Name
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        length, features = super().shape_after(network, *before)
+        return (length, 3 * features)
 
-@dataclass(frozen=True)
-class FirstToken:
+
+@layer_kind
+class FirstToken(TokenLayer):
     """Features of the first token of each sample alone."""
 
-    name: Name
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        return (1, super().shape_after(network, *before)[1])
 
-@dataclass(frozen=True)
-class NoNorm:
+
+@layer_kind
+class NoNorm(TokenLayer):
     """Features times name.weight plus name.bias, in the place of a norm."""
 
-    name: Name
     after: str = ""
 
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        return self._affine(after[1:], after[1:])
 
-@dataclass(frozen=True)
-class LayerNorm:
+
+@layer_kind
+class LayerNorm(TokenLayer):
     """Normalisation over the features of each token: name.weight, name.bias."""
 
-    name: Name
     eps: Small = 1e-5
     after: str = ""
 
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        return self._affine(after[1:], after[1:])
 
-@dataclass(frozen=True)
-class Linear:
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.LayerNorm(before[-1], self.eps)
+
+
+@layer_kind
+class Linear(TokenLayer):
     """Linear layer of each token: name.weight (out, in), name.bias (out,). Initial weights have the standard deviation
     `deviation`."""
 
-    name: Name
     out_features: Number
     bias: bool = True
     deviation: Small = 0.02
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        return (super().shape_after(network, *before)[0], self.out_features)
 
-@dataclass(frozen=True)
-class Attention:
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        return self._affine((self.out_features, before[1]), after[1:] if self.bias else None)
+
+    def pytorch(self, nn: Any, before: Shape) -> Any:
+        return nn.Linear(before[-1], self.out_features, self.bias)
+
+
+@layer_kind
+class Attention(TokenLayer):
     """Attention of `heads` heads within each sample: a third of the features before it are queries, then keys, then
     values; head h has columns h d to (h + 1) d of each third. With `causal` a token sees itself and those before
     it. Queries, keys and values may also be three linear layers, `inputs`, that nothing else reads."""
 
-    name: Name
     heads: Number
     causal: bool = True
     after: str = ""
     inputs: tuple[str, ...] = ()
 
+    def reads(self, last: str) -> tuple[str, ...]:
+        return self.inputs or super().reads(last)
 
-@dataclass(frozen=True)
-class GELU:
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        length, features = super().shape_after(network, *before)
+        if self.inputs:
+            if len(before) != 3 or len(set(before)) != 1 or features % self.heads:
+                raise UsageError(
+                    f"inputs of {self.name!r} must be queries, keys and values of one shape, a multiple of "
+                    f"{self.heads} features; got {list(before)}"
+                )
+            return before[0]
+        if features % (3 * self.heads):
+            raise UsageError(
+                f"{self.name!r} must come after queries, keys and values of {self.heads} heads, a multiple of "
+                f"{3 * self.heads} features; got {features}"
+            )
+        return (length, features // 3)
+
+
+@layer_kind
+class GELU(OneInput):
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
-    name: Name
     after: str = ""
+    activation = "gelu"
 
 
-@dataclass(frozen=True)
-class TiedHead:
+@layer_kind
+class TiedHead(TokenLayer):
     """Product with the weights of the embedding called `embedding`, one logit for each token of the vocabulary.
     Features that its input has beyond the embedding's are multiplied by name.dense.weight (vocabulary, those features),
     whose initial values have the standard deviation `deviation`; with `bias` plus name.bias (vocabulary,)."""
 
-    name: Name
     embedding: str
     bias: bool = False
     deviation: Small = 0.02
     after: str = ""
 
+    def shape_after(self, network: Network, *before: Shape) -> Shape:
+        length, features = super().shape_after(network, *before)
+        if (own := network.embedding_of(self).features) > features:
+            raise UsageError(
+                f"embedding of {self.name!r} must have the {features} features before it or fewer, got "
+                f"{self.embedding!r} of {own}"
+            )
+        return (length, network.token_input.vocabulary)
 
-@dataclass(frozen=True)
-class Softmax:
+    def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
+        further = before[1] - network.embedding_of(self).features
+        own: Shapes = {f"{self.name}.dense.weight": (after[1], further)} if further else {}
+        return own | ({f"{self.name}.bias": after[1:]} if self.bias else {})
+
+    def tied_parameters(self) -> tuple[str, ...]:
+        return (f"{self.embedding}.weight",)
+
+
+@layer_kind
+class Softmax(OneInput):
     """Class probabilities; cross-entropy with the labels, or with each token's next, in training."""
 
     name: Name = "softmax"
     after: str = ""
 
 
-Layer = (
-    Convolution
-    | BatchNorm
-    | ReLU
-    | ReLU6
-    | Add
-    | MaxPool
-    | AveragePool
-    | GlobalPool
-    | Dropout
-    | FullyConnected
-    | Embedding
-    | Positions
-    | Trigram
-    | FirstToken
-    | NoNorm
-    | LayerNorm
-    | Linear
-    | Attention
-    | GELU
-    | TiedHead
-    | Softmax
-)
-
-
-def pytorch_module(layer: Layer, nn: Any, before: tuple[int, ...]) -> Any:
-    """Return PyTorch's module of a layer, from `torch.nn` and the shape of a sample before it; None if it has none."""
-    match layer:
-        case Convolution():
-            sizes = layer.kernel, layer.stride, layer.padding, layer.dilation, layer.groups, layer.bias
-            return nn.Conv2d(before[0], layer.out_channels, *sizes)
-        case BatchNorm():
-            return nn.BatchNorm2d(before[0], layer.eps, layer.momentum)
-        case MaxPool():
-            return nn.MaxPool2d(layer.size, layer.stride or layer.size, layer.padding)
-        case AveragePool():
-            return nn.AvgPool2d(layer.size, layer.stride or layer.size)
-        case GlobalPool():
-            return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        case Dropout():
-            return nn.Dropout(layer.rate)
-        case FullyConnected():
-            return nn.Linear(math.prod(before), layer.out_features)
-        case LayerNorm():
-            return nn.LayerNorm(before[-1], layer.eps)
-        case Linear():
-            return nn.Linear(before[-1], layer.out_features, layer.bias)
-    return None
-
-
+@checked_class
 @dataclass(frozen=True)
 class Tokens:
     """Input of a network of tokens, and what it answers with.
@@ -334,6 +529,7 @@ class Tokens:
     mask: Annotated[int, Meta(ge=-1)] = -1
 
 
+@checked_class
 @dataclass(frozen=True, repr=False)
 class Network(Shown):
     """Layers in order. Each takes the output of the one before it, or of the layer that it names as `after`; `Add`
@@ -479,11 +675,7 @@ class Network(Shown):
         for layer in self.layers:
             if layer.name in result or layer.name == "input":
                 raise UsageError(f"names of layers must differ, got {layer.name!r} twice in {self.name!r}; rename one")
-            if isinstance(layer, Add) and (isinstance(layer.inputs, str) or len(layer.inputs) != 2):
-                raise UsageError(f"inputs of {layer.name!r} must be the names of two layers, got {layer.inputs!r}")
-            names: tuple[str, ...] = layer.inputs if isinstance(layer, Add) else (layer.after or last,)
-            if isinstance(layer, Attention) and layer.inputs:
-                names = layer.inputs
+            names = layer.reads(last)
             for name in names:
                 if name != "input" and name not in result:
                     known = [other.name for other in self.layers if other is not layer]
@@ -499,16 +691,16 @@ class Network(Shown):
                 )
         return result
 
-    def shapes(self) -> Iterator[tuple[Layer, tuple[int, ...], tuple[int, ...]]]:
+    def shapes(self) -> Iterator[tuple[Layer, Shape, Shape]]:
         """Each layer with the shapes of one sample before it (of its first input) and after it."""
         inputs = self.inputs()
-        shapes: dict[str, tuple[int, ...]] = {"input": self.input_shape}
+        shapes: Shapes = {"input": self.input_shape}
         for layer in self.layers:
             before = [shapes[name] for name in inputs[layer.name]]
-            shapes[layer.name] = _shape_after(self, layer, before)
+            shapes[layer.name] = layer.shape_after(self, *before)
             yield layer, before[0], shapes[layer.name]
 
-    def layer_parameters(self) -> dict[str, dict[str, tuple[int, ...]]]:
+    def layer_parameters(self) -> dict[str, Shapes]:
         """Name of each layer -> PyTorch's name of each of its own parameters -> its shape.
 
         Raises
@@ -516,41 +708,11 @@ class Network(Shown):
         UsageError
             Two parameters, or a parameter and a layer, have one name; or as `shapes`.
         """
-        result: dict[str, dict[str, tuple[int, ...]]] = {}
+        result = {layer.name: layer.parameters(self, before, after) for layer, before, after in self.shapes()}
         names = [layer.name for layer in self.layers]
-        for layer, before, after in self.shapes():
-            own = result[layer.name] = {}
-            weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
-            match layer:
-                case Convolution():
-                    own[weight] = (after[0], before[0] // layer.groups, layer.kernel, layer.kernel)
-                    if layer.bias:
-                        own[bias] = (after[0],)
-                case BatchNorm():
-                    own[weight] = own[bias] = (after[0],)
-                case FullyConnected():
-                    own |= {weight: (after[0], math.prod(before)), bias: (after[0],)}
-                case Embedding():
-                    own[weight] = (self.token_input.vocabulary, layer.features)
-                    if layer.positions:
-                        own[f"{layer.positions}.weight"] = (self.token_input.positions, layer.features)
-                case Positions():
-                    own[weight] = (self.token_input.positions, before[1])
-                    if layer.types:
-                        own[f"{layer.types}.weight"] = (TYPES, before[1])
-                case LayerNorm() | NoNorm():
-                    own[weight] = own[bias] = (after[1],)
-                case Linear():
-                    own[weight] = (layer.out_features, before[1])
-                    if layer.bias:
-                        own[bias] = (layer.out_features,)
-                case TiedHead():
-                    if further := before[1] - self.embedding_of(layer).features:
-                        own[f"{layer.name}.dense.weight"] = (after[1], further)
-                    if layer.bias:
-                        own[bias] = (after[1],)
+        for layer in self.layers:
             beside = getattr(layer, "positions", "") or getattr(layer, "types", "")
-            names += [*own, weight] if beside == layer.name else own
+            names += [*result[layer.name], *([f"{layer.name}.weight"] if beside == layer.name else [])]
         for name, count in Counter(names).items():
             if count > 1:
                 both = "a layer is called like a" if name in result else "two layers have a"
@@ -570,7 +732,7 @@ class Network(Shown):
                 return layer
         raise UsageError(f"embedding of {head.name!r} must name an Embedding, got {head.embedding!r}")
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+    def parameter_shapes(self) -> Shapes:
         """PyTorch's name of each parameter -> its shape, in the order of the layers."""
         return {name: shape for own in self.layer_parameters().values() for name, shape in own.items()}
 
@@ -580,19 +742,14 @@ class Network(Shown):
         return {
             name: layer.deviation
             for layer in self.layers
-            if isinstance(layer, Embedding | Positions | Linear | TiedHead)
+            if layer.deviation
             for name, shape in own[layer.name].items()
             if len(shape) > 1
         }
 
-    def statistic_shapes(self) -> dict[str, tuple[int, ...]]:
+    def statistic_shapes(self) -> Shapes:
         """PyTorch's name of each running statistic -> its shape."""
-        return {
-            f"{layer.name}.{kind}": (after[0],)
-            for layer, _, after in self.shapes()
-            if isinstance(layer, BatchNorm)
-            for kind in ("running_mean", "running_var")
-        }
+        return {name: shape for layer, _, after in self.shapes() for name, shape in layer.statistics(after).items()}
 
     @property
     def layers_id(self) -> str:
@@ -608,95 +765,3 @@ class Network(Shown):
     def num_classes(self) -> int:
         *_, (_, _, shape) = self.shapes()
         return shape[-1]
-
-
-for _kind in (*get_args(Layer), Tokens, Network):
-    checked_class(_kind)
-
-TOKEN_LAYERS = (Embedding, Positions, Trigram, FirstToken, NoNorm, LayerNorm, Linear, Attention, TiedHead)
-
-
-def _shape_after(network: Network, layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Shape of one sample after a layer.
-
-    Raises
-    ------
-    UsageError
-        The layer does not fit what comes before it.
-    """
-    shape = before[0]
-    if isinstance(layer, Add):
-        if before[0] != before[1]:
-            raise UsageError(f"inputs of {layer.name!r} must have one shape, got {before[0]} and {before[1]}")
-        return shape
-    if isinstance(layer, FullyConnected):
-        return (layer.out_features,)
-    if isinstance(layer, TOKEN_LAYERS):
-        return _shape_after_tokens(network, layer, before)
-    if not isinstance(layer, Convolution | BatchNorm | MaxPool | AveragePool | GlobalPool):
-        return shape
-    if len(shape) != 3:
-        raise UsageError(f"{layer.name!r} must come after a layer with channels, height and width, got shape {shape}")
-    if isinstance(layer, BatchNorm):
-        return shape
-    if isinstance(layer, GlobalPool):
-        return (shape[0],)
-    if isinstance(layer, Convolution):
-        if shape[0] % layer.groups or layer.out_channels % layer.groups:
-            raise UsageError(
-                f"groups of {layer.name!r} must divide its {shape[0]} and {layer.out_channels} channels, "
-                f"got {layer.groups}"
-            )
-        reach, padding, stride = (layer.kernel - 1) * layer.dilation + 1, layer.padding, layer.stride
-    else:
-        if isinstance(layer, MaxPool) and 2 * layer.padding > layer.size:
-            raise UsageError(
-                f"padding of {layer.name!r} must be at most half of its size {layer.size}, got {layer.padding}; some "
-                f"windows would hold nothing"
-            )
-        reach, stride = layer.size, layer.stride or layer.size
-        padding = layer.padding if isinstance(layer, MaxPool) else 0
-    height, width = ((n + 2 * padding - reach) // stride + 1 for n in shape[1:])
-    if min(height, width) < 1:
-        raise UsageError(f"windows of {layer.name!r} must fit its input, got {reach} x {reach} on shape {shape}")
-    return (layer.out_channels if isinstance(layer, Convolution) else shape[0], height, width)
-
-
-def _shape_after_tokens(network: Network, layer: Layer, before: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Shape of one sample, tokens and features, after a layer of tokens; raises as `_shape_after` does."""
-    shape = before[0]
-    if isinstance(layer, Embedding):
-        if network.tokens is None or len(shape) != 1:
-            raise UsageError(f"{layer.name!r} must read the input of a network of tokens, got shape {shape}")
-        return (*shape, layer.features)
-    if len(shape) != 2:
-        raise UsageError(f"{layer.name!r} must come after a layer with tokens and features, got shape {shape}")
-    length, features = shape
-    if isinstance(layer, Linear):
-        return (length, layer.out_features)
-    if isinstance(layer, Trigram):
-        return (length, 3 * features)
-    if isinstance(layer, FirstToken):
-        return (1, features)
-    if isinstance(layer, Attention) and layer.inputs:
-        if len(before) != 3 or len(set(before)) != 1 or features % layer.heads:
-            raise UsageError(
-                f"inputs of {layer.name!r} must be queries, keys and values of one shape, a multiple of {layer.heads} "
-                f"features; got {before}"
-            )
-        return shape
-    if isinstance(layer, Attention):
-        if features % (3 * layer.heads):
-            raise UsageError(
-                f"{layer.name!r} must come after queries, keys and values of {layer.heads} heads, a multiple of "
-                f"{3 * layer.heads} features; got {features}"
-            )
-        return (length, features // 3)
-    if isinstance(layer, TiedHead):
-        if network.embedding_of(layer).features > features:
-            raise UsageError(
-                f"embedding of {layer.name!r} must have the {features} features before it or fewer, got "
-                f"{layer.embedding!r} of {network.embedding_of(layer).features}"
-            )
-        return (length, network.token_input.vocabulary)
-    return shape

@@ -23,7 +23,6 @@ from ...cython_src.networks.layers import (
     Softmax,
     TiedHead,
     Trigram,
-    pytorch_module,
 )
 
 
@@ -136,7 +135,7 @@ def _parts_of(root, spec: Network, layer, before, after, in_place: bool, fused_a
             function = partial(_tied_product, table, own, bias)
         case Add():
             pass
-        case _ if module := pytorch_module(layer, nn, before):
+        case _ if module := layer.pytorch(nn, before):
             pass
         case _:
             raise UsageError(f"the PyTorch worker has no module for {layer!r}; add one")

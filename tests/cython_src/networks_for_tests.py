@@ -15,6 +15,7 @@ from forktask.cython_src.networks.layers import (
     Network,
     ReLU,
     ReLU6,
+    Sigmoid,
     Softmax,
 )
 from forktask.cython_src.networks.parts import convolutional_classifier
@@ -64,6 +65,22 @@ DENSE = Network(
         Softmax(),
     ),
 )
+# Sigmoids of maps with padding channels, and without pixels; a reader's halo, and a tensor with two readers.
+SIGMOIDS = Network(
+    "sigmoids",
+    (3, 8, 8),
+    (
+        Convolution("conv1", 20, 3, 1),
+        Sigmoid("sigmoid1"),
+        Convolution("conv2", 20, 3, 1),
+        Add("sum", ("conv2", "sigmoid1")),
+        Sigmoid("sigmoid2"),
+        FullyConnected("linear1", 24),
+        Sigmoid("sigmoid3"),
+        FullyConnected("linear", 10),
+        Softmax(),
+    ),
+)
 # No fully connected layer: each class has a map. A sum and its activation belong to a convolution.
 MAPS_OF_CLASSES = Network(
     "maps_of_classes",
@@ -95,6 +112,7 @@ SMALL = {
     "branches": BRANCHES,
     "starpu_cnn": convolutional_classifier("small_starpu", (3, 14, 19), (16, 20), 10, kernel=3),
     "dense": DENSE,
+    "sigmoids": SIGMOIDS,
     "maps of classes": MAPS_OF_CLASSES,
 }
 

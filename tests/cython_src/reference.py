@@ -9,6 +9,7 @@ layouts.
     BatchNorm       Y = w (X - mean) / sqrt(var + eps) + b with mean and variance of the batch, or in evaluation with
                     the running ones: running = (1 - momentum) running + momentum new, the variance then unbiased
     ReLU, ReLU6     Y = max(X, 0), and min(Y, 6); the derivative is 0 where Y is 0 or 6
+    Sigmoid         Y = 1 / (1 + exp(-X))
     Add             Y = X1 + X2
     MaxPool         Y = the largest X of each window; of equal ones the first in row order gets the gradient
     AveragePool     Y = the mean of each window
@@ -41,6 +42,7 @@ from forktask.cython_src.networks.layers import (
     Network,
     ReLU,
     ReLU6,
+    Sigmoid,
     Softmax,
 )
 
@@ -185,6 +187,8 @@ def _layer_forward(layer, parameters, inputs, statistics, training):
             return np.maximum(x, 0.0)
         case ReLU6():
             return np.clip(x, 0.0, 6.0)
+        case Sigmoid():
+            return 1 / (1 + np.exp(-x))
         case Add():
             return x + inputs[1]
         case MaxPool():
@@ -238,6 +242,8 @@ def _layer_backward(layer, parameters, inputs, y, dy, gradients):
             return [dy * (x > 0)]
         case ReLU6():
             return [dy * ((x > 0) & (x < 6))]
+        case Sigmoid():
+            return [dy * y * (1 - y)]
         case Add():
             return [dy, dy]
         case MaxPool():

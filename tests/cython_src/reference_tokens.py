@@ -13,6 +13,7 @@ Nothing here knows of plans, blocks or layouts. Tensors are (N, T, C): samples, 
     GELU        Y = 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))
     Add         Y = X1 + X2
     ReLU        Y = max(X, 0)
+    Sigmoid     Y = 1 / (1 + exp(-X))
     TiedHead    Y = X @ W.T + b with the embedding's W, to which rows of the head's own may be joined
     Softmax     the loss is the mean of -log of the target's probability over all targets that are not IGNORED
 
@@ -42,6 +43,7 @@ from forktask.cython_src.networks.layers import (
     NoNorm,
     Positions,
     ReLU,
+    Sigmoid,
     TiedHead,
     Trigram,
 )
@@ -164,6 +166,8 @@ def _layer_forward(layer: Layer, weights: Mapping[str, np.ndarray], inputs: list
             return np.maximum(x, 0)
         case GELU():
             return 0.5 * x * (1 + np.tanh(SCALE * (x + CUBE * x**3)))
+        case Sigmoid():
+            return 1 / (1 + np.exp(-x))
         case Add():
             return x + inputs[1]
         case TiedHead():
@@ -226,6 +230,9 @@ def _layer_backward(
         case GELU():
             t = np.tanh(SCALE * (x + CUBE * x**3))
             return [dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SCALE * (1 + 3 * CUBE * x**2))], {}
+        case Sigmoid():
+            y = 1 / (1 + np.exp(-x))
+            return [dy * y * (1 - y)], {}
         case Add():
             return [dy, dy], {}
         case TiedHead():

@@ -13,14 +13,15 @@ from forktask.cython_src.networks.layers import (
     LayerNorm,
     Linear,
     Network,
+    Sigmoid,
     Softmax,
     TiedHead,
     Tokens,
 )
 
 SMALL = gpt2.network("small", num_layers=2, features=24, heads=3, vocabulary=37, positions=12)
-# No positions, no biases, attention in both directions, a tensor with three readers, sums and a GELU that nothing
-# includes, a head of its own.
+# No positions, no biases, attention in both directions, a tensor with three readers, sums, a GELU and a sigmoid that
+# nothing includes, a head of its own.
 BOTH_WAYS = Network(
     "both_ways",
     (6,),
@@ -32,6 +33,7 @@ BOTH_WAYS = Network(
         GELU("gelu"),
         Add("sum2", ("gelu", "sum1")),
         Add("sum3", ("sum2", "sum1")),
+        Sigmoid("sigmoid"),
         LayerNorm("norm"),
         Linear("left", 10),
         Linear("right", 10, after="norm"),

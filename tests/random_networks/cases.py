@@ -37,6 +37,7 @@ from forktask.cython_src.networks.layers import (
     Positions,
     ReLU,
     ReLU6,
+    Sigmoid,
     Softmax,
     TiedHead,
     Tokens,
@@ -232,7 +233,7 @@ class _Growth:
                 self._add(*_one_of(self.rng, (GlobalPool,), (FullyConnected, self.number(1, 20))))
 
     def _activation(self) -> None:
-        self._add(_one_of(self.rng, ReLU, ReLU, ReLU6))
+        self._add(_one_of(self.rng, ReLU, ReLU, ReLU6, Sigmoid))
 
     def _convolution(self, out: int = 0, same: bool = False, after: str = "") -> bool:
         channels = self.shapes[after or self.last][0]
@@ -355,7 +356,7 @@ class _Growth:
             case 4:
                 self._add(_one_of(self.rng, LayerNorm, NoNorm))
             case 5:
-                self._add(_one_of(self.rng, GELU, ReLU))
+                self._add(_one_of(self.rng, GELU, ReLU, Sigmoid))
             case 6:
                 own = {"types": f"types{len(self.layers)}"} if self.chance(0.5) else {}
                 self._add(Positions, **own)
@@ -369,7 +370,7 @@ class _Growth:
                     self._add(LayerNorm)
                 self._add(Linear, self.number(1, 40))
                 if self.chance(0.7):
-                    self._add(_one_of(self.rng, GELU, ReLU))
+                    self._add(_one_of(self.rng, GELU, ReLU, Sigmoid))
                 self._add(Linear, features)
                 self._add(Add, (start, self.last) if self.chance(0.5) else (self.last, start))
 

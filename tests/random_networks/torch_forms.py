@@ -28,6 +28,7 @@ from forktask.cython_src.networks.layers import (
     Positions,
     ReLU,
     ReLU6,
+    Sigmoid,
     TiedHead,
     Trigram,
 )
@@ -77,6 +78,8 @@ def _layer(layer: Layer, w: Mapping, inputs: list):
             return torch.relu(x)
         case ReLU6():
             return f.relu6(x)
+        case Sigmoid():
+            return torch.sigmoid(x)
         case GELU():
             return f.gelu(x, approximate="tanh")
         case Dropout():

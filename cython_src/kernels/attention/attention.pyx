@@ -17,7 +17,8 @@ from attention_c cimport *
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
+from .specs import KERNELS
 
 
 ctypedef void (*Pass)(const AttentionTask *) noexcept nogil
@@ -157,13 +158,6 @@ def _scratch(attributes, bounds, operands):
     return sizeof(float) * ATTENTION_FLOATS(attributes["features"] // attributes["heads"])
 
 
-INTEGERS, BOUNDS = ("sequence", "heads", "features", "causal", "rows"), ("n0", "n1", "h0", "h1", "t0", "t1")
-register(KernelSpec(
-    "attention_forward", ("qkv", "output", "logsumexp"), INTEGERS, (), BOUNDS, _forward_reference,
-    <uintptr_t> &attention_forward, scratch_bytes=_scratch))
-register(KernelSpec(
-    "attention_backward", ("qkv", "output", "gradient", "logsumexp", "dqkv", "parts?"), INTEGERS, (),
-    (*BOUNDS, "part"), _backward_reference, <uintptr_t> &attention_backward, scratch_bytes=_scratch))
-register(KernelSpec(
-    "attention_add_parts", ("parts", "dqkv"), INTEGERS, (), (*BOUNDS, "part"), _add_parts_reference,
-    <uintptr_t> &attention_add_parts))
+implement(KERNELS, "attention_forward", _forward_reference, <uintptr_t> &attention_forward, scratch_bytes=_scratch)
+implement(KERNELS, "attention_backward", _backward_reference, <uintptr_t> &attention_backward, scratch_bytes=_scratch)
+implement(KERNELS, "attention_add_parts", _add_parts_reference, <uintptr_t> &attention_add_parts)

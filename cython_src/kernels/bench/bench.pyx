@@ -5,7 +5,8 @@ from bench_c cimport *
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, implement, register
+from .specs import KERNELS
 
 
 cdef inline uint64_t mix(uint64_t value) noexcept nogil:
@@ -58,15 +59,7 @@ def hash_chain_reference(operands, attributes, bounds, iteration):
     return 0
 
 
-register(KernelSpec(
-    name="hash_chain",
-    operands=("out", "in"),
-    integers=("work", "fail_iteration", "fail_index"),
-    bounds=("i", "start", "stop"),
-    reference=hash_chain_reference,
-    address=<uintptr_t> hash_chain_block,
-    instruction_sets=False,
-))
+implement(KERNELS, "hash_chain", hash_chain_reference, <uintptr_t> hash_chain_block, instruction_sets=False)
 
 
 # Kinds of work of a Task Bench task, in the order of kernels/bench/task_bench.h.
@@ -124,15 +117,8 @@ cdef int replica_block(const void *args, Py_ssize_t block, const TaskContext *co
 
 
 # Work without data, in the place of another kernel: one bound, the units of compute work of the block.
-register(KernelSpec(
-    name="replica",
-    operands=(),
-    integers=("kernel",),
-    bounds=("work",),
-    reference=lambda operands, attributes, bounds, iteration: 0,
-    address=<uintptr_t> replica_block,
-    instruction_sets=False,
-))
+implement(KERNELS, "replica", lambda operands, attributes, bounds, iteration: 0, <uintptr_t> replica_block,
+          instruction_sets=False)
 
 
 LINE_NUMBERS = 8  # int64 of a cache line
@@ -163,15 +149,7 @@ def walk_reference(operands, attributes, bounds, iteration):
     return 0
 
 
-register(KernelSpec(
-    name="walk",
-    operands=("memory",),
-    integers=("pages", "page_numbers"),
-    bounds=("part",),
-    reference=walk_reference,
-    address=<uintptr_t> walk_block,
-    instruction_sets=False,
-))
+implement(KERNELS, "walk", walk_reference, <uintptr_t> walk_block, instruction_sets=False)
 
 
 def time_work(int kernel, int64_t work, int64_t repetitions):

@@ -19,25 +19,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import UsageError
-from ...plan.model import BlockLoop
 from ..simd.instruction_sets import LANES
 from .nhwc_sizes import MAX_CHANNELS, MAX_KERNEL, inputs_of_panels
+from .specs import ALGORITHMS, COMPARED
 
 FORWARD, DATA, WEIGHTS = 0, 1, 2
 
-# The integer attribute "algorithm" is the position in this tuple.
-# direct      sums in registers, straight from the map
-# winograd2   Winograd's F(2x2, 3x3): 2.25 times fewer products
-# winograd4   Winograd's F(4x4, 3x3): 4 times fewer
-ALGORITHMS = ("direct", "winograd2", "winograd4")
 CODES = {name: code for code, name in enumerate(ALGORITHMS)}
-# Algorithms of the layout "nchw16" that the direct one is compared with: kernels/convolution/nchw_convolution.pyx.
-COMPARED = ("if", "if_blocked", "pad", "pad_blocked")
-NCHW16_FORMS = ("direct", *COMPARED)
 # What a user may ask for; "winograd" leaves the tile's size to the cost model.
 NHWC_OPTIONS = ("auto", "winograd", *ALGORITHMS)
 CONV_OPTIONS = ("auto", "winograd", "direct", *COMPARED, *ALGORITHMS[1:])
-# Integer attributes of the kernels, after their maps'.
 
 # Winograd by the outputs a tile has in a row: interpolation points (infinity besides). Points 0, 1/sqrt(2), sqrt(2)
 # and their negatives have half the rounding error of the customary 0, 1, 2.
@@ -202,22 +193,6 @@ def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int],
     if option.startswith("winograd") and option not in costs:
         return CODES["direct"]
     return CODES[option]
-
-
-def algorithm_of(loop: BlockLoop) -> str | None:
-    """Return the algorithm by which a loop computes a pass of a convolution; None for other loops."""
-    if loop.kernel in ("nhwc_conv_pack", "winograd_weights"):
-        return None
-    for kernels, algorithm in (
-        ("nhwc_conv_", ALGORITHMS),
-        ("nhwc_depthwise_", "depthwise"),
-        ("nhwc_norm_depthwise", "depthwise"),
-        ("winograd_", "winograd"),
-        ("conv_", NCHW16_FORMS),
-    ):
-        if loop.kernel.startswith(kernels):
-            return algorithm if isinstance(algorithm, str) else algorithm[loop.attributes.get("algorithm", 0)]
-    return None
 
 
 def unpack(packed: np.ndarray, attributes: Mapping[str, int], direction: int) -> np.ndarray:

@@ -8,7 +8,7 @@ The padding p is the halo of X; the data gradient's dY has a halo of 4 - p. The 
 Parameters are read in PyTorch's layout, (out, in, 5, 5), one number at a time, so nothing is packed. The data
 gradient is the same inner loop with the roles of the channels exchanged and the taps reversed.
 
-Algorithms that the direct one is compared with, by the attribute "algorithm", a position in algorithms.NCHW16_FORMS;
+Algorithms that the direct one is compared with, by the attribute "algorithm", a position in specs.NCHW16_FORMS;
 forward pass and data gradient sum in the direct algorithm's order, so they have its bits.
 
 if           bounds tested at each tap, one output pixel at a time
@@ -35,9 +35,9 @@ from functools import partial
 
 import numpy as np
 
-from ..interface.arguments import NCHW_BOX, map_attributes
-from ..interface.kernel_spec import KernelSpec, longest, register
+from ..interface.kernel_spec import implement, longest
 from ..maps.nchw import box, clear_box_halo, interior, pooling_windows, unpool
+from .specs import KERNELS
 
 
 # --- what becomes of the rows that were computed, whatever the algorithm ----------------------------------------------
@@ -322,25 +322,14 @@ def _weights_scratch(attributes, bounds, operands):
 
 
 STORED, POOLED, SPREAD = (partial(_scratch, *how) for how in ((1, True), (2, False), (1, False)))
-MAPS = map_attributes("in") + map_attributes("out")
-FORMS = MAPS + ("algorithm?",)
 
-register(KernelSpec(
-    "conv_forward", ("input", "weight", "bias", "output", "index?"), FORMS, (), NCHW_BOX, _conv_forward_reference,
-    <uintptr_t> &convolve, scratch_bytes=STORED))
-register(KernelSpec(
-    "conv_relu_pool", ("input", "weight", "bias", "output", "index"), FORMS, (), NCHW_BOX, _conv_forward_reference,
-    <uintptr_t> &convolve, scratch_bytes=POOLED))
-register(KernelSpec(
-    "conv_backward_data", ("gradient", "weight", "bias?", "output", "index?"), FORMS, (), NCHW_BOX,
-    _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED))
-register(KernelSpec(
-    "conv_backward_data_unpool", ("gradient", "weight", "bias?", "output", "index"), FORMS, (), NCHW_BOX,
-    _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=SPREAD))
-register(KernelSpec(
-    "conv_backward_weights", ("gradient", "input", "output"),
-    map_attributes("dy") + map_attributes("in") + ("accumulate", "algorithm?"), (), ("partial", "g0", "g1", "c0", "c1"),
-    _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights, scratch_bytes=_weights_scratch))
+implement(KERNELS, "conv_forward", _conv_forward_reference, <uintptr_t> &convolve, scratch_bytes=STORED)
+implement(KERNELS, "conv_relu_pool", _conv_forward_reference, <uintptr_t> &convolve, scratch_bytes=POOLED)
+implement(KERNELS, "conv_backward_data", _conv_backward_data_reference, <uintptr_t> &convolve, scratch_bytes=STORED)
+implement(KERNELS, "conv_backward_data_unpool", _conv_backward_data_reference, <uintptr_t> &convolve,
+          scratch_bytes=SPREAD)
+implement(KERNELS, "conv_backward_weights", _conv_backward_weights_reference, <uintptr_t> &conv_backward_weights,
+          scratch_bytes=_weights_scratch)
 
 
 # --- Winograd ---------------------------------------------------------------------------------------------------------
@@ -603,25 +592,14 @@ def _winograd_weights_scratch(attributes, bounds, operands):
 
 POINTS = WINOGRAD_POINTS  # of the transformed weights of a pair of channels
 TILE = WINOGRAD_TILE  # side of a tile of results
-register(KernelSpec(
-    "winograd_weights", ("weight", "transformed"), ("outputs", "inputs", "flip"), (), ("c0", "c1"),
-    _winograd_weights_reference, <uintptr_t> &winograd_weights))
-register(KernelSpec(
-    "winograd_forward", ("input", "transformed", "bias", "output", "index?"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
-register(KernelSpec(
-    "winograd_relu_pool", ("input", "transformed", "bias", "output", "index"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
-register(KernelSpec(
-    "winograd_backward_data", ("gradient", "transformed", "bias?", "output", "index?"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch))
-register(KernelSpec(
-    "winograd_backward_data_unpool", ("gradient", "transformed", "bias?", "output", "index"), MAPS, (), NCHW_BOX,
-    _with_taps(_conv_backward_data_reference, True), <uintptr_t> &convolve_winograd,
-    scratch_bytes=_winograd_scratch))
-register(KernelSpec(
-    "winograd_backward_weights", ("gradient", "input", "output"),
-    map_attributes("dy") + map_attributes("in") + ("accumulate",), (),
-    ("partial", "g0", "g1", "c0", "c1", "y0", "y1"), _conv_backward_weights_reference,
-    <uintptr_t> &winograd_backward_weights,
-    scratch_bytes=_winograd_weights_scratch))
+implement(KERNELS, "winograd_weights", _winograd_weights_reference, <uintptr_t> &winograd_weights)
+implement(KERNELS, "winograd_forward", _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd,
+          scratch_bytes=_winograd_scratch)
+implement(KERNELS, "winograd_relu_pool", _with_taps(_conv_forward_reference, False), <uintptr_t> &convolve_winograd,
+          scratch_bytes=_winograd_scratch)
+implement(KERNELS, "winograd_backward_data", _with_taps(_conv_backward_data_reference, True),
+          <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
+implement(KERNELS, "winograd_backward_data_unpool", _with_taps(_conv_backward_data_reference, True),
+          <uintptr_t> &convolve_winograd, scratch_bytes=_winograd_scratch)
+implement(KERNELS, "winograd_backward_weights", _conv_backward_weights_reference,
+          <uintptr_t> &winograd_backward_weights, scratch_bytes=_winograd_weights_scratch)

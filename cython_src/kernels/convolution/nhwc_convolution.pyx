@@ -21,9 +21,10 @@ from .nhwc_sizes cimport *
 
 from functools import partial
 
-from ..interface.arguments import BOX, GEOMETRY, nhwc_attributes, struct_of
-from ..interface.kernel_spec import KernelSpec, lengths, register
+from ..interface.arguments import struct_of
+from ..interface.kernel_spec import implement, lengths
 from .nhwc_reference import backward_data, backward_weights, forward, pack
+from .specs import KERNELS
 
 
 cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int *length) noexcept nogil:
@@ -385,16 +386,9 @@ def _scratch(transposed, attributes, bounds, operands):
         convolution_scratch(&c, k, images, rows, channels) for images, rows, channels in lengths(bounds, "n", "y", "c"))
 
 
-MAPS = nhwc_attributes("in") + nhwc_attributes("out")
-FORWARD = MAPS + GEOMETRY + ("activation",)
-BACKWARD = MAPS + GEOMETRY + ("accumulate",)
-
-register(KernelSpec(
-    "nhwc_conv_forward", ("input", "packed", "bias?", "output", "statistics?", "residual?"), FORWARD, (),
-    BOX + ("partial",), forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, False)))
-register(KernelSpec(
-    "nhwc_conv_backward_data", ("gradient", "packed", "output"), BACKWARD, (), BOX, backward_data,
-    <uintptr_t> &conv_backward_data, scratch_bytes=partial(_scratch, True)))
+implement(KERNELS, "nhwc_conv_forward", forward, <uintptr_t> &conv_forward, scratch_bytes=partial(_scratch, False))
+implement(KERNELS, "nhwc_conv_backward_data", backward_data, <uintptr_t> &conv_backward_data,
+          scratch_bytes=partial(_scratch, True))
 
 
 cdef int conv_pack(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -475,10 +469,7 @@ def _pack_scratch(attributes, bounds, operands):
         winograd_side(attributes["algorithm"]))
 
 
-register(KernelSpec(
-    "nhwc_conv_pack", ("weight", "packed"),
-    ("out_channels", "in_channels", "kernel", "groups", "direction", "algorithm"), (), ("o0", "o1"),
-    pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch))
+implement(KERNELS, "nhwc_conv_pack", pack, <uintptr_t> &conv_pack, scratch_bytes=_pack_scratch)
 
 
 # --- weight gradient --------------------------------------------------------------------------------------------------
@@ -780,9 +771,6 @@ cdef void diagonal(const Convolution *c, const float *sums, float *out, int o0, 
                 p[0] = p[0] + value if c.option else value
 
 
-WEIGHTS = nhwc_attributes("dy") + nhwc_attributes("in") + GEOMETRY + ("accumulate",)
-
-
 def _weights_scratch(attributes, bounds, operands):
     cdef Convolution c = convolution_of(
         struct_of("NhwcMap", attributes, "dy_"), struct_of("NhwcMap", attributes, "in_"),
@@ -795,7 +783,5 @@ def _weights_scratch(attributes, bounds, operands):
 
 
 # With groups, i0 and i1 are not used: a block has all inputs of its output channels' groups.
-register(KernelSpec(
-    "nhwc_conv_backward_weights", ("gradient", "input", "output", "bias_output?"), WEIGHTS, (),
-    ("n0", "n1", "o0", "o1", "i0", "i1", "partial"), backward_weights, <uintptr_t> &conv_backward_weights,
-    scratch_bytes=_weights_scratch))
+implement(KERNELS, "nhwc_conv_backward_weights", backward_weights, <uintptr_t> &conv_backward_weights,
+          scratch_bytes=_weights_scratch)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from ..maps.nhwc import (
-    activate,
     block_statistics,
     channel_end,
     channels_of,
@@ -13,6 +12,7 @@ from ..maps.nhwc import (
     windows,
     write_block,
 )
+from ..simd.activations import activate
 from . import algorithms
 
 

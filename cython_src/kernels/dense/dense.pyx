@@ -18,11 +18,11 @@ from ..maps.nhwc cimport channel_end, clear_channel_halo, pixel
 
 import numpy as np
 
-from ..interface.arguments import BOX, map_attributes, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
 from ..maps import nchw as nchw_maps
 from ..maps.nchw import interior, unpool
 from ..maps.nhwc import inside, write_block
+from .specs import KERNELS
 
 
 cdef int fc_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -121,15 +121,10 @@ def _gradient_scratch(attributes, bounds, operands):
     return sizeof(float) * attributes["features"] * attributes["lanes"]
 
 
-SHAPE = ("features", "outputs", "lanes")
-register(KernelSpec("fc_forward", ("input", "weight", "bias", "output"), SHAPE + ("activation",), (), ("g0", "g1"),
-                    _fc_forward_reference, <uintptr_t> &fc_forward))
-register(KernelSpec("fc_backward_data", ("gradient", "weight", "output", "activation?", "index?"),
-                    SHAPE + map_attributes("out"), (), ("g0", "g1"), _fc_backward_data_reference,
-                    <uintptr_t> &fc_backward_data, scratch_bytes=_gradient_scratch))
-register(KernelSpec("fc_backward_weights", ("gradient", "input", "output"), SHAPE + ("accumulate",), (),
-                    ("partial", "g0", "g1"), _fc_backward_weights_reference,
-                    <uintptr_t> &fc_backward_weights))
+implement(KERNELS, "fc_forward", _fc_forward_reference, <uintptr_t> &fc_forward)
+implement(KERNELS, "fc_backward_data", _fc_backward_data_reference, <uintptr_t> &fc_backward_data,
+          scratch_bytes=_gradient_scratch)
+implement(KERNELS, "fc_backward_weights", _fc_backward_weights_reference, <uintptr_t> &fc_backward_weights)
 
 
 cdef int flatten(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -204,7 +199,5 @@ def _flatten_backward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, part, accumulate=attributes["accumulate"])
 
 
-register(KernelSpec("nhwc_flatten", ("input", "output"), nhwc_attributes("in"), (), ("n0", "n1"),
-                    _flatten_reference, <uintptr_t> &flatten))
-register(KernelSpec("nhwc_flatten_backward", ("gradient", "output"), nhwc_attributes("out") + ("accumulate",),
-                    (), BOX, _flatten_backward_reference, <uintptr_t> &flatten_backward))
+implement(KERNELS, "nhwc_flatten", _flatten_reference, <uintptr_t> &flatten)
+implement(KERNELS, "nhwc_flatten_backward", _flatten_backward_reference, <uintptr_t> &flatten_backward)

@@ -19,11 +19,12 @@ from ..maps.nhwc cimport (
 
 import numpy as np
 
-from ..interface.arguments import BOX, WINDOW, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, longest, register
+from ..interface.kernel_spec import implement, longest
 from ..maps.nhwc import (
-    activate, all_rows, block_statistics, channel_end, channels_of, inside, passes, scatter_windows, vectors, window_of,
-    windows, write_block)
+    all_rows, block_statistics, channel_end, channels_of, inside, scatter_windows, vectors, window_of, windows,
+    write_block)
+from ..simd.activations import activate, passes
+from .specs import KERNELS
 
 
 cdef const float *pack(const MicroKernels *micro, const WindowTask *task, const float *weight, const Box *b, bint flip,
@@ -272,34 +273,21 @@ def _norm_backward_scratch(attributes, bounds, operands):
         attributes["out_width"] * attributes["out_pitch"], attributes["out_height"]).end
 
 
-MAPS = nhwc_attributes("in") + nhwc_attributes("out") + WINDOW
 # statistics: those of the block before the activation, as nhwc_norm_statistics writes them, in its `partial`.
-register(KernelSpec("nhwc_depthwise_forward",
-                    ("input", "weight", "bias?", "output", "statistics?", "input_scale?", "input_shift?"),
-                    MAPS + ("activation", "input_activation?"), (), BOX + ("partial",), _forward_reference,
-                    <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
+implement(KERNELS, "nhwc_depthwise_forward", _forward_reference, <uintptr_t> &depthwise_forward,
+          scratch_bytes=_forward_scratch)
 # The input is activation(input_scale input + input_shift).
-register(KernelSpec("nhwc_norm_depthwise",
-                    ("input", "weight", "bias?", "output", "statistics?", "input_scale", "input_shift"),
-                    MAPS + ("activation", "input_activation"), (), BOX + ("partial",), _forward_reference,
-                    <uintptr_t> &depthwise_forward, scratch_bytes=_forward_scratch))
+implement(KERNELS, "nhwc_norm_depthwise", _forward_reference, <uintptr_t> &depthwise_forward,
+          scratch_bytes=_forward_scratch)
 # bounds: rows of the input's gradient.
-register(KernelSpec("nhwc_depthwise_backward_data", ("gradient", "weight", "output"), MAPS + ("accumulate",), (),
-                    BOX, _backward_data_reference, <uintptr_t> &depthwise_backward_data,
-                    scratch_bytes=_forward_scratch))
+implement(KERNELS, "nhwc_depthwise_backward_data", _backward_data_reference, <uintptr_t> &depthwise_backward_data,
+          scratch_bytes=_forward_scratch)
 # output: (num_partials, channels, kernel^2), bias_output: (num_partials, channels). bounds: rows of dy.
-register(KernelSpec("nhwc_depthwise_backward_weights", ("gradient", "input", "output", "bias_output?"),
-                    nhwc_attributes("gradient") + nhwc_attributes("in") + WINDOW + ("accumulate",), (),
-                    BOX + ("partial",), _backward_weights_reference, <uintptr_t> &depthwise_backward_weights,
-                    scratch_bytes=_weights_scratch))
+implement(KERNELS, "nhwc_depthwise_backward_weights", _backward_weights_reference,
+          <uintptr_t> &depthwise_backward_weights, scratch_bytes=_weights_scratch)
 # gradient: of activation(scale result + shift), `result` being the convolution's output; mean, coefficients: as in
 # nhwc_norm_backward_apply. The convolution's input is `input`, or `input` normalised (input_scale, input_shift,
 # ...); output is its gradient. statistics (num_partials, 2, pitch) are those of nhwc_norm_backward_statistics.
 # weight_partials: (num_partials, channels, kernel^2).
-register(KernelSpec("nhwc_depthwise_norm_backward",
-                    ("gradient", "result", "scale", "shift", "mean", "coefficients", "weight", "input", "input_scale?",
-                     "input_shift?", "input_mean?", "input_inv_std?", "output", "weight_partials", "statistics?"),
-                    nhwc_attributes("out") + nhwc_attributes("in") + WINDOW
-                    + ("gradient_halo", "output_halo", "activation", "input_activation"), (),
-                    ("n0", "n1", "c0", "c1", "partial"), _norm_backward_reference,
-                    <uintptr_t> &depthwise_norm_backward, scratch_bytes=_norm_backward_scratch))
+implement(KERNELS, "nhwc_depthwise_norm_backward", _norm_backward_reference, <uintptr_t> &depthwise_norm_backward,
+          scratch_bytes=_norm_backward_scratch)

@@ -53,7 +53,7 @@ INLINE void depthwise_tile(const WindowTask *t, const float *x, const float *w, 
     {
         Vec y = sum[r][q];
         if (activation)
-            y = activation == 1 ? activated(y, 1) : activated(y, 2);
+            y = activation == ACTIVATION_RELU ? activated(y, ACTIVATION_RELU) : activated(y, ACTIVATION_RELU6);
         store_or_add(out + r * out_row + q * pitch, y, accumulate);
     }
 }
@@ -109,7 +109,7 @@ static void any_pixel(const WindowTask *t, float *sums, int n, int y, int x)
         if (sums)
             continue;
         if (t->activation)
-            sum = t->activation == 1 ? activated(sum, 1) : activated(sum, 2);
+            sum = t->activation == ACTIVATION_RELU ? activated(sum, ACTIVATION_RELU) : activated(sum, ACTIVATION_RELU6);
         store_or_add(out + c, sum, t->accumulate);
     }
 }

@@ -2,7 +2,7 @@
 #ifndef FORKTASK_ACTIVATIONS_CUH
 #define FORKTASK_ACTIVATIONS_CUH
 
-#include "cython_src/kernels/simd/activation_codes.h"
+#include "cython_src/kernels/interface/activation_codes.cuh"
 
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
@@ -30,6 +30,8 @@ __device__ inline float activate(float x, int activation)
 {
     if (activation == ACTIVATION_GELU)
         return gelu(x);
+    if (activation == ACTIVATION_SIGMOID)
+        return 1 / (1 + expf(-x));
     if (activation)
         x = x <= 0 ? 0 : x; /* a NaN stays one */
     return activation == ACTIVATION_RELU6 && x >= 6 ? 6 : x;
@@ -39,6 +41,16 @@ __device__ inline float activate(float x, int activation)
 __device__ inline bool passes(float y, int activation)
 {
     return activation == 0 || (y > 0 && (activation != ACTIVATION_RELU6 || y < 6));
+}
+
+/* g before an activation, by the argument of GELU, by the result of others. */
+__device__ inline float activation_gradient(float g, float value, int activation)
+{
+    if (activation == ACTIVATION_GELU)
+        return g * gelu_derivative(value);
+    if (activation == ACTIVATION_SIGMOID)
+        return g * (value * (1 - value));
+    return passes(value, activation) ? g : 0;
 }
 
 #endif

@@ -1,8 +1,7 @@
 """Element-wise layers: activations, dropout and sums, forward and backward; filling and combining the private copies of
 reductions, whose loops reductions.py makes.
 
-With the channels in the vector lanes activations are "none", "relu" and "relu6"; their
-backward needs the result alone.
+With the channels in the vector lanes the backward pass of activations needs the result alone.
 
 Dropout keeps an element with probability 1 - rate and scales it by 1 / (1 - rate). Its random numbers are a function
 of place and time, Philox4x32-10 [1]: key = seed, counter = (16 k + lane, image row, layer, iteration), whose word w
@@ -15,27 +14,32 @@ the backward pass runs the same kernel on the gradient instead of keeping masks.
 from elementwise_c cimport *
 
 from ..maps.nchw cimport clear_halo, offset
-from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, with_halo
+from ..maps.nhwc cimport clear_channel_halo, clear_pixels, pixel, set_block, set_plane, with_halo
 
 import numpy as np
 
-from ..interface.arguments import BOX, NCHW_BOX, map_attributes, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import KernelSpec, implement, register
 from ..maps.nchw import box, clear_box_halo, interior
-from ..maps.nhwc import activate, inside, passes, write_block
+from ..maps.nhwc import inside, write_block
+from ..simd.activations import activate, activation_gradient
 from ...plan.reductions import MAX_GROUPS
-from .gelu import gelu, gelu_derivative
+from .specs import BOUNDS, KERNELS
 
 
 cdef int activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef nhwc_activation_args a = read_nhwc_activation(args, block)
     cdef NhwcTask task
     cdef NhwcMap out = with_halo(&a.in_map, a.out_halo)
+    cdef int n, y
     set_block(&task, &a.in_map, &a.box)
     set_plane(&task, 0, a.input, &a.in_map, &a.box)
     set_plane(&task, 1, a.output, &out, &a.box)
     task.activation = a.activation
     nhwc_elementwise_loops(a.micro).activate(&task)
+    if a.box.c0 + task.channels > a.in_map.channels:  # what is no channel stays zero, whatever the activation
+        for n in range(a.box.n0, a.box.n1):
+            for y in range(a.box.y0, a.box.y1):
+                clear_pixels(&out, a.output + pixel(&out, n, y, 0), out.width, out.channels, a.box.c0 + task.channels)
     clear_channel_halo(&out, a.output, &a.box)
     return 0
 
@@ -88,14 +92,14 @@ cdef int dropout(const void *args, Py_ssize_t block, const TaskContext *context)
 
 
 def _activation_reference(operands, attributes, bounds, iteration):
-    x = inside(operands["input"], attributes, "in", bounds)
-    write_block(operands["output"], attributes, "in", bounds, activate(x, attributes["activation"]),
-                attributes["out_halo"])
+    y = activate(inside(operands["input"], attributes, "in", bounds), attributes["activation"])
+    y[..., max(0, attributes["in_channels"] - bounds["c0"]):] = 0
+    write_block(operands["output"], attributes, "in", bounds, y, attributes["out_halo"])
 
 
 def _activation_backward_reference(operands, attributes, bounds, iteration):
     y = inside(operands["activations"], attributes, "in", bounds, attributes["activations_halo"])
-    g = np.where(passes(y, attributes["activation"]), inside(operands["gradient"], attributes, "in", bounds), 0)
+    g = activation_gradient(inside(operands["gradient"], attributes, "in", bounds), y, attributes["activation"])
     write_block(operands["output"], attributes, "in", bounds, g, attributes["out_halo"], attributes["accumulate"])
 
 
@@ -140,19 +144,12 @@ def _dropout_reference(operands, attributes, bounds, iteration):
                 attributes["out_halo"])
 
 
-MAP = nhwc_attributes("in")
-register(KernelSpec("nhwc_activation", ("input", "output"), MAP + ("out_halo", "activation"), (), BOX,
-                    _activation_reference, <uintptr_t> &activation))
-register(KernelSpec("nhwc_activation_backward", ("gradient", "activations", "output"),
-                    MAP + ("activations_halo", "out_halo", "activation", "accumulate"), (), BOX,
-                    _activation_backward_reference, <uintptr_t> &activation_backward))
-register(KernelSpec("nhwc_add", ("first", "second", "output"),
-                    MAP + ("second_halo", "out_halo", "activation"), (), BOX, _add_reference,
-                    <uintptr_t> &add))
+implement(KERNELS, "nhwc_activation", _activation_reference, <uintptr_t> &activation)
+implement(KERNELS, "nhwc_activation_backward", _activation_backward_reference, <uintptr_t> &activation_backward)
+implement(KERNELS, "nhwc_add", _add_reference, <uintptr_t> &add)
 # Forward on x, backward on the gradient. The rows' elements may be any number (a vector of features has height and
 # width 1 and pitch = channels).
-register(KernelSpec("nhwc_dropout", ("input", "output"), MAP + ("out_halo", "seed", "layer"), ("rate",),
-                    ("n0", "n1", "y0", "y1"), _dropout_reference, <uintptr_t> &dropout))
+implement(KERNELS, "nhwc_dropout", _dropout_reference, <uintptr_t> &dropout)
 
 
 cdef int relu_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -196,31 +193,23 @@ def _relu_backward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds)
 
 
-MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("relu_forward", ("input", "output"), MAPS, (), NCHW_BOX, _relu_forward_reference,
-                    <uintptr_t> &relu_forward))
-register(KernelSpec("relu_backward", ("gradient", "activations", "output"), MAPS + map_attributes("activations"), (),
-                    NCHW_BOX, _relu_backward_reference, <uintptr_t> &relu_backward))
+implement(KERNELS, "relu_forward", _relu_forward_reference, <uintptr_t> &relu_forward)
+implement(KERNELS, "relu_backward", _relu_backward_reference, <uintptr_t> &relu_backward)
 
 
 cdef int rows_activation(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
     cdef rows_activation_args a = read_rows_activation(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    if a.activation == ACTIVATION_GELU:
-        token_elements_loops(a.micro).gelu(a.input + start, a.output + start, length)
-    else:
-        relu_loops(a.micro).forward(a.input + start, a.output + start, length)
+    token_elements_loops(a.micro).activate(a.input + start, a.output + start, length, a.activation)
     return 0
 
 
 cdef int rows_activation_backward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """By the argument of GELU, or by the result of ReLU."""
+    """By the argument of GELU, or by the result of others."""
     cdef rows_activation_backward_args a = read_rows_activation_backward(args, block)
     cdef Py_ssize_t start = a.r0 * a.features, length = (a.r1 - a.r0) * a.features
-    if a.activation == ACTIVATION_GELU:
-        token_elements_loops(a.micro).gelu_backward(a.gradient + start, a.values + start, a.output + start, length)
-    else:
-        relu_loops(a.micro).backward(a.gradient + start, a.values + start, a.output + start, length)
+    token_elements_loops(a.micro).activate_backward(
+        a.gradient + start, a.values + start, a.output + start, length, a.activation)
     return 0
 
 
@@ -233,15 +222,13 @@ cdef int rows_add(const void *args, Py_ssize_t block, const TaskContext *context
 
 def _rows_activation_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
-    x = operands["input"][rows]
-    operands["output"][rows] = gelu(x) if attributes["activation"] == ACTIVATION_GELU else np.where(x <= 0, 0, x)
+    operands["output"][rows] = activate(operands["input"][rows], attributes["activation"])
 
 
 def _rows_activation_backward_reference(operands, attributes, bounds, iteration):
     rows = slice(bounds["r0"], bounds["r1"])
-    values, dy = operands["values"][rows], operands["gradient"][rows]
-    operands["output"][rows] = (
-        dy * gelu_derivative(values) if attributes["activation"] == ACTIVATION_GELU else np.where(values > 0, dy, 0))
+    operands["output"][rows] = activation_gradient(
+        operands["gradient"][rows], operands["values"][rows], attributes["activation"])
 
 
 def _rows_add_reference(operands, attributes, bounds, iteration):
@@ -249,12 +236,10 @@ def _rows_add_reference(operands, attributes, bounds, iteration):
     operands["output"][rows] = operands["first"][rows] + operands["second"][rows]
 
 
-register(KernelSpec("rows_activation", ("input", "output"), ("features", "activation"), (), ("r0", "r1"),
-                    _rows_activation_reference, <uintptr_t> &rows_activation))
-register(KernelSpec("rows_activation_backward", ("gradient", "values", "output"), ("features", "activation"), (),
-                    ("r0", "r1"), _rows_activation_backward_reference, <uintptr_t> &rows_activation_backward))
-register(KernelSpec("rows_add", ("first", "second", "output"), ("features",), (), ("r0", "r1"),
-                    _rows_add_reference, <uintptr_t> &rows_add))
+implement(KERNELS, "rows_activation", _rows_activation_reference, <uintptr_t> &rows_activation)
+implement(KERNELS, "rows_activation_backward", _rows_activation_backward_reference,
+          <uintptr_t> &rows_activation_backward)
+implement(KERNELS, "rows_add", _rows_add_reference, <uintptr_t> &rows_add)
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------
@@ -298,11 +283,8 @@ def _combine_reference(operands, attributes, bounds, iteration):
         _OPERATIONS[attributes["operation"]](out, _region(operands[f"copy{copy}"], attributes, bounds), out=out)
 
 
-_BOUNDS = tuple(f"{end}{d}" for d in range(4) for end in ("start", "stop"))
-register(KernelSpec(
-    "reduction_fill", ("out",), ("dtype", "operation", "n1", "n2", "n3", "copies?"), (), _BOUNDS, _fill_reference,
-    <uintptr_t> &fill, instruction_sets=False))
+implement(KERNELS, "reduction_fill", _fill_reference, <uintptr_t> &fill, instruction_sets=False)
 register(KernelSpec(
     "reduction_combine", ("out", *(f"copy{i}?" for i in range(MAX_GROUPS))),
-    ("dtype", "operation", "n1", "n2", "n3", "copies"), (), _BOUNDS, _combine_reference, <uintptr_t> &combine,
+    ("dtype", "operation", "n1", "n2", "n3", "copies"), (), BOUNDS, _combine_reference, <uintptr_t> &combine,
     instruction_sets=False))

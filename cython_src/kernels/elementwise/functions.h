@@ -1,7 +1,9 @@
-/* Exponential and GELU of vectors, in polynomials: results do not depend on a library's version; and vectors at the end of
- * a row. Include after vectors.h. */
+/* Exponential and activations of vectors, in polynomials: results do not depend on a library's version; and vectors at the end of
+ * a row. */
 #ifndef FORKTASK_ELEMENTWISE_FUNCTIONS_H
 #define FORKTASK_ELEMENTWISE_FUNCTIONS_H
+
+#include "cython_src/kernels/simd/activations.h"
 
 #include <string.h>
 
@@ -72,6 +74,12 @@ INLINE Vec exponential(Vec x)
     return exponential_down(minimum(splat(EXPONENTIAL_MAX), x));
 }
 
+/* 1 / (1 + e^-x). */
+INLINE Vec sigmoid(Vec x)
+{
+    return splat(1.0f) / (exponential(-x) + 1.0f);
+}
+
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715f
 
@@ -106,6 +114,26 @@ INLINE Vec gelu_derivative(Vec x)
     Vec share = splat(1.0f) / (power + 1.0f);
     Vec twice_du = x * x * (6.0f * GELU_SCALE * GELU_CUBIC) + 2.0f * GELU_SCALE;
     return share + x * twice_du * (share * (power * share));
+}
+
+/* Activation by its code. */
+INLINE Vec activation_of(Vec x, const int activation)
+{
+    if (activation == ACTIVATION_GELU)
+        return gelu(x);
+    if (activation == ACTIVATION_SIGMOID)
+        return sigmoid(x);
+    return activated(x, activation);
+}
+
+/* g before an activation, by the argument of GELU, by the result of others. */
+INLINE Vec activation_gradient(Vec g, Vec value, const int activation)
+{
+    if (activation == ACTIVATION_GELU)
+        return g * gelu_derivative(value);
+    if (activation == ACTIVATION_SIGMOID)
+        return g * (value * (1.0f - value));
+    return passed(g, value, activation);
 }
 
 #endif

@@ -18,7 +18,7 @@ __device__ inline void add_activate(const Args &a, const float *first, const flo
             v = each4([&](int i) { return lane4(v, i) + lane4(w, i); });
         }
         store4(a.output + pixel(target, n, y, x) + c,
-               each4([&](int i) { return activate(lane4(v, i), a.activation); }));
+               each4([&](int i) { return c + i < m.channels ? activate(lane4(v, i), a.activation) : 0; }));
     });
 }
 
@@ -45,7 +45,7 @@ KERNEL(nhwc_activation_backward)
         float4 g = load4(a.gradient + pixel(m, n, y, x) + c);
         if (activation) {
             const float4 v = load4(a.activations + pixel(ys, n, y, x) + c);
-            g = each4([&](int i) { return passes(lane4(v, i), activation) ? lane4(g, i) : 0; });
+            g = each4([&](int i) { return activation_gradient(lane4(g, i), lane4(v, i), activation); });
         }
         put4(a.output + pixel(target, n, y, x) + c, g, accumulate);
     });

@@ -2,7 +2,7 @@
  * set. */
 #include "nhwc_loops.h"
 #include "cython_src/kernels/maps/nhwc_planes_loops.h"
-#include "cython_src/kernels/simd/activations.h"
+#include "cython_src/kernels/elementwise/functions.h"
 
 INLINE void activate_run(const float *x, const float *second, float *y, ptrdiff_t n, const int activation,
                          const int add)
@@ -12,10 +12,10 @@ INLINE void activate_run(const float *x, const float *second, float *y, ptrdiff_
         Vec v = load(x + i);
         if (add)
             v += load(second + i);
-        store(y + i, activated(v, activation));
+        store(y + i, activation_of(v, activation));
     }
     for (; i < n; i++)
-        y[i] = activated_one(add ? x[i] + second[i] : x[i], activation);
+        y[i] = activation_of(splat(add ? x[i] + second[i] : x[i]), activation)[0];
 }
 
 INLINE void activate_body(const NhwcTask *t, float *const *p, int pixels, float *sums, ptrdiff_t stride, const int a,
@@ -29,9 +29,18 @@ INLINE void activate_body(const NhwcTask *t, float *const *p, int pixels, float 
         activate_run(p[0] + at, b ? p[2] + at : NULL, p[1] + at, t->channels, a, b);
 }
 
-static void activate(const NhwcTask *t){
-#define CALL(A, B) each_chunk(t, B ? 3 : 2, activate_body, NULL, 0, A, B)
-    BY_ACTIVATION(CALL, t -> residual)
+static void activate(const NhwcTask *t)
+{
+#define CALL(A)                                             \
+    case A:                                                 \
+        if (t->residual)                                    \
+            each_chunk(t, 3, activate_body, NULL, 0, A, 1); \
+        else                                                \
+            each_chunk(t, 2, activate_body, NULL, 0, A, 0); \
+        break;
+    switch (t->activation) {
+        EACH_ACTIVATION(CALL)
+    }
 #undef CALL
 }
 
@@ -40,9 +49,9 @@ INLINE void activate_backward_run(const float *dy, const float *y, float *out, p
 {
     ptrdiff_t i = 0;
     for (; i + VL <= n; i += VL)
-        store_or_add(out + i, passed(load(dy + i), load(y + i), activation), accumulate);
+        store_or_add(out + i, activation_gradient(load(dy + i), load(y + i), activation), accumulate);
     for (; i < n; i++) {
-        float g = passed_one(dy[i], y[i], activation);
+        float g = activation_gradient(splat(dy[i]), splat(y[i]), activation)[0];
         out[i] = accumulate ? out[i] + g : g;
     }
 }
@@ -58,17 +67,14 @@ INLINE void activate_backward_body(const NhwcTask *t, float *const *p, int pixel
 
 static void activate_backward(const NhwcTask *t)
 {
+#define CALL(A)                                                  \
+    case A:                                                      \
+        each_chunk(t, 3, activate_backward_body, NULL, 0, A, 0); \
+        break;
     switch (t->activation) {
-    case 0:
-        each_chunk(t, 3, activate_backward_body, NULL, 0, 0, 0);
-        break;
-    case 1:
-        each_chunk(t, 3, activate_backward_body, NULL, 0, 1, 0);
-        break;
-    case 2:
-        each_chunk(t, 3, activate_backward_body, NULL, 0, 2, 0);
-        break;
+        EACH_ACTIVATION(CALL)
     }
+#undef CALL
 }
 
 /* ---- dropout ---- */

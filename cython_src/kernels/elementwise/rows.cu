@@ -1,4 +1,4 @@
-/* Element-wise layers of tokens: ReLU and GELU, their backward passes, and the sum of two tensors (kernels/elementwise/elementwise.pyx).
+/* Element-wise layers of tokens: activations, their backward passes, and the sum of two tensors (kernels/elementwise/elementwise.pyx).
  * Bounds: rows. */
 
 #include "cython_src/kernels/elementwise/activations.cuh"
@@ -19,13 +19,9 @@ KERNEL(rows_activation)
     for_elements(a, [&](long long i) { a.output[i] = activate(a.input[i], a.activation); });
 }
 
-/* By the argument of GELU, or by the result of ReLU. */
 KERNEL(rows_activation_backward)
 {
-    for_elements(a, [&](long long i) {
-        const float dy = a.gradient[i], value = a.values[i];
-        a.output[i] = a.activation == ACTIVATION_GELU ? dy * gelu_derivative(value) : value > 0 ? dy : 0;
-    });
+    for_elements(a, [&](long long i) { a.output[i] = activation_gradient(a.gradient[i], a.values[i], a.activation); });
 }
 
 KERNEL(rows_add)

@@ -1,19 +1,33 @@
 /* Element-wise loops over tokens; see kernels/elementwise/rows_loops.h. */
 #include "rows_loops.h"
 
-#include "cython_src/kernels/simd/vectors.h"
-
 #include "functions.h"
 
-static void gelu_forward(const float *in, float *out, ptrdiff_t length)
+static void rows_activate(const float *in, float *out, ptrdiff_t length, int activation)
 {
-    FOR_VECTORS(i, n, length, store_some(out + i, gelu(load_some(in + i, n)), n));
+#define CASE(A)                                                                                    \
+    case A:                                                                                        \
+        FOR_VECTORS(i, n, length, store_some(out + i, activation_of(load_some(in + i, n), A), n)); \
+        break;
+    switch (activation) {
+        EACH_ACTIVATION(CASE)
+    }
+#undef CASE
 }
 
-static void gelu_backward(const float *gradient, const float *before, float *out, ptrdiff_t length)
+static void rows_activate_backward(const float *gradient, const float *values, float *out, ptrdiff_t length,
+                                   int activation)
 {
-    FOR_VECTORS(i, n, length,
-                store_some(out + i, load_some(gradient + i, n) * gelu_derivative(load_some(before + i, n)), n));
+#define CASE(A)                                                                                                    \
+    case A:                                                                                                        \
+        FOR_VECTORS(                                                                                               \
+            i, n, length,                                                                                          \
+            store_some(out + i, activation_gradient(load_some(gradient + i, n), load_some(values + i, n), A), n)); \
+        break;
+    switch (activation) {
+        EACH_ACTIVATION(CASE)
+    }
+#undef CASE
 }
 
 static void add(const float *first, const float *second, float *out, ptrdiff_t length)
@@ -22,7 +36,7 @@ static void add(const float *first, const float *second, float *out, ptrdiff_t l
 }
 
 const TokenElementLoops ISA_SYMBOL(forktask_token_elements) = {
-    .gelu = gelu_forward,
-    .gelu_backward = gelu_backward,
+    .activate = rows_activate,
+    .activate_backward = rows_activate_backward,
     .add = add,
 };

@@ -5,9 +5,9 @@
 #include <stddef.h>
 
 typedef struct TokenElementLoops {
-    void (*gelu)(const float *in, float *out, ptrdiff_t length);
-    /* out = gradient * GELU's derivative at `before` */
-    void (*gelu_backward)(const float *gradient, const float *before, float *out, ptrdiff_t length);
+    void (*activate)(const float *in, float *out, ptrdiff_t length, int activation);
+    /* out = gradient times the derivative, by the argument of GELU, by the result of others */
+    void (*activate_backward)(const float *gradient, const float *values, float *out, ptrdiff_t length, int activation);
     void (*add)(const float *first, const float *second, float *out, ptrdiff_t length);
 } TokenElementLoops;
 

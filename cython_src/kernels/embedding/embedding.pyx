@@ -13,7 +13,8 @@ from embedding_c cimport *
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
+from .specs import KERNELS
 
 
 # Status of a kernel that met a token outside the vocabulary.
@@ -229,30 +230,13 @@ def _first_token_backward_reference(operands, attributes, bounds, iteration):
     out[samples, 0] = operands["gradient"][samples]
 
 
-register(KernelSpec(
-    "first_token_forward", ("input", "output"), ("sequence", "features"), (), ("n0", "n1"),
-    _first_token_forward_reference, <uintptr_t> &first_token_forward))
-register(KernelSpec(
-    "first_token_backward", ("gradient", "output"), ("sequence", "features"), (), ("n0", "n1"),
-    _first_token_backward_reference, <uintptr_t> &first_token_backward))
-register(KernelSpec(
-    "positions_forward", ("input", "position_weight", "type_weight?", "output"), ("sequence", "features"), (),
-    ("r0", "r1"), _positions_forward_reference, <uintptr_t> &positions_forward))
-register(KernelSpec(
-    "type_gradient", ("position_gradient", "output"), ("sequence", "features", "types"), (), ("c0", "c1"),
-    _type_gradient_reference, <uintptr_t> &type_gradient))
-register(KernelSpec(
-    "trigram_forward", ("input", "output"), ("sequence", "features"), (), ("r0", "r1"), _trigram_forward_reference,
-    <uintptr_t> &trigram_forward))
-register(KernelSpec(
-    "trigram_backward", ("gradient", "output"), ("sequence", "features"), (), ("r0", "r1"), _trigram_backward_reference,
-    <uintptr_t> &trigram_backward))
-register(KernelSpec(
-    "embedding_forward", ("tokens", "token_weight", "position_weight?", "output"),
-    ("sequence", "features", "vocabulary"), (), ("r0", "r1"), _forward_reference, <uintptr_t> &embedding_forward))
-register(KernelSpec(
-    "embedding_token_gradient", ("tokens", "gradient", "output"), ("rows", "features", "vocabulary", "accumulate"), (),
-    ("c0", "c1"), _token_gradient_reference, <uintptr_t> &embedding_token_gradient))
-register(KernelSpec(
-    "embedding_position_gradient", ("gradient", "output"), ("sequence", "batch", "features"), (), ("t0", "t1"),
-    _position_gradient_reference, <uintptr_t> &embedding_position_gradient))
+implement(KERNELS, "first_token_forward", _first_token_forward_reference, <uintptr_t> &first_token_forward)
+implement(KERNELS, "first_token_backward", _first_token_backward_reference, <uintptr_t> &first_token_backward)
+implement(KERNELS, "positions_forward", _positions_forward_reference, <uintptr_t> &positions_forward)
+implement(KERNELS, "type_gradient", _type_gradient_reference, <uintptr_t> &type_gradient)
+implement(KERNELS, "trigram_forward", _trigram_forward_reference, <uintptr_t> &trigram_forward)
+implement(KERNELS, "trigram_backward", _trigram_backward_reference, <uintptr_t> &trigram_backward)
+implement(KERNELS, "embedding_forward", _forward_reference, <uintptr_t> &embedding_forward)
+implement(KERNELS, "embedding_token_gradient", _token_gradient_reference, <uintptr_t> &embedding_token_gradient)
+implement(KERNELS, "embedding_position_gradient", _position_gradient_reference,
+          <uintptr_t> &embedding_position_gradient)

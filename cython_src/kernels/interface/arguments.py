@@ -7,6 +7,7 @@ attributes that describe a map (`in_channels`, `in_height`, ...) become one stru
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 # Integers that stand together, in the order of the struct that C, CUDA and Cython know by this name.
 STRUCTS = {
@@ -20,11 +21,35 @@ _, MAP_NAMES, GEOMETRY, WINDOW, ELEMENTS = STRUCTS.values()
 # Bounds of a block: images, interior rows, channels; groups of images, channels, interior rows.
 BOXES = {"Box": ("n0", "n1", "y0", "y1", "c0", "c1"), "NchwBox": ("g0", "g1", "c0", "c1", "y0", "y1")}
 BOX, NCHW_BOX = BOXES.values()
+# Codes of the attribute "activation"; the build writes them for C, `gpu.launches` for CUDA.
+ACTIVATIONS = ("none", "relu", "relu6", "gelu", "sigmoid")
 BYTES, INTEGERS = ("index",), (
     "batch_order", "correct", "correct_log", "dataset_labels", "dataset_tokens", "labels", "predictions", "targets",
     "tokens",
 )  # fmt: skip
 TYPES = dict.fromkeys(BYTES, "uint8_t") | dict.fromkeys(INTEGERS, "int32_t")  # of operands that are not float
+
+
+class Arguments(NamedTuple):
+    """What a kernel gets, as a folder's `specs.py` says; see `KernelSpec`."""
+
+    operands: tuple[str, ...]
+    integers: tuple[str, ...]
+    reals: tuple[str, ...]
+    bounds: tuple[str, ...]
+    algorithms: tuple[str, ...]
+
+
+def takes(
+    operands: str,
+    integers: str | Sequence[str] = (),
+    reals: str = "",
+    bounds: str | Sequence[str] = (),
+    algorithms: str | Sequence[str] = (),
+) -> Arguments:
+    """Return what a kernel gets, from names with spaces between; a tuple may have such texts among its names."""
+    lists = ([names] if isinstance(names, str) else names for names in (operands, integers, reals, bounds, algorithms))
+    return Arguments(*(tuple(" ".join(names).split()) for names in lists))
 
 
 def map_attributes(prefix: str) -> tuple[str, ...]:
@@ -85,3 +110,14 @@ def box_of(bounds: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         if fields[0] in boxed and len(boxed) >= 4:
             return struct, boxed
     return "", ()
+
+
+def activation_codes() -> str:
+    """Return the enumeration of activations for C and CUDA, and `EACH_ACTIVATION(F)`, which calls F with each code."""
+    names = ", ".join(f"ACTIVATION_{name.upper()}" for name in ACTIVATIONS)
+    calls = " ".join(f"F({code})" for code in range(len(ACTIVATIONS)))
+    return f"enum {{ {names} }};\n#define EACH_ACTIVATION(F) {calls}"
+
+
+if __name__ == "__main__":
+    print(activation_codes())

@@ -4,20 +4,18 @@ For each folder of kernels, OUTPUT/<folder>_c.pxd has
 
 - what its C headers declare: constants, enumerations, structs, inline functions;
 - for each table of inner loops a function `<table>_loops(micro)` that finds it;
-- for each kernel that its .pyx files register, a struct `<kernel>_args` with all that the kernel gets, by the names in
-  its spec, and `read_<kernel>(args, block)`, which fills it.
+- for each kernel in its `specs.py` a struct `<kernel>_args` with all that the kernel gets, by the names there, and
+  `read_<kernel>(args, block)`, which fills it.
 
 For each .pyx file of another folder, OUTPUT/<file>_c.pxd has what the file uses of the folder's C headers.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import arguments
 
@@ -135,35 +133,7 @@ def header(path: Path, root: Path) -> str:
     return result
 
 
-def specs(text: str) -> list[SimpleNamespace]:
-    """Return name, operands, integers, reals and bounds of the kernels that a .pyx file registers by fixed names."""
-    known = {**vars(arguments)}
-
-    def whole(start: int) -> str:
-        """Return the text from `start` on until all brackets are closed, at the end of a line."""
-        stop = start
-        while True:
-            stop = text.index("\n", stop + 1)
-            if text.count("(", start, stop) == text.count(")", start, stop):
-                return text[start:stop]
-
-    def value(node: ast.expr):
-        return eval(compile(ast.Expression(node), "<spec>", "eval"), known)
-
-    for m in re.finditer(r"^_?[A-Z][A-Z0-9_, ]* = ", text, re.M):
-        with suppress(NameError, SyntaxError):  # not the names of arguments
-            exec(whole(m.start()), known)
-    result = []
-    for m in re.finditer(r"^register\(KernelSpec\(", text, re.M):
-        call = ast.parse(re.sub(r"<\w+> &?", "", whole(m.start()))).body[0].value.args[0]
-        names = ("name", "operands", "integers", "reals", "bounds")
-        given = dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg in names}
-        with suppress(NameError):  # a kernel of any number of operands
-            result.append(SimpleNamespace(**{name: value(given[name]) if name in given else () for name in names}))
-    return result
-
-
-def kernel(spec: SimpleNamespace) -> str:
+def kernel(kernel: str, spec: arguments.Arguments) -> str:
     """Return the struct of a kernel's arguments and the function that fills it."""
     fields, fill = [], []
     for i, (kind, name) in enumerate(arguments.pointers(spec.operands)):
@@ -183,11 +153,11 @@ def kernel(spec: SimpleNamespace) -> str:
     fill += [f"a.{'box.' if name in boxed else ''}{name} = b[{i}]" for i, name in enumerate(spec.bounds)]
     lines = [
         "",
-        f"cdef struct {spec.name}_args:",
+        f"cdef struct {kernel}_args:",
         *(f"    {field}" for field in [*fields, *ALL]),
         "",
-        f"cdef inline {spec.name}_args read_{spec.name}(const void *args, Py_ssize_t block) noexcept nogil:",
-        f"    cdef {spec.name}_args a",
+        f"cdef inline {kernel}_args read_{kernel}(const void *args, Py_ssize_t block) noexcept nogil:",
+        f"    cdef {kernel}_args a",
         "    cdef const KernelArgs *k = <const KernelArgs *> args",
         "    cdef const int32_t *b = k.bounds + block * k.bounds_width",
         *(f"    {line}" for line in [*fill, "a.bounds, a.micro = b, k.micro", "return a"]),
@@ -218,14 +188,16 @@ def folder(name: str, files: list[Path], root: Path) -> str:
     for file in headers:
         add(file)
     text += "".join(header(file, root) for file in done)
-    for file in files:
-        text += "".join(kernel(spec) for spec in specs(file.read_text()) if file.suffix == ".pyx")
+    if any(file.name == "specs.py" for file in files):
+        specs = import_module(f"cython_src.kernels.{name}.specs").KERNELS
+        text += "".join(kernel(*item) for item in specs.items())
     return text
 
 
 def main(output: str, *files: str) -> None:
     """Write the .pxd files; one whose content stays is left alone, so that nothing is built again for it."""
     root = Path(__file__).resolve().parents[3]
+    sys.path[0], sys.dont_write_bytecode = str(root), True  # where `specs.py` of the folders are found
     folders: dict[str, list[Path]] = {}
     texts: dict[str, str] = {}
     for file in (Path(name).resolve() for name in files):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
 from ...plan.model import Access, Block, BlockLoop, Buffer
+from .arguments import Arguments
 
 Shapes = Mapping[str, tuple[int, ...]]
 Regions = Callable[[Mapping, Mapping, Shapes], Iterable[Access]]
@@ -47,6 +49,8 @@ class KernelSpec:
     cost : callable or None
         Floating-point operations and bytes of a block, by the same arguments; bytes may be None. None: no operations,
         and the bytes of all regions.
+    algorithms : tuple of str
+        Those of a convolution's pass, by the attribute "algorithm"; one where there is no such attribute.
     """
 
     name: str
@@ -60,6 +64,7 @@ class KernelSpec:
     scratch_bytes: Callable[[Mapping[str, float | int], Mapping[str, np.ndarray], Set[str]], int] | None = None
     regions: Regions | None = None
     cost: Cost | None = None
+    algorithms: tuple[str, ...] = ()
     optional: frozenset[str] = field(init=False)
     optional_integers: frozenset[str] = field(init=False)
 
@@ -99,6 +104,10 @@ class KernelSpec:
     def attributes_of(self, loop: BlockLoop) -> dict[str, float | int]:
         """Return the attributes of a loop by name, with those that it leaves out."""
         return {**dict.fromkeys(self.optional_integers, 0), **loop.attributes}
+
+    def algorithm_of(self, loop: BlockLoop) -> str | None:
+        """Return the algorithm by which a loop computes a pass of a convolution; None for other loops."""
+        return self.algorithms[int(loop.attributes.get("algorithm", 0))] if self.algorithms else None
 
     def blocks(
         self,
@@ -189,6 +198,17 @@ def register(spec: KernelSpec) -> KernelSpec:
         raise UsageError(f"a kernel called {spec.name!r} exists already; choose another name")
     _specs[spec.name] = spec
     return spec
+
+
+def implement(
+    kernels: Mapping[str, Arguments],
+    name: str,
+    reference: Callable[[Mapping, Mapping, Mapping, int], int | None],
+    address: int,
+    **others: Any,
+) -> KernelSpec:
+    """Add the forms of a kernel, whose arguments `specs.py` of its folder names."""
+    return register(KernelSpec(name, reference=reference, address=address, **kernels[name]._asdict(), **others))
 
 
 def registered() -> Mapping[str, KernelSpec]:

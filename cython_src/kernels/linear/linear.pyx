@@ -15,11 +15,9 @@ from linear_c cimport *
 
 import numpy as np
 
-from ..elementwise.gelu import gelu, gelu_derivative
-from ..interface.kernel_spec import KernelSpec, longest, register
-
-
-RELU, GELU = ACTIVATION_RELU, ACTIVATION_GELU  # codes of the activation; 0: none
+from ..interface.kernel_spec import implement, longest
+from ..simd.activations import activate, gelu_derivative
+from .specs import KERNELS
 
 
 cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
@@ -134,10 +132,7 @@ def _linear_forward_reference(operands, attributes, bounds, iteration):
         y = y + operands["bias"][columns]
     if "before" in operands:
         operands["before"][rows, columns] = y
-    if attributes["activation"] == GELU:
-        y = gelu(y)
-    elif attributes["activation"] == RELU:
-        y = np.where(y <= 0, 0, y)
+    y = activate(y, attributes["activation"])
     if "residual" in operands:
         y = y + operands["residual"][rows, columns]
     operands["output"][rows, _moved(columns, attributes["output_offset"])] = y
@@ -180,19 +175,9 @@ def _backward_weights_scratch(attributes, bounds, operands):
     return sizeof(float) * LINEAR_GRADIENT_FLOATS(longest(bounds, "r"), longest(bounds, "o"), attributes["inputs"])
 
 
-register(KernelSpec(
-    "linear_forward", ("input", "weight", "bias?", "residual?", "before?", "output", "further_weight?"),
-    ("inputs", "outputs", "output_pitch", "activation", "output_offset?", "further_inputs?"), (),
-    ("r0", "r1", "c0", "c1"),
-    _linear_forward_reference, <uintptr_t> &linear_forward, scratch_bytes=_forward_scratch))
-register(KernelSpec(
-    "linear_backward_data", ("gradient", "weight", "before?", "output"),
-    ("inputs", "outputs", "gradient_pitch", "accumulate", "gradient_offset?", "output_pitch?", "output_offset?",
-     "relu?"), (), ("r0", "r1", "c0", "c1"),
-    _linear_backward_data_reference, <uintptr_t> &linear_backward_data, scratch_bytes=_backward_data_scratch))
-register(KernelSpec(
-    "linear_backward_weights", ("gradient", "input", "weights", "bias?"),
-    ("inputs", "outputs", "gradient_pitch", "accumulate", "gradient_offset?", "input_pitch?", "input_offset?"), (),
-    ("r0", "r1", "o0", "o1", "partial"),
-    _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights,
-    scratch_bytes=_backward_weights_scratch))
+implement(KERNELS, "linear_forward", _linear_forward_reference, <uintptr_t> &linear_forward,
+          scratch_bytes=_forward_scratch)
+implement(KERNELS, "linear_backward_data", _linear_backward_data_reference, <uintptr_t> &linear_backward_data,
+          scratch_bytes=_backward_data_scratch)
+implement(KERNELS, "linear_backward_weights", _linear_backward_weights_reference, <uintptr_t> &linear_backward_weights,
+          scratch_bytes=_backward_weights_scratch)

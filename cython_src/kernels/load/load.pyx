@@ -17,12 +17,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..interface.arguments import map_attributes, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
 from ..maps import nchw as nchw_maps
 from ..maps.nchw import interior
 from ..maps.nhwc import inside, write_block
 from ..simd.instruction_sets import choose, micro_kernels_address
+from .specs import KERNELS
 
 
 # Status of a kernel that met an index outside the data set.
@@ -123,11 +123,7 @@ def _load_images_reference(operands, attributes, bounds, iteration):
         operands["output"], attributes, "out", slice(g0, g1), slice(None), 0, attributes["out_height"])
 
 
-register(KernelSpec(
-    "load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    map_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("g0", "g1"),
-    _load_images_reference,
-    <uintptr_t> &load_images))
+implement(KERNELS, "load_images", _load_images_reference, <uintptr_t> &load_images)
 
 
 def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
@@ -142,10 +138,7 @@ def _nhwc_load_images_reference(operands, attributes, bounds, iteration):
 
 
 # The same for a map with the channels in the lanes; bounds: images.
-register(KernelSpec(
-    "nhwc_load_images", ("images", "dataset_labels", "batch_order", "output", "labels"),
-    nhwc_attributes("out") + ("batch", "num_batches", "num_images", "in_order?"), (), ("n0", "n1"),
-    _nhwc_load_images_reference, <uintptr_t> &nhwc_load_images))
+implement(KERNELS, "nhwc_load_images", _nhwc_load_images_reference, <uintptr_t> &nhwc_load_images)
 
 
 cdef int tokens_load(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -175,10 +168,7 @@ def _tokens_load_reference(operands, attributes, bounds, iteration):
             operands[name][n * length : (n + 1) * length] = source[order[n] * length : (order[n] + 1) * length]
 
 
-register(KernelSpec(
-    "tokens_load", ("dataset_tokens", "dataset_labels?", "batch_order", "tokens", "targets"),
-    ("sequence", "answers?", "batch", "num_batches", "num_images"), (), ("n0", "n1"), _tokens_load_reference,
-    <uintptr_t> &tokens_load))
+implement(KERNELS, "tokens_load", _tokens_load_reference, <uintptr_t> &tokens_load)
 
 
 # --- pixels of one image ----------------------------------------------------------------------------------------------

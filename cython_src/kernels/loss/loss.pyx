@@ -20,7 +20,8 @@ from loss_c cimport *
 
 import numpy as np
 
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
+from .specs import KERNELS
 
 
 cdef inline Py_ssize_t count_answers(const int32_t *labels, Py_ssize_t length) noexcept nogil:
@@ -195,15 +196,9 @@ def _loss_sum_reference(operands, attributes, bounds, iteration):
         return NOT_FINITE
 
 
-SHAPE = ("classes", "lanes", "batch")
-register(KernelSpec("softmax", ("logits", "probabilities", "predictions"), SHAPE, (), ("g0", "g1"),
-                    _softmax_reference, <uintptr_t> &softmax))
-register(KernelSpec("softmax_loss", ("logits", "labels", "gradient", "losses", "correct"), SHAPE,
-                    ("label_smoothing",), ("g0", "g1"),
-                    _softmax_loss_reference, <uintptr_t> &softmax_loss))
-register(KernelSpec("loss_sum", ("losses", "correct", "loss_log", "correct_log", "labels?"),
-                    ("groups", "batch", "length", "check_finite"), (), (),
-                    _loss_sum_reference, <uintptr_t> &loss_sum))
+implement(KERNELS, "softmax", _softmax_reference, <uintptr_t> &softmax)
+implement(KERNELS, "softmax_loss", _softmax_loss_reference, <uintptr_t> &softmax_loss)
+implement(KERNELS, "loss_sum", _loss_sum_reference, <uintptr_t> &loss_sum)
 
 
 cdef inline bint is_first_largest(const float *z, Py_ssize_t target, float largest) noexcept nogil:
@@ -345,10 +340,6 @@ def _gradient_reference(operands, attributes, bounds, iteration):
     _write_gradient(operands, attributes, bounds, *found[:3], logsumexp)
 
 
-INTEGERS, BOUNDS = ("vocabulary", "pitch", "rows", "ignored?"), ("r0", "r1")
-register(KernelSpec("vocabulary_loss", ("logits", "targets", "losses", "correct"), INTEGERS, (), BOUNDS,
-                    _loss_reference, <uintptr_t> &vocabulary_loss))
-register(KernelSpec("vocabulary_evaluate", ("logits", "targets", "logsumexp?", "losses", "correct"), INTEGERS, (),
-                    BOUNDS, _evaluate_reference, <uintptr_t> &vocabulary_evaluate))
-register(KernelSpec("vocabulary_gradient", ("logits", "targets", "logsumexp"), INTEGERS, (), BOUNDS,
-                    _gradient_reference, <uintptr_t> &vocabulary_gradient))
+implement(KERNELS, "vocabulary_loss", _loss_reference, <uintptr_t> &vocabulary_loss)
+implement(KERNELS, "vocabulary_evaluate", _evaluate_reference, <uintptr_t> &vocabulary_evaluate)
+implement(KERNELS, "vocabulary_gradient", _gradient_reference, <uintptr_t> &vocabulary_gradient)

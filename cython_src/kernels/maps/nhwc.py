@@ -21,7 +21,6 @@ from ..interface.arguments import MAP_NAMES, nhwc_attributes
 from ..simd.instruction_sets import LANES
 
 IMAGE_PITCH = 4
-ACTIVATIONS = ("none", "relu", "relu6")  # codes 0, 1, 2 of the attribute "activation"
 STATISTICS_ROWS = 3  # of a block's statistics: mean, sum of squared deviations from it, number of pixels
 
 
@@ -264,20 +263,6 @@ def write_block(
     array = array.reshape(len(array), height + 2 * h, width + 2 * h, pitch)
     channels_of(array[bounds["n0"] : bounds["n1"], first:last], bounds, pitch)[...] = 0
     target[...] = values
-
-
-def activate(x: np.ndarray, activation: int) -> np.ndarray:
-    """Activation by its code; a NaN stays one."""
-    if activation:
-        x = np.where(x <= 0, 0, x)
-    return np.where(x >= 6, 6, x) if activation == 2 else x
-
-
-def passes(y: np.ndarray, activation: int) -> np.ndarray:
-    """Where the gradient passes an activation, from its result or its argument."""
-    if activation == 0:
-        return np.ones(y.shape, dtype=bool)
-    return (y > 0) & (y < 6) if activation == 2 else y > 0
 
 
 def block_statistics(values: np.ndarray) -> np.ndarray:

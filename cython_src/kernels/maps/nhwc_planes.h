@@ -22,7 +22,7 @@ typedef struct NhwcTask {
     const float *vector[MAX_VECTORS];
     ptrdiff_t pitch;
     int images, rows, pixels, channels;
-    int activation; /* 0 none, 1 relu, 2 relu6 */
+    int activation; /* its code, ACTIVATION_... */
     int mask;       /* backward: where the activation's mask comes from, MASK_... */
     int residual;   /* norm_apply: RESIDUAL_...; backward: the branch, BRANCH_... */
     int accumulate; /* add to the output */

@@ -56,7 +56,7 @@ INLINE ptrdiff_t ahead_of(const NhwcTask *t, int planes)
                 CALL(REGISTERS);                             \
     }
 
-/* Call F(A, B) with constants for activations A and modes B from 0 to 2. */
+/* Call F(A, B) with constants for activations A, none, ReLU or ReLU6, and modes B from 0 to 2. */
 #define BY_ACTIVATION(F, MODE)            \
     switch (3 * (MODE) + t->activation) { \
     case 0:                               \

@@ -29,9 +29,10 @@ from ..maps.nhwc cimport clear_channel_halo, set_block, set_plane, set_vectors, 
 
 import numpy as np
 
-from ..interface.arguments import BOX, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
-from ..maps.nhwc import activate, block_statistics, inside, passes, vectors, write_block
+from ..interface.kernel_spec import implement
+from ..maps.nhwc import block_statistics, inside, vectors, write_block
+from ..simd.activations import activate, passes
+from .specs import KERNELS
 
 
 cdef int norm_statistics(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -299,49 +300,22 @@ def _backward_apply_scratch(attributes, bounds, operands):
     return sizeof(float) * attributes["in_width"] * attributes["in_pitch"] if "previous" in operands else 0
 
 
-MAP = nhwc_attributes("in")
 # Statistics of one block: shape maps.nhwc.statistics_shape(num_partials, pitch).
-register(KernelSpec("nhwc_norm_statistics", ("input", "partials"), MAP, (), ("n0", "n1", "y0", "y1", "partial"),
-                    _statistics_reference, <uintptr_t> &norm_statistics))
-register(KernelSpec(
-    "nhwc_norm_finish",
-    ("partials", "weight", "bias", "running_mean", "running_var", "scale", "shift", "mean", "inv_std"),
-    ("channels", "num_partials", "count"), ("eps", "momentum"), ("c0", "c1"), _finish_reference,
-    <uintptr_t> &norm_finish))
-register(KernelSpec(
-    "nhwc_norm_evaluate",
-    ("weight", "bias", "running_mean", "running_var", "scale", "shift"),
-    ("channels",), ("eps",), ("c0", "c1"), _evaluate_reference,
-    <uintptr_t> &norm_evaluate))
+implement(KERNELS, "nhwc_norm_statistics", _statistics_reference, <uintptr_t> &norm_statistics)
+implement(KERNELS, "nhwc_norm_finish", _finish_reference, <uintptr_t> &norm_finish)
+implement(KERNELS, "nhwc_norm_evaluate", _evaluate_reference, <uintptr_t> &norm_evaluate)
 # The residual may itself be a convolution's result that is normalised here: residual_scale, residual_shift.
-register(KernelSpec(
-    "nhwc_norm_apply",
-    ("input", "scale", "shift", "residual?", "residual_scale?", "residual_shift?", "output"),
-    MAP + ("residual_halo", "out_halo", "activation"), (), BOX, _apply_reference,
-    <uintptr_t> &norm_apply))
+implement(KERNELS, "nhwc_norm_apply", _apply_reference, <uintptr_t> &norm_apply)
 # Backward: the activation's mask comes from its result `activations`, or, where there was no residual, from
 # scale z + shift, which saves reading a map. Partials: (num_partials, 2, pitch).
-register(KernelSpec(
-    "nhwc_norm_backward_statistics",
-    ("gradient", "activations?", "scale?", "shift?", "input", "mean", "inv_std", "partials"),
-    MAP + ("gradient_halo", "activations_halo", "activation"), (), ("n0", "n1", "y0", "y1", "partial"),
-    _backward_statistics_reference,
-    <uintptr_t> &norm_backward_statistics))
+implement(KERNELS, "nhwc_norm_backward_statistics", _backward_statistics_reference,
+          <uintptr_t> &norm_backward_statistics)
 # coefficients: (3, pitch), dz = a g + (b (z - mean) + c).
-register(KernelSpec(
-    "nhwc_norm_backward_finish",
-    ("partials", "weight", "inv_std", "gradient_weight", "gradient_bias", "coefficients"),
-    ("channels", "num_partials", "count"), (), ("c0", "c1"), _backward_finish_reference,
-    <uintptr_t> &norm_backward_finish))
+implement(KERNELS, "nhwc_norm_backward_finish", _backward_finish_reference, <uintptr_t> &norm_backward_finish)
 # branch: g, the gradient of the residual, written or added.
 # "previous" is the output's buffer again: the result is added to what is there.
-register(KernelSpec(
-    "nhwc_norm_backward_apply",
-    ("gradient", "activations?", "scale?", "shift?", "input", "mean", "coefficients", "output", "branch?",
-     "previous?"),
-    MAP + ("gradient_halo", "activations_halo", "out_halo", "branch_halo", "activation", "accumulate_branch"),
-    (), BOX, _backward_apply_reference,
-    <uintptr_t> &norm_backward_apply, scratch_bytes=_backward_apply_scratch))
+implement(KERNELS, "nhwc_norm_backward_apply", _backward_apply_reference, <uintptr_t> &norm_backward_apply,
+          scratch_bytes=_backward_apply_scratch)
 
 
 cdef inline float *at(float *operand, Py_ssize_t offset) noexcept nogil:
@@ -412,10 +386,5 @@ def _layernorm_backward_reference(operands, attributes, bounds, iteration):
 
 
 # Without statistics: NoNorm.
-register(KernelSpec(
-    "layernorm_forward", ("input", "residual?", "sum?", "weight", "bias", "output", "statistics?"), ("features",),
-    ("eps",), ("r0", "r1"), _layernorm_forward_reference, <uintptr_t> &layernorm_forward))
-register(KernelSpec(
-    "layernorm_backward",
-    ("gradient", "input", "weight", "statistics?", "residual?", "output", "weight_partials", "bias_partials"),
-    ("features",), (), ("r0", "r1", "partial"), _layernorm_backward_reference, <uintptr_t> &layernorm_backward))
+implement(KERNELS, "layernorm_forward", _layernorm_forward_reference, <uintptr_t> &layernorm_forward)
+implement(KERNELS, "layernorm_backward", _layernorm_backward_reference, <uintptr_t> &layernorm_backward)

@@ -21,8 +21,8 @@ from optimizer_c cimport *
 
 import numpy as np
 
-from ..interface.arguments import ELEMENTS
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
+from .specs import KERNELS
 
 
 cdef void set_elements(OptimizerTask *task, const float *partials, float *gradient, const Elements *e, Py_ssize_t start,
@@ -163,21 +163,12 @@ def _scale_reference(operands, attributes, bounds, iteration):
 
 
 # Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
-register(KernelSpec(
-    "optimizer_sgd", ("partials?", "gradient", "parameter", "velocity?", "learning_rates", "scale?"),
-    ELEMENTS + ("num_rates",), ("momentum", "weight_decay"), ("e0", "e1"), _sgd_reference,
-    <uintptr_t> &sgd))
-register(KernelSpec(
-    "optimizer_adam",
-    ("partials?", "gradient", "parameter", "first_moment", "second_moment", "learning_rates", "scale?"),
-    ELEMENTS + ("num_rates", "decoupled"), ("beta1", "beta2", "eps", "weight_decay"), ("e0", "e1"), _adam_reference,
-    <uintptr_t> &adam))
+implement(KERNELS, "optimizer_sgd", _sgd_reference, <uintptr_t> &sgd)
+implement(KERNELS, "optimizer_adam", _adam_reference, <uintptr_t> &adam)
 # Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
 # `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
-register(KernelSpec("gradient_sum", ("partials?", "gradient", "squares"), ELEMENTS, (), ("e0", "e1", "partial"),
-                    _sum_reference, <uintptr_t> &gradient_sum))
-register(KernelSpec("gradient_scale", ("squares", "scale", "norm_log?"), ("num_squares", "length"), ("max_norm",), (),
-                    _scale_reference, <uintptr_t> &gradient_scale))
+implement(KERNELS, "gradient_sum", _sum_reference, <uintptr_t> &gradient_sum)
+implement(KERNELS, "gradient_scale", _scale_reference, <uintptr_t> &gradient_scale)
 
 
 cdef int joint_sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -220,9 +211,4 @@ def _joint_sgd_reference(operands, attributes, bounds, iteration):
         w -= rate * v
 
 
-register(KernelSpec(
-    "sgd",
-    ("partials", "gradient", "weight", "bias", "weight_momentum", "bias_momentum", "learning_rates"),
-    ("num_partials", "outputs", "inputs", "num_rates"), ("momentum", "weight_decay"), ("o0", "o1"),
-    _joint_sgd_reference,
-    <uintptr_t> &joint_sgd))
+implement(KERNELS, "sgd", _joint_sgd_reference, <uintptr_t> &joint_sgd)

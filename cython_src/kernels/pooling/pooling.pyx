@@ -15,10 +15,10 @@ from ..maps.nhwc cimport channel_end, clear_channel_halo, clear_pixels, pixel, s
 
 import numpy as np
 
-from ..interface.arguments import BOX, NCHW_BOX, WINDOW, map_attributes, nhwc_attributes
-from ..interface.kernel_spec import KernelSpec, register
+from ..interface.kernel_spec import implement
 from ..maps.nchw import box, clear_box_halo, interior, pooling_windows, unpool
 from ..maps.nhwc import all_rows, channels_of, inside, scatter_windows, window_of, windows, write_block
+from .specs import KERNELS
 
 
 cdef inline uint8_t *index_of(uint8_t *index, const NhwcMap *m, const Box *b) noexcept nogil:
@@ -125,18 +125,12 @@ def _global_backward_reference(operands, attributes, bounds, iteration):
     write_block(operands["output"], attributes, "out", bounds, g, accumulate=attributes["accumulate"])
 
 
-NHWC_MAPS = nhwc_attributes("in") + nhwc_attributes("out")
 # index: uint8, (batch, output height, output width, pitch), of maxima. Backward bounds: rows of the input's gradient.
-register(KernelSpec("nhwc_pool", ("input", "output", "index?"), NHWC_MAPS + WINDOW, (), BOX, _pool_reference,
-                    <uintptr_t> &pool))
-register(KernelSpec("nhwc_pool_backward", ("gradient", "index?", "output"), NHWC_MAPS + WINDOW + ("accumulate",), (),
-                    BOX, _pool_backward_reference, <uintptr_t> &pool_backward))
+implement(KERNELS, "nhwc_pool", _pool_reference, <uintptr_t> &pool)
+implement(KERNELS, "nhwc_pool_backward", _pool_backward_reference, <uintptr_t> &pool_backward)
 # The pooled side is (batch, channels, 1), what the fully connected layer takes with lanes = 1.
-register(KernelSpec("nhwc_global_pool", ("input", "output"), nhwc_attributes("in"), (),
-                    ("n0", "n1", "c0", "c1"), _global_reference, <uintptr_t> &global_pool))
-register(KernelSpec("nhwc_global_pool_backward", ("gradient", "output"),
-                    nhwc_attributes("out") + ("accumulate",), (), BOX, _global_backward_reference,
-                    <uintptr_t> &global_pool_backward))
+implement(KERNELS, "nhwc_global_pool", _global_reference, <uintptr_t> &global_pool)
+implement(KERNELS, "nhwc_global_pool_backward", _global_backward_reference, <uintptr_t> &global_pool_backward)
 
 
 cdef int nchw_pool_forward(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
@@ -187,8 +181,5 @@ def _nchw_pool_backward_reference(operands, attributes, bounds, iteration):
     clear_box_halo(operands["output"], attributes, bounds, 2)
 
 
-NCHW_MAPS = map_attributes("in") + map_attributes("out")
-register(KernelSpec("pool_forward", ("input", "output", "index"), NCHW_MAPS, (), NCHW_BOX,
-                    _pool_forward_reference, <uintptr_t> &nchw_pool_forward))
-register(KernelSpec("pool_backward", ("gradient", "index", "output"), NCHW_MAPS, (), NCHW_BOX,
-                    _nchw_pool_backward_reference, <uintptr_t> &nchw_pool_backward))
+implement(KERNELS, "pool_forward", _pool_forward_reference, <uintptr_t> &nchw_pool_forward)
+implement(KERNELS, "pool_backward", _nchw_pool_backward_reference, <uintptr_t> &nchw_pool_backward)

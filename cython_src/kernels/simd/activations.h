@@ -1,9 +1,9 @@
-/* Activations of vectors and of single numbers, by their code; see kernels/simd/vectors.h. On every instruction set a NaN
+/* ReLU and ReLU6 of vectors and of single numbers, by their code; see kernels/simd/vectors.h. On every instruction set a NaN
  * stays one, and no result is a negative zero. */
 #ifndef FORKTASK_ACTIVATIONS_H
 #define FORKTASK_ACTIVATIONS_H
 
-#include "activation_codes.h"
+#include "activation_codes.h" /* written by the build from interface/arguments.py */
 #include "vectors.h"
 
 INLINE Vec clip_below(Vec x)
@@ -11,7 +11,6 @@ INLINE Vec clip_below(Vec x)
     return keep_lanes(greater_or_nan(x, (Vec){0}), x);
 }
 
-/* ReLU and ReLU6. */
 INLINE Vec activated(Vec x, const int activation)
 {
     if (activation)

@@ -19,7 +19,8 @@ from forktask.cython_src.binding.bind import Workers, bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
-from forktask.cython_src.kernels.convolution.algorithms import ALGORITHMS, NCHW16_FORMS, NHWC_OPTIONS
+from forktask.cython_src.kernels.convolution.algorithms import NHWC_OPTIONS
+from forktask.cython_src.kernels.convolution.specs import ALGORITHMS, NCHW16_FORMS
 from forktask.cython_src.lowering.layouts.nchw.algorithms import CONVOLUTIONS
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.lowering.options import FUSIONS

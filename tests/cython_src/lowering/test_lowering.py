@@ -147,5 +147,5 @@ def test_recomputation_takes_loops_and_spares_memory():
     network = convolutional_classifier("deep", (2, 32, 32), (4, 4, 5, 5), 3)
     options = {"batch": 32, "layout": "nchw16", "memory": "shared", "fusion": "none"}
     kept, again = (lower(network, **options, recompute=recompute) for recompute in (False, True))
-    assert [loop.name for loop in again.loops if loop.name.endswith(".again")]
+    assert [loop.name for loop in again.loops if loop.name.endswith(".recomputed")]
     assert sum(again.memory_bytes().values()) < sum(kept.memory_bytes().values())

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from forktask.cython_src.binding.checks import AccessError, check_accesses, find_unused_reads, span_in_tasks
-from forktask.cython_src.kernels.convolution.algorithms import COMPARED
+from forktask.cython_src.kernels.convolution.specs import COMPARED
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.plan.dependences import SHARING, record_graph
 from forktask.cython_src.plan.model import READ

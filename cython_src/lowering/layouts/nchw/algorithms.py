@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....kernels.convolution.algorithms import COMPARED, ERROR_LIMIT, NCHW16_FORMS, RELATIVE_ERROR
+from ....kernels.convolution.algorithms import ERROR_LIMIT, RELATIVE_ERROR
 from ....kernels.convolution.nchw_convolution import POINTS
 from ....kernels.convolution.nchw_convolution import TILE as WINOGRAD_TILE
+from ....kernels.convolution.specs import COMPARED, NCHW16_FORMS
 from ....kernels.maps.nchw import KERNEL
 from ....kernels.simd.instruction_sets import LANES
 from ...options import Granularity

@@ -16,22 +16,22 @@ from .blocks import channel_ranges, convolution_ranges, group_ranges, winograd_r
 from .pixels import index_before, index_buffer
 
 
-def convolution(low: Lowering, unit: Unit, again: bool) -> None:
+def convolution(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append a convolution alone, or with ReLU and pooling."""
     name = unit.layer.name
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
     scale = 2 if unit.pooling else 1
     height, width = target.height * scale, target.width * scale
     algorithm = chosen_algorithm(low, source.channels, target.channels, height, width)
     low.parameter(f"{name}.weight")
     bias = low.parameter(f"{name}.bias")
     operands = {"input": source, "output": target, "bias": bias}
-    operands |= weight_operand(low, unit, algorithm, source, target, flip=False, again=again)
+    operands |= weight_operand(low, unit, algorithm, source, target, flip=False, recomputed=recomputed)
     if unit.pooling:
         operands["index"] = index_buffer(low, unit)
     channels, rows = convolution_ranges(low, algorithm, target.channels, target.height, scale)
     kernel, bounds = kernel_name(algorithm, "relu_pool" if unit.pooling else "forward"), _bounds(low, channels, rows)
-    low.append(unit, repeated(again), kernel, operands, bounds, **algorithm_attributes(algorithm))
+    low.append(unit, repeated(recomputed), kernel, operands, bounds, **algorithm_attributes(algorithm))
 
 
 def _bounds(low: Lowering, channels: list[tuple[int, int]], rows: list[tuple[int, int]]) -> Iterator[dict[str, int]]:
@@ -39,7 +39,7 @@ def _bounds(low: Lowering, channels: list[tuple[int, int]], rows: list[tuple[int
 
 
 def weight_operand(
-    low: Lowering, unit: Unit, algorithm: str, source: NchwMap, target: NchwMap, *, flip: bool, again: bool = False
+    low: Lowering, unit: Unit, algorithm: str, source: NchwMap, target: NchwMap, *, flip: bool, recomputed: bool = False
 ) -> dict[str, str]:
     """Return the operand that holds the weights.
 
@@ -51,7 +51,7 @@ def weight_operand(
     if algorithm != "winograd":
         return {"weight": weight}
     name = f"{layer}.data_gradient.transform" if flip else f"{layer}.transform"
-    if again:
+    if recomputed:
         return {"transformed": f"{name}ed"}
     inputs, outputs = source.channels, target.channels
     transformed = low.builder.buffer(f"{name}ed", (POINTS, inputs, outputs), role="temporary")
@@ -64,7 +64,7 @@ def weight_operand(
 
 def convolution_backward(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     """Append weight gradient and data gradient; the gradient comes as that of the convolution's own result."""
-    if low.trained(unit):
+    if low.trained(unit.layer):
         weight_gradient(low, unit, gradient)
     if low.learns[unit.sources[0]]:
         data_gradient(low, unit, gradient)

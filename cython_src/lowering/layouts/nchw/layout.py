@@ -33,7 +33,7 @@ class Nchw(ImageLayout):
     load_kernel = "load_images"
     readers_mask = True
     joint_sgd = True
-    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.LOOPS[ReLU], **pixels.LOOPS, **dense.LOOPS}
+    loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **pixels.LOOPS, **dense.LOOPS}
 
     def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
         self.name, self.lanes, self.conv_options = name, lanes, conv_options

@@ -32,11 +32,11 @@ def index_before(low: Lowering, unit: Unit) -> str:
     return f"{before.target}.index" if before and isinstance(before.layer, Convolution) and before.pooling else ""
 
 
-def pool(low: Lowering, unit: Unit, again: bool) -> None:
+def pool(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append a pooling that no convolution includes."""
-    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
+    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, recomputed)}
     operands["index"] = index_buffer(low, unit)
-    pixelwise(low, unit, repeated(again), "pool_forward", operands)
+    pixelwise(low, unit, repeated(recomputed), "pool_forward", operands)
 
 
 def pool_backward(low: Lowering, unit: Unit, gradient: NchwMap) -> None:

@@ -13,18 +13,18 @@ from ...state import Loops, Lowering, phase_of, repeated
 from ...units import Unit
 from . import block_sizes
 from .depthwise import depthwise_norm_backward
-from .maps import geometry, source_map, statistics_buffer
+from .maps import geometry, is_depthwise, source_map, statistics_buffer
 
 BLOCKS_OF_PACK = 16
 PACK_BYTES = 262144  # of a block that packs weights, at least
 
 
-def convolution(low: Lowering, unit: Unit, again: bool) -> None:
+def convolution(low: Lowering, unit: Unit, recomputed: bool) -> None:
     layer = unit.layer
-    source, target = source_map(low, unit), low.output_map(unit, again)
+    source, target = source_map(low, unit), low.output_map(unit, recomputed)
     low.parameter(f"{layer.name}.weight")
     cuts = _output_cuts(low, layer, source, target, source.height, target)
-    stem, weights, attributes = _weights(low, unit, "forward", source, target, again)
+    stem, weights, attributes = _weights(low, unit, "forward", source, target, recomputed)
     kernel, operands = f"{stem}_forward", {"input": source, "output": target, **weights}
     attributes["activation"] = unit.activation
     if unit.normalises:
@@ -35,21 +35,21 @@ def convolution(low: Lowering, unit: Unit, again: bool) -> None:
         operands["bias"] = low.parameter(f"{layer.name}.bias")
     if unit.shortcut:
         operands["residual"] = low.maps[unit.shortcut]
-    if unit.statistics and not again and low.options.training:
+    if unit.statistics and not recomputed and low.options.training:
         operands["statistics"] = statistics_buffer(low, unit.statistics, len(cuts["n"]) * len(cuts["y"]), target)
     bounds = [{**b, "partial": number // len(cuts["c"])} for number, b in enumerate(block_bounds(**cuts))]
-    low.append(unit, repeated(again), kernel, operands, bounds, **attributes)
+    low.append(unit, repeated(recomputed), kernel, operands, bounds, **attributes)
 
 
 def _weights(
-    low: Lowering, unit: Unit, direction: str, source: NhwcMap, target: NhwcMap, again: bool = False
+    low: Lowering, unit: Unit, direction: str, source: NhwcMap, target: NhwcMap, recomputed: bool = False
 ) -> tuple[str, dict[str, str], dict[str, int]]:
     """Return the stem of the kernels' names, the operand that holds the weights, and a convolution's attributes."""
     layer, weight = unit.layer, f"{unit.layer.name}.weight"
-    if low.is_depthwise(layer):
+    if is_depthwise(low, layer):
         return "nhwc_depthwise", {"weight": weight}, geometry(low, layer)
     algorithm = chosen_algorithm(low, layer, source, target, direction)
-    packed = pack(low, unit, weight, int(direction == "data"), algorithm, again)
+    packed = pack(low, unit, weight, int(direction == "data"), algorithm, recomputed)
     return "nhwc_conv", {"packed": packed}, {**geometry(low, layer), "groups": layer.groups, "algorithm": algorithm}
 
 
@@ -79,10 +79,10 @@ def chosen_algorithm(low: Lowering, layer: Convolution, first: NhwcMap, second: 
     return algorithms.choose_algorithm(low.options.conv, direction, {**attributes, "groups": layer.groups}, low.batch)
 
 
-def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int, again: bool = False) -> str:
+def pack(low: Lowering, unit: Unit, weight: str, direction: int, algorithm: int, recomputed: bool = False) -> str:
     """Copy of the weights in the order of the inner loops: once for each direction and step."""
     name = f"{weight}.packed{'_transposed' if direction else ''}"
-    if again:
+    if recomputed:
         return name
     layer, shape = unit.layer, low.parameter_shapes[weight]
     packed_shape = algorithms.packed_shape(algorithm, direction, shape, layer.groups)
@@ -111,7 +111,7 @@ def convolution_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
         return
     if low.learns[unit.sources[0]]:
         data_gradient(low, unit, gradient)
-    if low.trained(unit):
+    if low.trained(unit.layer):
         weight_gradient(low, unit, gradient)
     if unit.shortcut:
         pass_on(low, unit, unit.shortcut, gradient)
@@ -129,7 +129,7 @@ def data_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
 def weight_gradient(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     layer, source = unit.layer, low.maps[unit.sources[0]]
     shape = low.parameter_shapes[f"{layer.name}.weight"]
-    depthwise = low.is_depthwise(layer)
+    depthwise = is_depthwise(low, layer)
     images, part_out, part_in = block_sizes.weight_blocks(
         low.options.cut,
         low.batch,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ....kernels.convolution.algorithms import NHWC_OPTIONS
 from ....kernels.maps.nhwc import NhwcMap, Vector
-from ....networks.layers import Add, BatchNorm, Convolution, Dropout, Layer, ReLU, ReLU6
+from ....networks.layers import Add, BatchNorm, Convolution, Layer, ReLU, ReLU6, Sigmoid
 from ....plan.builder import ranges
 from ... import dense, elementwise
 from ...ends import IMAGES
@@ -33,7 +33,8 @@ class Nhwc(ImageLayout):
     loops: ClassVar = {
         **convolutions.LOOPS,
         **norms.LOOPS,
-        **{kind: elementwise.LOOPS[kind] for kind in (Add, ReLU, ReLU6, Dropout)},
+        **elementwise.LOOPS,
+        **dict.fromkeys((ReLU, ReLU6, Sigmoid), elementwise.ACTIVATION),
         **pooling.LOOPS,
         **dense.LOOPS,
     }

@@ -22,6 +22,11 @@ def _only_convolved(low: Lowering, tensor: str) -> bool:
     return all(isinstance(unit.layer, Convolution) and unit.layer.groups == 1 for unit in low.readers[tensor])
 
 
+def is_depthwise(low: Lowering, layer: Convolution) -> bool:
+    """Return whether depthwise kernels compute a convolution."""
+    return layer.is_depthwise(low.shapes[low.layer_inputs[layer.name][0]])
+
+
 def source_map(low: Lowering, unit: Unit) -> NhwcMap:
     """Return the map that a convolution reads: of its source, or of what the norm that it applies reads."""
     if unit.normalises:
@@ -43,13 +48,13 @@ def statistics_buffer(low: Lowering, norm: str, count: int, feature_map: NhwcMap
 def geometry(low: Lowering, layer: Convolution) -> dict[str, int]:
     """Return the attributes of a convolution beside its maps."""
     result = {"kernel": layer.kernel, "stride": layer.stride, "padding": layer.padding}
-    return result if low.is_depthwise(layer) else {**result, "dilation": layer.dilation}
+    return result if is_depthwise(low, layer) else {**result, "dilation": layer.dilation}
 
 
 def halo(low: Lowering, tensor: str) -> int:
     """Return the widest padding that a reader of a tensor needs."""
     layers = [unit.layer for unit in low.readers.get(tensor, ()) if tensor in unit.sources]
-    padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not low.is_depthwise(layer)]
+    padded = [layer.padding for layer in layers if isinstance(layer, Convolution) and not is_depthwise(low, layer)]
     return max(padded, default=0)
 
 
@@ -67,7 +72,7 @@ def gradient_halo_within(low: Lowering, unit: Unit) -> int:
     match unit.layer:
         case Convolution() if unit.shortcut:
             return max(gradient_halo(low, unit.shortcut), _data_gradient_halo(low, unit))
-        case Convolution() if low.learns[unit.sources[0]] and not low.is_depthwise(unit.layer):
+        case Convolution() if low.learns[unit.sources[0]] and not is_depthwise(low, unit.layer):
             return _data_gradient_halo(low, unit)
         case Add():
             return max(gradient_halo(low, name) for name in unit.sources)

@@ -17,13 +17,13 @@ def statistic(low: Lowering, name: str) -> str:
     return low.builder.buffer(name, low.statistic_shapes[name], role="statistic")
 
 
-def norm(low: Lowering, unit: Unit, again: bool) -> None:
+def norm(low: Lowering, unit: Unit, recomputed: bool) -> None:
     source = low.maps[unit.sources[0]]
     scale, shift = (vector_buffer(low, f"{unit.layer.name}.{kind}", source) for kind in ("scale", "shift"))
-    if not again:
+    if not recomputed:
         _finish(low, unit, source, scale, shift)
     if unit.applied:
-        _apply(low, unit, source, scale, shift, again)
+        _apply(low, unit, source, scale, shift, recomputed)
 
 
 def _finish(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str) -> None:
@@ -57,16 +57,16 @@ def _statistics(low: Lowering, unit: Unit, source: NhwcMap) -> str:
     return partials
 
 
-def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, again: bool) -> None:
+def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, recomputed: bool) -> None:
     """Append the loop that scales and shifts the map, adds the shortcut, and applies the activation."""
-    target = low.output_map(unit, again)
+    target = low.output_map(unit, recomputed)
     operands = {"input": source, "scale": scale, "shift": shift, "output": target}
     if unit.shortcut:
         operands["residual"] = low.maps[unit.shortcut]
     if unit.shortcut_norm:
         operands |= {f"residual_{kind}": f"{unit.shortcut_norm}.{kind}" for kind in ("scale", "shift")}
     bounds = pixel_blocks(low, target)
-    low.append(unit, repeated(again), "nhwc_norm_apply", operands, bounds, activation=unit.activation)
+    low.append(unit, repeated(recomputed), "nhwc_norm_apply", operands, bounds, activation=unit.activation)
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
@@ -125,7 +125,7 @@ def _gradient_finish(low: Lowering, unit: Unit, source: NhwcMap, partials: str) 
     bounds, sizes = block_bounds(c=[(0, source.channels)]), {"channels": source.channels, "num_partials": count}
     sizes["count"] = low.batch * source.height * source.width
     low.append(unit, "gradient_finish", "nhwc_norm_backward_finish", operands, bounds, **sizes)
-    if low.trained(unit):
+    if low.trained(unit.layer):
         for kind, buffer in results.items():
             low.partials[f"{name}.{kind}"] = buffer, 1
     return coefficients

@@ -24,10 +24,10 @@ def _index(low: Lowering, unit: Unit) -> str | None:
     return low.builder.buffer(f"{unit.target}.index", shape, "uint8")
 
 
-def pool(low: Lowering, unit: Unit, again: bool) -> None:
-    layer, target = unit.layer, low.output_map(unit, again)
+def pool(low: Lowering, unit: Unit, recomputed: bool) -> None:
+    layer, target = unit.layer, low.output_map(unit, recomputed)
     operands = {"input": low.maps[unit.sources[0]], "output": target, "index": _index(low, unit)}
-    low.append(unit, repeated(again), "nhwc_pool", operands, pixel_blocks(low, target), **_windows(layer))
+    low.append(unit, repeated(recomputed), "nhwc_pool", operands, pixel_blocks(low, target), **_windows(layer))
 
 
 def pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
@@ -37,9 +37,9 @@ def pool_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
         low.append(unit, "gradient", "nhwc_pool_backward", operands, bounds, **attributes)
 
 
-def global_pool(low: Lowering, unit: Unit, again: bool) -> None:
+def global_pool(low: Lowering, unit: Unit, recomputed: bool) -> None:
     source = low.maps[unit.sources[0]]
-    operands = {"input": source, "output": low.output_map(unit, again)}
+    operands = {"input": source, "output": low.output_map(unit, recomputed)}
     bounds = block_bounds(n=image_blocks(low), c=[(0, source.channels)])
     low.append(unit, "", "nhwc_global_pool", operands, bounds)
 

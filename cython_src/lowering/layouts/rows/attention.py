@@ -32,13 +32,13 @@ def _attributes(low: Lowering, unit: Unit) -> dict[str, int]:
     }
 
 
-def attention(low: Lowering, unit: Unit, again: bool) -> None:
+def attention(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append attention; the logarithm of each query's sum of exponentials is kept for the gradient."""
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
     operands = {"qkv": source, "output": target}
-    operands["logsumexp"] = low.keep_beside(unit, "logsumexp", (unit.layer.heads, source.rows), again)
+    operands["logsumexp"] = low.keep_beside(unit, "logsumexp", (unit.layer.heads, source.rows), recomputed)
     bounds = block_bounds(**_cuts(low, unit))
-    low.append(unit, repeated(again), "attention_forward", operands, bounds, **_attributes(low, unit))
+    low.append(unit, repeated(recomputed), "attention_forward", operands, bounds, **_attributes(low, unit))
 
 
 def attention_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:

@@ -11,15 +11,15 @@ from .blocks import feature_blocks, position_blocks, row_blocks, sample_blocks
 from .maps import TokenMap
 
 
-def embedding(low: Lowering, unit: Unit, again: bool) -> None:
+def embedding(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the look-up of each token, with its position's row."""
     layer = unit.layer
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
     operands = {"tokens": source, "token_weight": low.parameter(f"{layer.name}.weight"), "output": target}
     if layer.positions:
         operands["position_weight"] = low.parameter(f"{layer.positions}.weight")
     shape = _shape(target) | {"vocabulary": low.spec.token_input.vocabulary}
-    _row_loop(low, unit, again, "embedding_forward", operands, shape)
+    _row_loop(low, unit, recomputed, "embedding_forward", operands, shape)
 
 
 def _shape(m: TokenMap) -> dict[str, int]:
@@ -27,11 +27,11 @@ def _shape(m: TokenMap) -> dict[str, int]:
 
 
 def _row_loop(
-    low: Lowering, unit: Unit, again: bool, kernel: str, operands: dict[str, str | TokenMap], shape: dict[str, int]
+    low: Lowering, unit: Unit, recomputed: bool, kernel: str, operands: dict[str, str | TokenMap], shape: dict[str, int]
 ) -> None:
     """Append a forward loop over the rows of its output."""
     bounds = block_bounds(r=row_blocks(low, operands["output"]))
-    low.append(unit, repeated(again), kernel, operands, bounds, **shape)
+    low.append(unit, repeated(recomputed), kernel, operands, bounds, **shape)
 
 
 def embedding_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -44,21 +44,21 @@ def embedding_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
         low.partials[tables["position"]] = _position_gradient(low, unit, gradient, tables["position"]), 1
 
 
-def positions(low: Lowering, unit: Unit, again: bool) -> None:
+def positions(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the sum with each position's row, and with the first type's."""
     layer, source = unit.layer, low.maps[unit.sources[0]]
-    operands = {"input": source, "output": low.output_map(unit, again)}
+    operands = {"input": source, "output": low.output_map(unit, recomputed)}
     operands["position_weight"] = low.parameter(f"{layer.name}.weight")
     if layer.types:
         operands["type_weight"] = low.parameter(f"{layer.types}.weight")
-    _row_loop(low, unit, again, "positions_forward", operands, _shape(operands["output"]))
+    _row_loop(low, unit, recomputed, "positions_forward", operands, _shape(operands["output"]))
 
 
 def positions_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     """Append the gradient of the positions' rows, and that of the first type, which is their sum."""
     layer = unit.layer
     pass_on(low, unit, unit.sources[0], gradient)
-    if not low.trained(unit):
+    if not low.trained(unit.layer):
         return
     weight, types = f"{layer.name}.weight", f"{layer.types}.weight" if layer.types else ""
     partials = _position_gradient(low, unit, gradient, weight)
@@ -74,10 +74,10 @@ def positions_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
     low.append(unit, "type_gradient", "type_gradient", operands, bounds, **shape)
 
 
-def trigram(low: Lowering, unit: Unit, again: bool) -> None:
+def trigram(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the copies of each token's neighbours."""
-    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, again)}
-    _row_loop(low, unit, again, "trigram_forward", operands, _shape(operands["input"]))
+    operands = {"input": low.maps[unit.sources[0]], "output": low.output_map(unit, recomputed)}
+    _row_loop(low, unit, recomputed, "trigram_forward", operands, _shape(operands["input"]))
 
 
 def trigram_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -87,11 +87,11 @@ def trigram_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
         low.append(unit, "gradient", "trigram_backward", operands, bounds, **_shape(target))
 
 
-def first_token(low: Lowering, unit: Unit, again: bool) -> None:
+def first_token(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the copy of each sample's first token."""
     source = low.maps[unit.sources[0]]
-    operands, bounds = {"input": source, "output": low.output_map(unit, again)}, block_bounds(n=sample_blocks(low))
-    low.append(unit, repeated(again), "first_token_forward", operands, bounds, **_shape(source))
+    operands, bounds = {"input": source, "output": low.output_map(unit, recomputed)}, block_bounds(n=sample_blocks(low))
+    low.append(unit, repeated(recomputed), "first_token_forward", operands, bounds, **_shape(source))
 
 
 def first_token_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....networks.layers import GELU, Linear, ReLU, TiedHead
+from ....kernels.interface.arguments import ACTIVATIONS
+from ....networks.layers import Linear, TiedHead
 from ....plan.builder import block_bounds
 from ...gradients import pass_on, sent_to
-from ...state import Loops, Lowering, repeated, tied_parameters
-from ...units import ACTIVATIONS, Unit
+from ...state import Loops, Lowering, repeated
+from ...units import Unit
 from .blocks import product_blocks, weight_blocks
 from .maps import TokenMap
 
@@ -39,7 +40,7 @@ def parts_of(low: Lowering, unit: Unit) -> list[Part]:
     bias = f"{layer.name}.bias" if layer.bias else ""
     if not isinstance(layer, TiedHead):
         return [Part(layer.name, f"{layer.name}.weight", bias, (0, features))]
-    tied = tied_parameters(layer)[0]
+    tied = layer.tied_parameters()[0]
     width = low.parameter_shapes[tied][1]
     own = Part(f"{layer.name}.dense", f"{layer.name}.dense.weight", "", (width, features))
     return [Part(layer.name, tied, bias, (0, width)), *([own] if features > width else [])]
@@ -51,7 +52,7 @@ def _before(low: Lowering, tensor: str) -> tuple[str, dict[str, int]]:
     unit = low.producer.get(tensor)
     if not unit or not isinstance(unit.layer, Linear) or not unit.activation:
         return "", {}
-    if unit.activation == ACTIVATIONS[ReLU]:
+    if unit.activation == ACTIVATIONS.index("relu"):
         return low.maps[tensor].name, {"relu": 1}
     return low.kept[f"{unit.layer.name}.before"], {}
 
@@ -61,9 +62,9 @@ def _given(**attributes: int) -> dict[str, int]:
     return {name: value for name, value in attributes.items() if value}
 
 
-def linear(low: Lowering, unit: Unit, again: bool) -> None:
+def linear(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the layer with what is joined to it; in training the values before an activation are kept."""
-    source, target = low.maps[unit.sources[0]], low.output_map(unit, again)
+    source, target = low.maps[unit.sources[0]], low.output_map(unit, recomputed)
     part, *further = parts_of(low, unit)
     operands = {"input": source, "weight": low.parameter(part.weight), "output": target}
     if part.bias:
@@ -72,12 +73,12 @@ def linear(low: Lowering, unit: Unit, again: bool) -> None:
         operands["further_weight"] = low.parameter(further[0].weight)
     if unit.shortcut:
         operands["residual"] = low.maps[unit.shortcut]
-    if unit.activation == ACTIVATIONS[GELU] and low.options.training:
-        operands["before"] = low.keep_beside(unit, "before", target.shape, again)
+    if unit.activation == ACTIVATIONS.index("gelu") and low.options.training:
+        operands["before"] = low.keep_beside(unit, "before", target.shape, recomputed)
     rows, columns = product_blocks(low, target, 2.0 * source.features * target.features * source.rows)
     low.append(
         unit,
-        repeated(again),
+        repeated(recomputed),
         "linear_forward",
         operands,
         block_bounds(r=rows, c=columns),

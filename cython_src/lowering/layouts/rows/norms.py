@@ -12,38 +12,38 @@ from .blocks import row_blocks
 from .maps import TokenMap
 
 
-def addition(low: Lowering, unit: Unit, again: bool) -> None:
+def addition(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the sum of two tensors, or leave it to the norm that is the first to read it: then it is stored only where
     something else reads it. A recomputation may end between the two and never leaves it."""
-    if not unit.joins_norm or again:
-        add(low, unit, again)
+    if not unit.joins_norm or recomputed:
+        add(low, unit, recomputed)
         return
     if unit.applied:
-        low.output_map(unit, again)
+        low.output_map(unit, recomputed)
 
 
-def summed_by(low: Lowering, unit: Unit, again: bool) -> Unit | None:
+def summed_by(low: Lowering, unit: Unit, recomputed: bool) -> Unit | None:
     """Return the sum before a norm that the norm's own loop computes."""
     before = low.producer.get(unit.sources[0])
-    joined = before is not None and before.joins_norm and not again and low.readers[before.target][0] is unit
+    joined = before is not None and before.joins_norm and not recomputed and low.readers[before.target][0] is unit
     return before if joined else None
 
 
-def norm(low: Lowering, unit: Unit, again: bool) -> None:
+def norm(low: Lowering, unit: Unit, recomputed: bool) -> None:
     """Append the norm, with the sum before it where it takes that; each token's mean and standard deviation are kept
     for the gradient of a layer norm."""
-    name, addends = unit.layer.name, summed_by(low, unit, again)
-    target = low.output_map(unit, again)
+    name, addends = unit.layer.name, summed_by(low, unit, recomputed)
+    target = low.output_map(unit, recomputed)
     tensors = addends.sources if addends else unit.sources
     operands = dict(zip(("input", "residual"), (low.maps[tensor] for tensor in tensors), strict=False))
     operands |= {kind: low.parameter(f"{name}.{kind}") for kind in ("weight", "bias")}
     operands |= {"output": target, "sum": low.maps[addends.target] if addends and addends.applied else None}
     attributes = {"features": target.features, "eps": 0.0}
     if isinstance(unit.layer, LayerNorm):
-        operands["statistics"] = low.keep_beside(unit, "statistics", (target.rows, 2), again)
+        operands["statistics"] = low.keep_beside(unit, "statistics", (target.rows, 2), recomputed)
         attributes["eps"] = unit.layer.eps
     bounds = block_bounds(r=row_blocks(low, target))
-    low.append(unit, repeated(again), "layernorm_forward", operands, bounds, **attributes)
+    low.append(unit, repeated(recomputed), "layernorm_forward", operands, bounds, **attributes)
 
 
 def norm_backward(low: Lowering, unit: Unit, gradient: TokenMap) -> None:
@@ -79,7 +79,7 @@ def _gradient_loop(
         operands["statistics"] = low.kept[f"{name}.statistics"]
     bounds = [{**block, "partial": number} for number, block in enumerate(block_bounds(r=row_ranges))]
     low.append(unit, "gradient", "layernorm_backward", operands, bounds, features=source.features)
-    if low.trained(unit):
+    if low.trained(unit.layer):
         for kind, buffer in partials.items():
             low.partials[f"{name}.{kind}"] = buffer, len(row_ranges)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, cut, fill, random_map, run_kernel
 
-from forktask.cython_src.kernels.convolution.algorithms import NCHW16_FORMS
+from forktask.cython_src.kernels.convolution.specs import NCHW16_FORMS
 from forktask.cython_src.kernels.maps.nchw import NchwMap
 
 # Rows of the result: fewer than a strip of "pad", more, and no multiple of a tile.

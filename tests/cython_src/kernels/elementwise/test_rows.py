@@ -5,8 +5,8 @@ import pytest
 from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, fill, run_kernel
 
 KERNELS = [
-    *(("rows_activation", ("input",), {"activation": code}) for code in (1, 3)),
-    *(("rows_activation_backward", ("gradient", "values"), {"activation": code}) for code in (1, 3)),
+    *(("rows_activation", ("input",), {"activation": code}) for code in (1, 3, 4)),
+    *(("rows_activation_backward", ("gradient", "values"), {"activation": code}) for code in (1, 3, 4)),
     ("rows_add", ("first", "second"), {}),
 ]
 
@@ -14,7 +14,7 @@ KERNELS = [
 @pytest.mark.parametrize("features", [1, 5, 16, 83, 768])
 @pytest.mark.parametrize(("kernel", "inputs", "own"), KERNELS)
 def test_layers_equal_numpy_forms(kernel, inputs, own, features):
-    """Check ReLU, GELU, their gradients and sums within 5e-7; rows outside the block keep what they hold."""
+    """Check ReLU, GELU, sigmoid, their gradients and sums within 5e-7; rows outside the block keep what they hold."""
     rng = np.random.default_rng(features)
     operands = {name: 4 * rng.standard_normal((5, features)).astype(np.float32) for name in inputs}
     operands["output"] = fill(np.empty((5, features), np.float32))

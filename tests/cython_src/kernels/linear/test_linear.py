@@ -6,9 +6,10 @@ from cython_src.kernels.kernel_testing import INSTRUCTION_SETS, check_linear, dr
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forktask.cython_src.kernels.elementwise.gelu import gelu, gelu_derivative
-from forktask.cython_src.kernels.linear.linear import GELU
+from forktask.cython_src.kernels.interface.arguments import ACTIVATIONS
+from forktask.cython_src.kernels.simd.activations import gelu, gelu_derivative
 
+GELU = ACTIVATIONS.index("gelu")
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 90), st.integers(1, 90))
 LONG_SUMS = (17, 1100, 37)  # rows, inputs, outputs: three pieces of the sums
 MANY_ROWS = (530, 33, 290)
