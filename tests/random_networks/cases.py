@@ -42,7 +42,6 @@ from forktask.cython_src.networks.layers import (
     TiedHead,
     Tokens,
     Trigram,
-    _shape_after,
 )
 
 SHARE_OF_TOKENS = 0.25
@@ -139,7 +138,7 @@ class _Growth:
         sources = layer.inputs if isinstance(layer, Add) else getattr(layer, "inputs", ()) or (after or self.last,)
         network = Network("random", self.input_shape, (*self.layers, layer), self.input_tokens)
         try:
-            shape = _shape_after(network, layer, [self.shapes[source] for source in sources])
+            shape = layer.shape_after(network, *(self.shapes[source] for source in sources))
         except UsageError:
             return False
         if int(np.prod(shape)) > MOST_ELEMENTS:
