@@ -1,5 +1,9 @@
 """Trees in the form of real machines' /sys and /proc: kinds of cores, NUL bytes, offline CPUs, containers, memory."""
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 from experiments.machine.test_environment import TWO_SOCKETS, topology_files, write_tree
 from experiments.machine.test_info import make_environment, make_machine
@@ -262,3 +266,30 @@ def test_a_process_holds_no_more_than_its_limit(monkeypatch):
     assert measured_memory.own_and_free_bytes() == 400 * MIB
     memory["limit_bytes"] = None
     assert measured_memory.own_and_free_bytes() == 420 * MIB
+
+
+PINS = r"""
+#define _GNU_SOURCE
+#include <sched.h>
+static int seen;
+static int record(pid_t pid, size_t size, const cpu_set_t *set)
+{
+    (void)pid;
+    seen = CPU_ISSET_S(2000, size, set) && CPU_COUNT_S(size, set) == 1;
+    return 0;
+}
+#define sched_setaffinity record
+#include "experiments/machine/core_latency.c"
+int main(void) { return pin(2000) == 0 && seen ? 0 : 1; }
+"""
+
+
+@pytest.mark.cc
+def test_hand_overs_are_pinned_beyond_1024_cpus(tmp_path):
+    """Check the mask that the C code gives the kernel for CPU 2000."""
+    root = Path(__file__).parents[3]
+    (tmp_path / "pins.c").write_text(PINS)
+    program = tmp_path / "pins"
+    command = [shutil.which("cc"), "-I", root, "-I", root / "experiments/machine", tmp_path / "pins.c", "-o", program]
+    subprocess.run([*map(str, command), "-lpthread"], check=True, timeout=60)
+    assert subprocess.run([program], timeout=60).returncode == 0
