@@ -204,7 +204,7 @@ def compare(
     models : str or several
         Specs such as "taskiter" or "forkjoin:schedule=dynamic".
     threads : int or several, or "cores"
-        "cores": 1, 2, 4, ... up to the cores that this process may use.
+        "cores": 1, 2, 4, ... up to the physical cores that this process may use.
     out : path, optional
         Results folder; default: results/<date and time>.
     quick : bool

@@ -248,7 +248,7 @@ def trace(
     models : str or several
         Specs; `serial` tells how long blocks take by themselves.
     threads : int, optional
-        Default: the cores that this process may use.
+        Default: the physical cores that this process may use.
     out : path, optional
         Results folder; default: traces/<date and time>.
     seconds : float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from .cython_src.networks.layers import Network
 from .cython_src.plan.model import Plan
 from .cython_src.reading import Count
 from .cython_src.shown import Shown
+from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
 from .experiments.subjects.models import built_models, make_executor, parse_model
 from .experiments.subjects.subject import build, result_hashes
@@ -191,7 +191,7 @@ def executor(
     model : str
         Name and options: "taskiter", "forkjoin:schedule=dynamic", "taskiter:placement=stealing"; see `model_names`.
     num_threads : int, optional
-        Default: one for each CPU that this process may use; 1 for `serial`.
+        Default: one for each physical core that this process may use; 1 for `serial`.
     cpus : list of int, optional
         Logical CPU of each thread, to pin it to; default: threads are not pinned.
     event_capacity : int
@@ -204,7 +204,7 @@ def executor(
     """
     spec = parse_model(model)
     if num_threads is None:
-        num_threads = spec.model.max_threads or len(os.sched_getaffinity(0))
+        num_threads = spec.model.max_threads or core_counts()[-1]
     return Executor(str(spec), num_threads, make_executor(spec, num_threads, cpus=cpus, event_capacity=event_capacity))
 
 

@@ -308,7 +308,7 @@ def models(arguments: Namespace) -> tuple[str, ...]:
     return tuple(map(str, parse_models(models_on(device, named, arguments.default_models))))
 
 
-def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the cores of this process") -> None:
+def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the physical cores of this process") -> None:
     """Add `--threads`: several numbers; `threads` reads them. `default`: what the help says of it."""
     parser.add_argument(
         "--threads",

@@ -29,7 +29,7 @@ MODELS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 def add_arguments(parser: ArgumentParser) -> None:
     add_plan_options(parser, leave_out=("granularity",))
     add_models(parser, MODELS)
-    add_threads(parser, default="the cores of this process")
+    add_threads(parser, default="the physical cores of this process")
     parser.add_argument(
         "--budget", type=number_from(2, most=10_000), default=12, metavar="N", help="candidates; default: %(default)s"
     )
@@ -49,11 +49,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Search, keep and print. Exit code 1: no model could be measured."""
-    from ..machine.topology import available_cpus
+    from ..machine.topology import core_counts
     from ..sweep.configuration import Configuration, Grid, Measure
     from ..sweep.tune import as_text, tune
 
-    counts = (len(available_cpus()),) if arguments.threads == "cores" else threads(arguments)
+    counts = core_counts()[-1:] if arguments.threads == "cores" else threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
     measure = Measure(
         target_s=arguments.seconds,

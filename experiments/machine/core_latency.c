@@ -24,10 +24,15 @@ typedef struct Exchange {
 
 static int pin(int cpu)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    return sched_setaffinity(0, sizeof(set), &set) == 0 ? 0 : errno;
+    size_t size = CPU_ALLOC_SIZE(cpu + 1);
+    cpu_set_t *set = CPU_ALLOC(cpu + 1); /* a machine may have more CPUs than a cpu_set_t */
+    if (set == NULL)
+        return ENOMEM;
+    CPU_ZERO_S(size, set);
+    CPU_SET_S(cpu, size, set);
+    int error = sched_setaffinity(0, size, set) == 0 ? 0 : errno;
+    CPU_FREE(set);
+    return error;
 }
 
 /* Read a word of each cache line of the data and write it anew: lines come as fast as the caches bring them. */

@@ -7,13 +7,14 @@ import resource
 from pathlib import Path
 
 from .heat import count_throttles, is_throttled
-from .proc import read_fields, read_int, read_text
+from .proc import parsed, read_fields, read_int, read_text
 
 TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def cgroup_folders(root="/") -> list[Path]:
-    """Return folders that limit this process's CPU time, own group first, then its parents, of both cgroup versions.
+def cgroup_folders(root="/", controller: str = "cpu") -> list[Path]:
+    """Return folders that limit what this process gets of CPU time, or of another controller: own group first, then its
+    parents, of both cgroup versions.
 
     A container often shows its own group as the root of the file system while /proc/self/cgroup still gives
     the host's path: folders that do not exist are skipped and the mount point always looked at.
@@ -21,11 +22,13 @@ def cgroup_folders(root="/") -> list[Path]:
     base = Path(root, "sys/fs/cgroup")
     folders = []
     for line in (read_text(Path(root, "proc/self/cgroup")) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
+        _, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if separator and controllers == "":
             mounts = [base, base / "unified"]
-        elif "cpu" in controllers.split(","):
-            mounts = [base / "cpu", base / "cpu,cpuacct", base / "cpuacct,cpu"]
+        elif controller in controllers.split(","):
+            # One name is often a link to the other: the same folder would count twice.
+            mounts = [m for m in (base / controllers, base / controller) if m.is_dir()][:1]
         else:
             continue
         for mount in mounts:
@@ -43,31 +46,51 @@ def read_quota(root="/") -> float | None:
     """Return the CPUs' worth of time that the container may use, the tightest of all levels; None: no limit."""
     quotas = []
     for folder in cgroup_folders(root):
-        text = read_text(folder / "cpu.max")
-        if text and not text.startswith("max"):
-            quota, period = text.split()
-            quotas.append(int(quota) / int(period))
+        share = parsed(lambda text: int(text.split()[0]) / int(text.split()[1]), read_text(folder / "cpu.max"))
         quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
         if quota and quota > 0 and period:
-            quotas.append(quota / period)
+            share = quota / period
+        quotas += [] if share is None else [share]
     return min(quotas) if quotas else None
 
 
 def read_memory(root="/") -> dict:
-    """Return the machine's total and available memory and its swap space, in bytes."""
+    """Return the machine's memory and swap space, the tightest limit of this process's control groups, and what is free
+    under all limits, in bytes: total_bytes, limit_bytes, available_bytes, swap_bytes, swap_free_bytes.
+
+    Files in a group's page cache count as free: the kernel drops them before it kills anybody.
+    """
     fields = read_fields(Path(root, "proc/meminfo"), ":")
-    sizes = {name: int(value.split()[0]) * 1024 for name, value in fields.items() if value}
+    total, available, swap, swap_free = (
+        parsed(lambda text: int(text.split()[0]) * 1024, fields.get(name))
+        for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+    )
+    limits, free = [], [] if available is None else [available]
+    for folder in cgroup_folders(root, "memory"):
+        stat = read_fields(folder / "memory.stat", " ")
+        # cgroup v2; v1, where sums over a group's children have names of their own
+        for limit_file, used_file, sums in (
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+        ):
+            limit = read_int(folder / limit_file)
+            if limit is not None and (total is None or limit < total):
+                files = (parsed(int, stat.get(f"{sums}{name}_file")) or 0 for name in ("active", "inactive"))
+                used = max((read_int(folder / used_file) or 0) - sum(files), 0)
+                limits.append(limit)
+                free.append(max(limit - used, 0))
     return {
-        "total_bytes": sizes.get("MemTotal"),
-        "available_bytes": sizes.get("MemAvailable"),
-        "swap_bytes": sizes.get("SwapTotal"),
-        "swap_free_bytes": sizes.get("SwapFree"),
+        "total_bytes": total,
+        "limit_bytes": min(limits, default=None),
+        "available_bytes": min(free, default=None),
+        "swap_bytes": swap,
+        "swap_free_bytes": swap_free,
     }
 
 
 def oom_kills(root="/") -> int:
     """Return how many processes the kernel has killed for lack of memory so far: in this control group, else in all."""
-    paths = [*(folder / "memory.events" for folder in cgroup_folders(root)), Path(root, "proc/vmstat")]
+    paths = [*(folder / "memory.events" for folder in cgroup_folders(root, "memory")), Path(root, "proc/vmstat")]
     counts = [read_fields(path, " ").get("oom_kill", "") for path in paths]
     return sum(int(count) for count in counts if count.isdecimal())
 
@@ -75,12 +98,14 @@ def oom_kills(root="/") -> int:
 def read_pressure(root="/") -> dict | None:
     """Read the line `some` of /proc/pressure/cpu: {"avg10": %, ..., "total": us}; None if the kernel has none."""
     some = read_fields(Path(root, "proc/pressure/cpu"), " ").get("some")
-    return {key: float(value) for key, value in (field.split("=") for field in some.split())} if some else None
+    found = parsed(lambda text: {key: float(value) for key, value in (x.split("=") for x in text.split())}, some)
+    return found if found and found.keys() >= {"avg10", "total"} else None
 
 
 def _ticks(root="/") -> tuple[int | None, int | None]:
     """Return the ticks that all CPUs have worked, and those that the hypervisor gave to others."""
-    ticks = [int(field) for field in read_fields(Path(root, "proc/stat"), " ").get("cpu", "").split()]
+    line = read_fields(Path(root, "proc/stat"), " ").get("cpu")
+    ticks = parsed(lambda text: [int(field) for field in text.split()], line) or []
     if len(ticks) < 8:
         return None, None
     user, nice, system, _, _, interrupts, soft, steal = ticks[:8]
@@ -155,6 +180,7 @@ class Disturbance:
         for path in self.throttle_files:
             fields = read_fields(path, " ")
             for name, unit in (("throttled_usec", 1), ("throttled_time", 1000)):  # cgroup v2; v1, in ns
-                if name in fields:
-                    total = (total or 0) + int(fields[name]) // unit
+                value = parsed(int, fields.get(name))
+                if value is not None:
+                    total = (total or 0) + value // unit
         return total

@@ -23,8 +23,8 @@ from .disturbance import read_memory, read_pressure, read_quota
 from .energy import energy_text
 from .heat import is_throttled, read_temperature_c
 from .perf_counters import PerfCounters
-from .proc import read_fields, read_int, read_text
-from .topology import available_cpus, core_kinds, read_caches, read_topology
+from .proc import parsed, read_fields, read_int, read_text
+from .topology import available_cpus, core_kinds, last_level_cache_bytes, read_caches, read_topology
 from .variables import read_variables, spin_policy
 
 PACKAGES = ("numpy", "threadpoolctl", "joblib", "pandas", "matplotlib", "seaborn", "torch", "cupy", "dask")
@@ -171,10 +171,11 @@ def collect(root="/", variables=None) -> dict:
     clock_cost_ns, clock_step_ns = machine_peaks.measure_clock()
     with PerfCounters() as counters:
         pass
-    load = (read_text(Path(root, "proc/loadavg")) or "").split()
+    load = parsed(lambda text: [float(x) for x in text.split()[:3]], read_text(Path(root, "proc/loadavg")))
     pressure = read_pressure(root)
-    topology = read_topology(root)
-    usable = available_cpus() if str(root) == "/" else topology["online"]
+    here = str(root) == "/"
+    topology = read_topology(root, available_cpus() if here else ())
+    usable = available_cpus() if here else topology["online"]
     return {
         "node": this_node(root),
         "forktask": version_text(),
@@ -193,7 +194,8 @@ def collect(root="/", variables=None) -> dict:
         "topology": topology,
         "core_kinds": core_kinds(topology, usable),
         "board": _board(root),
-        "caches": read_caches(root, available_cpus()[0] if str(root) == "/" else 0),
+        "caches": read_caches(root, usable[0]),
+        "last_level_cache_bytes": last_level_cache_bytes(root, topology["online"]),
         "affinity": available_cpus(),
         "isolated": read_text(Path(root, "sys/devices/system/cpu/isolated")) or "",
         "quota_cpus": read_quota(root),
@@ -214,7 +216,7 @@ def collect(root="/", variables=None) -> dict:
         "spin_policy": spin_policy(variables),
         "libraries": loaded_libraries(),
         "gpus": _gpus(root),
-        "load_average": [float(x) for x in load[:3]] or None,
+        "load_average": load or None,
         "pressure_some_percent": None if pressure is None else pressure["avg10"],
     }
 

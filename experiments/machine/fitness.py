@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ...cython_src.typed_text import format_bytes
 from ..tables.numbers import plural
+from .limits import working_set
 from .topology import format_cpu_list
 
 FIT, RESERVED, UNFIT = LEVELS = ("fit", "fit with reservations", "not fit")
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 QUIT = "quit other programs or wait a minute, look again"
+UNEQUAL = "compare efficiency with the capacity measured above, not with the number of threads"
 
 Reason = tuple[str, str, str]  # level, reason, remedy
 
@@ -55,10 +58,11 @@ def _of_cpus(environment: dict) -> Iterator[Reason]:
     if not topology["known"]:
         said = "the kernel hides which CPUs share a core: pinning may put two workers on one"
         yield RESERVED, said, "mount /sys into the container, or trust the capacity measured above"
-    if len({c["capacity"] for c in topology["cpus"] if c["cpu"] in usable}) > 1:
+    if len({c["kind"] for c in topology["cpus"] if c["cpu"] in usable}) > 1:
         said = f"the CPUs are of unequal speed, threads get {kinds_text(environment)}: more threads means slower ones"
-        equal = format_cpu_list(environment["core_kinds"][0]["cpus"])
-        yield RESERVED, said, f"restrict the run to equal cores: taskset -c {equal}"
+        equal = next((kind["cpus"] for kind in environment["core_kinds"] if len(kind["cpus"]) > 1), None)
+        remedy = f"restrict the run to equal cores: taskset -c {format_cpu_list(equal)}" if equal else UNEQUAL
+        yield RESERVED, said, remedy
 
 
 def _of_capacity(environment: dict, machine: dict) -> Iterator[Reason]:
@@ -80,6 +84,10 @@ def _of_capacity(environment: dict, machine: dict) -> Iterator[Reason]:
             said += ": the frequency falls with more threads, or somebody else is running"
             remedy = "compare efficiency with this capacity, not with the number of threads; quit other programs"
             yield RESERVED, said, remedy
+    caches = environment["last_level_cache_bytes"]
+    if working_set(environment) < caches:
+        said = f"little memory is free: arrays that measure bandwidth fit into the caches ({format_bytes(caches)})"
+        yield RESERVED, said, "raise the memory limit of the container or job, or quit other programs; look again"
     best, median = machine["peak_flops_per_s_1thread"], machine["median_flops_per_s_1thread"]
     if median < 0.9 * best:
         rates = f"median {median / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s"

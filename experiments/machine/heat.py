@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .proc import read_int, read_text
+from .proc import parsed, read_int, read_text
 
 PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 # Bits of a Raspberry Pi's firmware: low voltage, capped frequency, throttled, soft limit of temperature, each now.
@@ -44,6 +44,6 @@ def is_throttled(root="/") -> bool | None:
             state = read_int(device / "cur_state")
             found += [] if state is None else [state > 0]
     for path in Path(root, "sys/devices/platform").glob("soc*/soc*firmware/get_throttled"):
-        text = read_text(path)
-        found += [bool(int(text, 16) & PI_SLOWED)] if text else []
+        bits = parsed(lambda text: int(text, 16), read_text(path))
+        found += [] if bits is None else [bool(bits & PI_SLOWED)]
     return any(found) if found else None

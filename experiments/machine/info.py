@@ -52,6 +52,7 @@ def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:
     order = placement_order(topology, usable)
     listed = ", ".join(map(str, order[:16])) + (", ..." if len(order) > 16 else "")
     python = environment["python"]
+    limit = "" if memory["limit_bytes"] is None else f", limit {_bytes(memory['limit_bytes'])}"
     return {
         "forktask": f"{environment['forktask']}, {python['implementation']} {python['version']}, Linux "
         f"{environment['kernel']}, {environment['libc']}; environment {environment_id(environment)}",
@@ -64,7 +65,7 @@ def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:
         "Pinning": f"workers go to CPUs {listed}"
         + (f"; {kinds_text(environment)}" if len(environment["core_kinds"]) > 1 else ""),
         "Limits": f"CPU quota {'none' if quota is None else f'{quota:g} CPU' + 's' * (quota != 1)}; memory "
-        f"{_bytes(memory['total_bytes'])}, {_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
+        f"{_bytes(memory['total_bytes'])}{limit}, {_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
         f"huge pages {environment['transparent_huge_pages'] or 'hidden'}",
         "Caches": _listed(map(_cache, environment["caches"]), "hidden"),
         "GPU": "; ".join(f"{g['name']}, {g['memory.total']} MiB, driver {g['driver_version']}" for g in gpus)

@@ -10,12 +10,12 @@ from ...cython_src.errors import MachineError
 from . import machine_peaks
 from .disturbance import Disturbance
 from .environment import collect, this_node
-from .topology import core_counts, cpu_order, last_level_cache_bytes
+from .topology import core_counts, cpu_order
 
 
-def _working_set(environment: dict) -> int:
+def working_set(environment: dict) -> int:
     """Return bytes that no cache holds, and that are free."""
-    wanted = max(4 * last_level_cache_bytes(environment), 64 << 20)
+    wanted = max(4 * environment["last_level_cache_bytes"], 64 << 20)
     free = environment["memory"]["available_bytes"]
     return wanted if free is None else min(wanted, free // 4)
 
@@ -51,20 +51,20 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1) -> di
         Duration of each single measurement: one of the peak, one of bandwidth and capacity for each thread count.
     """
     environment = collect() if environment is None else environment
-    threads = core_counts()
+    threads = core_counts(siblings=True)
     disturbance = Disturbance()
     before = disturbance.read()
     start = time.perf_counter()
     first = cpu_order(1)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
-    working_set = _working_set(environment)
+    array_bytes = working_set(environment)
     bandwidth = _by_threads(
-        threads, lambda n: machine_peaks.measure_memory(n, seconds, working_set, cpu_order(n, oversubscribe=True))
+        threads, lambda n: machine_peaks.measure_memory(n, seconds, array_bytes, cpu_order(n, oversubscribe=True))
     )
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]
-        if cache["type"] != "Instruction" and cache["size_bytes"] <= working_set
+        if cache["type"] != "Instruction" and cache["size_bytes"] <= array_bytes
     }
     capacity = measure_capacity(threads, seconds)
     return {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a file without surrounding white space; None if it is missing or may not be read, or if the
-    kernel has no value: it then writes "(null)"."""
+    """Return the text of a file without surrounding white space and NUL bytes, which some kernels append; None if it is
+    missing or may not be read, or if the kernel has no value: it then writes "(null)"."""
     try:
-        text = path.read_text(errors="replace").strip()
+        text = path.read_text(errors="replace").strip(" \t\n\r\0")
     except OSError:
         return None
     return None if text == "(null)" else text
@@ -17,10 +21,14 @@ def read_text(path: Path) -> str | None:
 
 def read_int(path: Path) -> int | None:
     """Return the whole number in a file; None if it is missing or holds something else."""
-    text = read_text(path)
+    return parsed(int, read_text(path))
+
+
+def parsed(parse: Callable[[str], T], text: str | None) -> T | None:
+    """Return what `parse` makes of a text; None of none, and of one that it cannot read."""
     try:
-        return None if text is None else int(text)
-    except ValueError:
+        return None if text is None else parse(text)
+    except (ValueError, LookupError, ArithmeticError):
         return None
 
 

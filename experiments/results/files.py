@@ -151,9 +151,9 @@ def _file_system(descriptor: int) -> tuple[str, str]:
     device, found = os.fstat(descriptor).st_dev, ("/", "type unknown")
     for line in (read_text(Path("/proc/self/mountinfo")) or "").splitlines():
         left, _, right = line.partition(" - ")
-        number, mount = left.split()[2:5:2]
-        if number == f"{os.major(device)}:{os.minor(device)}":
-            found = mount, right.split()[0]
+        fields, kind = left.split()[2:5:2], right.split()[:1]
+        if kind and fields[:1] == [f"{os.major(device)}:{os.minor(device)}"]:
+            found = fields[-1], kind[0]
     return found
 
 

@@ -28,7 +28,7 @@ def resident_bytes(field: str = "VmRSS") -> int:
     """
     try:
         return 1024 * int(read_fields(Path("/proc/self/status"), ":")[field].split()[0])
-    except (KeyError, ValueError):
+    except (LookupError, ValueError):
         raise UsageError(f"measuring memory needs {field} in /proc/self/status, which this system has not") from None
 
 
@@ -42,8 +42,10 @@ def peak_resident_bytes() -> int:
 
 def own_and_free_bytes() -> int | None:
     """Return the bytes that this process holds or could get: None where the machine does not say what is free."""
-    free = read_memory()["available_bytes"]
-    return None if free is None else free + resident_bytes()
+    memory = read_memory()
+    free, limit = memory["available_bytes"], memory["limit_bytes"]
+    # What is resident includes files, which count as free as well.
+    return None if free is None else min(filter(None, (free + resident_bytes(), limit)))
 
 
 def describe_plans(

@@ -10,7 +10,7 @@ from ...cython_src.binding.bind import bind
 from ...cython_src.graphs.task_bench import task_bench
 from ..machine.core_latency import measure_latency, measure_transfer
 from ..machine.limits import measure_machine
-from ..machine.topology import available_cpus, core_counts, cpu_order, last_level_cache_bytes
+from ..machine.topology import available_cpus, core_counts, cpu_order
 from ..results.files import MACHINE, write_atomically
 from ..results.rows import MachineRow, make_row
 from ..sampling.timing import Stepper
@@ -41,7 +41,7 @@ def measure_this_machine(
         peak_flops_per_s=limits.peak_flops_per_s_1thread,
         bandwidth_bytes_per_s=_never_less({int(n): v for n, v in limits.bandwidth_bytes_per_s.items()}),
         capacity={int(n): min(v, float(n)) for n, v in limits.capacity.items()},
-        last_level_cache_bytes=float(last_level_cache_bytes(environment)),
+        last_level_cache_bytes=float(environment["last_level_cache_bytes"]),
         line_s=line,
         transfer_bytes_per_s=1 / seconds_per_byte if seconds_per_byte else 0.0,
         wake_s=wake,
@@ -62,7 +62,7 @@ def measure_overheads() -> Overheads:
     the serial time which simulations scale their durations to. Task models come first: OpenMP's idle threads spin on
     after a run.
     """
-    counts = core_counts(len(available_cpus()))
+    counts = core_counts(siblings=True)
     free, stencil = (task_bench(pattern, WIDE, STEPS) for pattern in ("trivial", "stencil_1d"))
     narrow = task_bench("trivial", NARROW, STEPS)
     serial = _pass("serial", 1, stencil) / stencil.num_tasks

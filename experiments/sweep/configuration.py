@@ -9,7 +9,7 @@ A file has a title, a comment on how to read its curve, and two tables, or three
     network = "cifar10_cnn"
     batch = 64
     models = ["serial", "forkjoin", "taskiter"]
-    threads = "cores"          # 1, 2, 4, ... up to the cores of this process; "all": these alone; or numbers
+    threads = "cores"          # 1, 2, 4, ... up to the physical cores of this process; "all": these alone; or numbers
 
     [measure]                  # how
     repeats = 11

@@ -14,13 +14,14 @@ from forktask.experiments.machine.variables import read_variables
 
 def make_environment(**changes):
     """Record of a quiet machine with two cores, otherwise hidden; changes by path, with `__` for the dot."""
-    cpus = [{"cpu": c, "socket": 0, "node": 0, "core": c, "siblings": [c], "capacity": None} for c in (0, 1)]
+    cpus = [{"cpu": c, "socket": 0, "node": 0, "core": c, "siblings": [c], "kind": 0, "capacity": None} for c in (0, 1)]
     counts = {"cores": 2, "sockets": 1, "nodes": 1, "threads_per_core": 1}
     environment = collect("/nowhere", {}) | {
         "topology": {"known": True, "online": [0, 1], "cpus": cpus, **counts},
         "caches": [{"level": 2, "type": "Unified", "size_bytes": 1 << 20, "line_bytes": 64, "shared_by": [0]}],
         "affinity": [0, 1],
-        "core_kinds": [{"capacity": None, "cpus": [0, 1], "text": "2 CPUs of capacity None (0-1)"}],
+        "last_level_cache_bytes": 1 << 20,
+        "core_kinds": [{"kind": 0, "cpus": [0, 1], "text": "2 CPUs of kind 1 (0-1)"}],
         "clock": {"source": "tsc", "cost_ns": 20.0, "step_ns": 1.0},
         "libraries": [],
         "load_average": [0.1, 0.1, 0.1],
@@ -62,7 +63,7 @@ def apply(record, changes):
 
 def smt_cpus():
     """Two logical CPUs of one core."""
-    return [{"cpu": c, "socket": 0, "node": 0, "core": 0, "siblings": [0, 1], "capacity": None} for c in (0, 1)]
+    return [{"cpu": c, "socket": 0, "node": 0, "core": 0, "siblings": [0, 1], "kind": 0} for c in (0, 1)]
 
 
 def test_a_quiet_machine_is_fit():
@@ -71,8 +72,8 @@ def test_a_quiet_machine_is_fit():
 
 
 FAST_AND_SLOW = {
-    "topology__cpus": [{"cpu": c, "core": c, "capacity": 400 + 600 * c} for c in (0, 1)],
-    "core_kinds": [{"capacity": 400 + 600 * c, "cpus": [c], "text": f"kind {c}"} for c in (1, 0)],
+    "topology__cpus": [{"cpu": c, "core": c, "kind": 1 - c} for c in (0, 1)],
+    "core_kinds": [{"kind": 1 - c, "cpus": [c], "text": f"kind {c}"} for c in (1, 0)],
 }
 TWO_RUNTIMES = [{"kind": "openmp", "file": f} for f in ("libgomp.so.1", "libomp.so")]
 RESERVED, UNFIT = fitness.RESERVED, fitness.UNFIT
@@ -85,6 +86,12 @@ CASES = {
     "falling frequency": ({}, {"capacity": {"1": 1.0, "2": 1.7}}, RESERVED, "1.70 times"),
     "SMT": ({"topology__cpus": smt_cpus()}, {"capacity": {"1": 1.0, "2": 1.05}}, RESERVED, "up to 1 thread;"),
     "unequal cores": (FAST_AND_SLOW, {}, RESERVED, "threads get kind 1, then kind 0"),
+    "little memory": (
+        {"memory__available_bytes": 300 << 20, "last_level_cache_bytes": 480 << 20},
+        {},
+        RESERVED,
+        "raise the memory limit",
+    ),
     "hidden topology": ({"topology__known": False}, {}, RESERVED, "/sys"),
     "wavering": ({}, {"median_flops_per_s_1thread": 60e9}, RESERVED, "60 of 100"),
     "some pressure": ({"pressure_some_percent": 9.0}, {}, RESERVED, "9 %"),
