@@ -100,9 +100,9 @@ ARROWS = {
         },
     },
     "experiments/report": {
-        "sections": {"answers", "figures"},
-        "answers": {"words"},
-        "figures": {"answers", "words"},
+        "sections": {"figures", "verdicts"},
+        "verdicts": {"words"},
+        "figures": {"verdicts", "words"},
         "files": {"figures", "gantt"},
         "gantt": {"figures"},
         "simulation": {"figures"},
