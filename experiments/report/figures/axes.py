@@ -200,6 +200,15 @@ def rows_of_ratios(axis, label: str, **look) -> None:
     axis.set_xlabel(label, **look)
 
 
+def rows_of_bars(axis, names: Sequence[str], label: str, title: str) -> None:
+    """Name the bars of an axis, from the first row down, and what they show."""
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(label)
+    panel_title(axis, title)
+
+
 def mark_ratio(axis, place: float, ratio: Sequence[float], color, marker: str = "o", usable: bool = True) -> None:
     """Draw a ratio with the ends of its interval in a row, hollow without one, crossed out where it is not usable."""
     value, low, high = ratio
