@@ -267,6 +267,7 @@ def trace(
     """
     from .experiments.machine.topology import core_counts
     from .experiments.report.files import write_report
+    from .experiments.report.trace_files import write_trace_files
     from .experiments.results.folder import dated_folder
     from .experiments.sweep.comparison import measure_comparison
 
@@ -275,7 +276,7 @@ def trace(
     measured = {**given, **once(seconds)}
     configuration = configuration_from("Traces of execution models", measured, Path(folder).parent)
     call = f"forktask.trace({', '.join(f'{n}={v!r}' for n, v in given.items())}, out={folder!r})"
-    if not measure_comparison(configuration, folder, call, trace=True, iterations=iterations).usable:
+    if not measure_comparison(configuration, folder, call, trace=write_trace_files, iterations=iterations).usable:
         raise RuntimeError(f"nothing to trace in {folder}: every model failed, as was said above")
     write_report(folder)
     return Trace(folder)

@@ -68,7 +68,7 @@ ARROWS = {
         "diagnosis": {"analysis", "subjects", "events", "simulate", "bounds", "tables"},
         "report": {"results", "analysis", "diagnosis", "subjects", "events", "simulate", "traces", "tables"},
         "sweep": {
-            *("results", "analysis", "plan_check", "report", "sampling", "subjects", "simulate", "machine", "tables"),
+            *("results", "analysis", "events", "plan_check", "sampling", "subjects", "simulate", "machine", "tables"),
             "traces",
         },
         "cluster": {"results", "sampling", "simulate", "subjects", "sweep", "machine", "tables"},
@@ -100,9 +100,9 @@ ARROWS = {
         },
     },
     "experiments/report": {
-        "sections": {"answers", "figures"},
-        "answers": {"words"},
-        "figures": {"answers", "words"},
+        "sections": {"figures", "verdicts"},
+        "verdicts": {"words"},
+        "figures": {"verdicts", "words"},
         "files": {"figures", "gantt"},
         "gantt": {"figures"},
         "simulation": {"figures"},

@@ -39,7 +39,7 @@ from ..results.rows import (
 from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_nodes, waited_shares
 from ..subjects.models import MODELS
 from ..tables.numbers import moved_text, plural
-from .answers import LOSS_TOLERANCES, disagreement
+from .agreement import LOSS_TOLERANCES, disagreement
 from .names import axis_label, base_model, is_gpu, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
 from .sweep import Point, Sweep, capacities_of

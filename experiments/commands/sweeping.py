@@ -43,11 +43,13 @@ def print_expected(configuration, arguments: Namespace) -> int:
 
 def measure_and_report(configuration, arguments: Namespace) -> int:
     """Measure a sweep, say what failed, and print and draw the rest. Exit code 1: some figure is missing or wrong."""
+    from ..report.trace_files import write_trace_files
     from ..sweep.comparison import measure_comparison
 
+    trace = write_trace_files if arguments.trace else None
     out_dir = folder_of(arguments)
     command = command_line(out_dir)
-    compared = measure_comparison(configuration, out_dir, command, quick=arguments.quick, trace=arguments.trace)
+    compared = measure_comparison(configuration, out_dir, command, quick=arguments.quick, trace=trace)
     return report_on(compared, configuration, out_dir, arguments)
 
 

@@ -34,7 +34,7 @@ DESCRIPTION = (
 def add_arguments(parser: ArgumentParser) -> None:
     from ..machine.topology import core_counts
     from ..sampling.injections import INJECTIONS
-    from ..traces.sweep import TRACED
+    from ..traces.sweep import SHOWN, TRACED
 
     add_plan_options(parser)
     add_device(parser)
@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     length.add_argument("--iterations", type=number_from(1), metavar="N", help="length of each logged run instead")
     parser.add_argument(
-        "--show", type=number_from(1), default=3, metavar="N", help="iterations in the pictures; default: %(default)s"
+        "--show", type=number_from(1), default=SHOWN, metavar="N", help="iterations in pictures; default: %(default)s"
     )
     parser.add_argument(
         "--inject",
@@ -62,10 +62,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
+    from functools import partial
+
     import msgspec
 
     from ..machine.topology import core_counts
     from ..report.files import write_report
+    from ..report.trace_files import write_trace_files
     from ..results.folder import read_results
     from ..results.rows import TraceRow
     from ..sweep.comparison import measure_comparison
@@ -83,8 +86,8 @@ def call(arguments: Namespace) -> int:
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = folder_of(arguments)
-    length = {"iterations": arguments.iterations, "shown": arguments.show}
-    compared = measure_comparison(configuration, folder, command_line(folder), trace=True, **length)
+    asked = {"iterations": arguments.iterations, "trace": partial(write_trace_files, shown=arguments.show)}
+    compared = measure_comparison(configuration, folder, command_line(folder), **asked)
     if not compared.usable:
         return 1
     write_report(folder)

@@ -26,7 +26,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.networks import gpt2
 from ...cython_src.networks.layers import Network
 from ...cython_src.networks.registry import get_network
-from ..analysis.answers import LOSS_TOLERANCES, disagreement
+from ..analysis.agreement import LOSS_TOLERANCES, disagreement
 from ..results.files import write_atomically
 from ..sampling.child import answer_job
 from ..sampling.timing import take_turns

@@ -22,7 +22,7 @@ from ...cython_src.networks.registry import get_network
 from ...cython_src.plan.model import Plan
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
-from ..analysis.answers import LOSS_TOLERANCES, differences, disagreement
+from ..analysis.agreement import LOSS_TOLERANCES, differences, disagreement
 from ..analysis.estimates import Estimate, Estimates
 from ..machine.environment import collect
 from ..plan_check.checking import check_together

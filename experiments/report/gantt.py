@@ -33,6 +33,7 @@ from ..analysis.windows import Window, layer_names, layer_of_loops, typical
 from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
 from ..events.events import COPIES, read_events
 from ..tables.numbers import format_time, plural
+from ..traces.sweep import SHOWN
 from .figures.heading import LINE, write_lines
 from .figures.style import COLORS, COLUMN_WIDTH_IN, TALLEST_IN, add_legend, blank_figure, in_style, marked
 
@@ -41,7 +42,6 @@ MAX_NAMED = 14  # layers in the legend
 MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more become images inside it
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 MOST_BESIDE = 4  # windows of several plans in a picture
-SHOWN = 3  # iterations of each of them
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads

@@ -35,12 +35,12 @@ from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time
 from . import columns
-from .answers import answers
 from .figures import ladder as ladder_figure
 from .figures import left_out
 from .figures import losses as losses_figure
 from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
+from .verdicts import answers
 from .words import conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (

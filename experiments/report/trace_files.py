@@ -17,6 +17,7 @@ from ..results.files import write_atomically, write_table
 from ..traces.paje import write_paje
 from ..traces.paraver import write_paraver
 from ..traces.perfetto import write_perfetto
+from ..traces.sweep import SHOWN
 from .figures.losses import draw_traced, losses_caption
 from .figures.style import FORMATS, save
 from .gantt import draw_gantt, gantt_text
@@ -24,7 +25,7 @@ from .gantt import draw_gantt, gantt_text
 MAX_EXPORTED = 200_000  # events of a model in each trace for another tool
 
 
-def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], iterations: int) -> list[str]:
+def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[EventLog], shown: int = SHOWN) -> list[str]:
     """Write pictures, losses and traces of some logs; return a sentence for each file and the table of losses.
 
     Parameters
@@ -33,8 +34,8 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         Of the plan.
     logs : sequence of EventLog
         Of one plan.
-    iterations : int
-        Of each model in the pictures. The traces hold as many as `MAX_EXPORTED` events allow.
+    shown : int
+        Iterations of each model in the pictures. The traces hold as many as `MAX_EXPORTED` events allow.
 
     Raises
     ------
@@ -42,11 +43,11 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
         A file that cannot be written.
     """
     folder = Path(folder)
-    shown = [typical(log, iterations) for log in logs]
+    windows = [typical(log, shown) for log in logs]
     exported = [largest_window(log) for log in logs]
     said = []
     try:
-        said.append(_save(folder, "gantt", partial(draw_gantt, shown, title=title), gantt_text(shown, title)))
+        said.append(_save(folder, "gantt", partial(draw_gantt, windows, title=title), gantt_text(windows, title)))
         found = all_losses(logs)
         write_table(folder / "losses.csv", as_table(found))
         said.append(f"{folder / 'losses.csv'}: seconds by model, phase and layer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from ..analysis.sweep import Sweep
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, number_column, time_column
 from .figures import style
-from .figures.axes import cross_out, log2_axis, power_ticks, x_axis
+from .figures.axes import log2_axis, model_lines, power_ticks, x_axis
 from .figures.bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .figures.heading import write_lines
-from .figures.style import GREY, LINES, add_legend, marker_look, model_handles, model_styles, new_figure, panel_title
+from .figures.style import GREY, LINES, add_legend, model_handles, model_styles, new_figure, panel_title
 from .words import describe_machine, plan_title
 
 GREYS = (GREY, "0.7")
@@ -133,20 +134,16 @@ def _draw(tables: Sequence, limits: Sequence, folders: Sequence[str], machines: 
     counts = sorted({int(n) for table in tables for n in table["threads"]})
     figure, axes = new_figure("double", 2, panel_height=2.4)
     bounds: dict[str, BoundLine] = {}
-    for axis, column in zip(axes, ("median_s", "speedup"), strict=True):
-        for table, line, hollow in zip(tables, LINES, (False, True), strict=False):
-            for model in models:
-                own = table[table["model"] == model].sort_values("threads")
-                value = own[column] * (1e3 if column == "median_s" else 1)
-                look = marker_look(styles[model], hollow)
-                axis.plot(own["threads"], value, color=styles[model].color, linestyle=line, **look)
-                if (wrong := ~own["usable"].astype(bool)).any():
-                    cross_out(axis, own.loc[wrong, "threads"], value[wrong])
+    for axis, column, kind, scale in zip(axes, ("median_s", "speedup"), ("s", "speedup"), (1e3, 1.0), strict=True):
+        for table, line, hollow in zip(tables, LINES, ((), models), strict=False):
+            shown = table.assign(**{f"{column}_low": math.nan, f"{column}_high": math.nan})
+            looks = {model: replace(look, line=line) for model, look in styles.items()}
+            model_lines(axis, shown, models, looks, "threads", column, scale, size=4.5, hollow=hollow)
         for rows, grey in zip(limits, GREYS, strict=True):
-            for line in bound_lines(rows, (), "s" if column == "median_s" else "speedup"):
-                draw_bound(axis, line, 1e-3 if column == "median_s" else 1.0, color=grey)
+            for line in bound_lines(rows, (), kind):
+                draw_bound(axis, line, 1 / scale, color=grey)
                 bounds[grey] = line
-        values = [v * (1e3 if column == "median_s" else 1) for t in tables for v in t[column] if math.isfinite(v)]
+        values = [scale * value for table in tables for value in table[column] if math.isfinite(value)]
         x_axis(axis, counts, "threads")
         if values:
             low, high = min(values) / 1.2, max(values) * 1.2

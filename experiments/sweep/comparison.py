@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..report.trace_files import write_trace_files
+from ..events.events import EventLog
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
 from ..simulate.predict import keep_machine
@@ -15,6 +17,8 @@ from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
 from .runner import SweepRunner
 from .status import failure_report, standing_failures, undecided
+
+TraceWriter = Callable[[Path, str, Sequence[EventLog]], list[str]]
 
 
 @dataclass
@@ -46,9 +50,8 @@ def measure_comparison(
     command: str,
     *,
     quick: bool = False,
-    trace: bool = False,
+    trace: TraceWriter | None = None,
     iterations: int | None = None,
-    shown: int = 3,
 ) -> Compared:
     """Measure a sweep and all that its report shows, and say on standard error what failed.
 
@@ -58,12 +61,11 @@ def measure_comparison(
         That continues it.
     quick : bool
         Measure the small form.
-    trace : bool
-        Log what every thread does, once for each plan and model on most threads.
+    trace : callable, optional
+        Log what every thread does, once for each plan and model on most threads, and write files of it: called with the
+        folder, the title and the logs of a plan, it returns sentences about them.
     iterations : int, optional
         Length of each logged run; default: `target_s` long.
-    shown : int
-        Iterations in the pictures.
 
     Raises
     ------
@@ -81,7 +83,7 @@ def measure_comparison(
     if compared.usable:
         if options.simulate:
             keep_machine(out_dir)
-        untraced = _trace(compared, configuration, out_dir, trace, iterations, shown)
+        untraced = _trace(compared, configuration, out_dir, trace, iterations)
         lines += [f"not traced: {failure}" for failure in untraced]
         compared.complete = compared.complete and not untraced
     for line in lines:
@@ -104,7 +106,9 @@ def judge(results: Results) -> Compared:
     return Compared(results, lines, trusted and bool(results.of(SampleRow)), complete=not again)
 
 
-def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace: bool, iterations, shown) -> list[str]:
+def _trace(
+    compared: Compared, configuration: Configuration, out_dir: str, trace: TraceWriter | None, iterations: int | None
+) -> list[str]:
     """Write the traces that were asked for; return why some are missing."""
     grid, options, results = configuration.grid, configuration.measure, compared.results
     asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
@@ -112,7 +116,7 @@ def _trace(compared: Compared, configuration: Configuration, out_dir: str, trace
     failures: list[str] = []
     if trace:
         for folder, title, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
-            compared.traced += [f"{title}:", *write_trace_files(folder, title, logs, shown), ""] if logs else []
+            compared.traced += [f"{title}:", *trace(folder, title, logs), ""] if logs else []
             failures += failed
     if options.inject:
         on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]

@@ -23,6 +23,7 @@ from ..subjects.models import check_threads, parse_model
 from ..tables.progress import say
 
 TRACED = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")  # by default
+SHOWN = 3  # iterations in pictures, by default
 CHECKED = 4  # iterations after which all models must hold the same weights
 LOGGING = ("overhead", "overheads", "lost")  # what a log says of itself
 TRACE_FOLDER = "traces"  # of a results folder; below it a folder for each plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -92,8 +92,7 @@ def series(
     low,
     high,
     style: ModelStyle,
-    label: str,
-    band: bool = True,
+    band: bool = False,
     size: float = 4.5,
     hollow: bool = False,
     usable=None,
@@ -123,10 +122,51 @@ def series(
             zorder=4,
         )
     look = {"color": style.color, "markersize": size, "zorder": 5, **marker_look(style, hollow)}
-    axis.plot(x, np.where(wrong, np.nan, value), style.line, label=label, **look)
+    axis.plot(x, np.where(wrong, np.nan, value), linestyle=style.line, **look)
     if wrong.any():
-        axis.plot(x[wrong], value[wrong], "none", **look)
+        axis.plot(x[wrong], value[wrong], linestyle="none", **look)
         cross_out(axis, x[wrong], value[wrong], size)
+
+
+def model_lines(
+    axis,
+    rows: pd.DataFrame,
+    models: Sequence[str],
+    styles: Mapping[str, ModelStyle],
+    x: str,
+    value: str,
+    scale: float = 1.0,
+    aside: Mapping[str, float] | None = None,
+    places: Iterable[float] = (),
+    size: float | None = None,
+    hollow: Collection[str] = (),
+    band: bool = False,
+) -> None:
+    """Draw a value over an axis, a line for each model.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        With the columns model, usable, `x`, `value`, and `value` with _low and _high: the ends of its interval.
+    scale : float
+        Factor of the values.
+    aside : mapping of str to float, optional
+        Factors by which the points of models are moved along x, see `dodged`.
+    places : iterable of float
+        What was asked for of `x`: lines end at those of which a model has no row.
+    size : float, optional
+        Of the markers; default: nested, or alike where they are moved.
+    hollow : collection of str
+        Models whose markers are not filled.
+    band : bool
+        Draw intervals as bands too.
+    """
+    for number, model in enumerate(models):
+        own, by = rows[rows["model"] == model], aside[model] if aside else 1.0
+        columns = (scale * own[f"{value}{end}"] for end in ("", "_low", "_high"))
+        look = {"size": size or (nested_size(number, len(models)) if by == 1 else 4.5), "usable": own["usable"]}
+        look |= {"hollow": model in hollow, "places": [place * by for place in places]}
+        series(axis, own[x] * by, *columns, styles[model], band, **look)
 
 
 def cross_out(axis, x, value, size: float = 4.5) -> None:
@@ -158,6 +198,15 @@ def rows_of_ratios(axis, label: str, **look) -> None:
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel(label, **look)
+
+
+def rows_of_bars(axis, names: Sequence[str], label: str, title: str) -> None:
+    """Name the bars of an axis, from the first row down, and what they show."""
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel(label)
+    panel_title(axis, title)
 
 
 def mark_ratio(axis, place: float, ratio: Sequence[float], color, marker: str = "o", usable: bool = True) -> None:
@@ -221,13 +270,7 @@ def ratio_panel(
     part = table[table["model"].isin(compared) & table["ratio"].notna()]
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
-    for number, model in enumerate(compared):
-        points = part[part["model"] == model]
-        values = points["ratio"], points["ratio_low"], points["ratio_high"]
-        size = nested_size(number, len(compared)) if aside[model] == 1 else 4.5
-        look = {"band": False, "size": size, "usable": points["usable"]}
-        look["places"] = [place * aside[model] for place in places]
-        series(axis, points[x] * aside[model], *values, styles[model], model_label(model), **look)
+    model_lines(axis, part, compared, styles, x, "ratio", aside=aside, places=places)
     lines = part[:0] if across is None else across[across["ratio"].notna()]
     draw_across(axis, lines, "ratio", styles)
     part = pd.concat([part, lines])

@@ -41,7 +41,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         x = np.arange(len(own)) + 0.08 * (number - 1)
         columns = (1e3 * own[name] for name in ("median_s", "low_s", "high_s"))
         usable = [row_is_usable(sweep, row) for row in own.to_dict("records")]
-        series(times, x, *columns, style, "", band=False, usable=usable)
+        series(times, x, *columns, style, usable=usable)
         handles.append(
             Line2D(
                 [], [], color=style.color, marker=style.marker, linestyle=style.line, label=f"{creation}, {placement}"

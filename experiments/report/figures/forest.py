@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.names import is_again
 from ...analysis.sweep import Sweep
-from ..answers import answers
+from ..verdicts import answers
 from .axes import cross_out, log2_axis, mark_ratio, power_ticks, rows_of_ratios
 from .style import GREY, TALLEST_IN, ModelStyle, blank_figure, model_styles
 

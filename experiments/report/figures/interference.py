@@ -9,7 +9,7 @@ from ...analysis.names import INTERFERENCE
 from ...analysis.speeds import row_is_usable
 from ...analysis.sweep import Sweep
 from ..words import blocks_text
-from .axes import nested_size, series
+from .axes import model_lines
 from .heading import header
 from .style import GREY, add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -34,13 +34,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     models = list(dict.fromkeys(table["model"]))
     styles = model_styles(models)
     figure, (times, losses) = new_figure(column, 2, 2.1, (1.0, 1.0))
-    for number, model in enumerate(models):
-        own = table[table["model"] == model]
-        look = {"band": False, "size": nested_size(number, len(models)), "usable": own["usable"]}
-        look["places"] = sweep.config.get(INTERFERENCE, ())
-        for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
-            columns = (scale * own[f"{name}{end}"] for end in ("", "_low", "_high"))
-            series(axis, own["hogs"], *columns, styles[model], "", **look)
+    for axis, name, scale in ((times, "slowdown", 1), (losses, "loss", 100)):
+        model_lines(axis, table, models, styles, "hogs", name, scale, places=sweep.config.get(INTERFERENCE, ()))
     left = table.groupby("hogs")["capacity"].first()
     times.plot(left.index, 1 / left, color=GREY, linewidth=0.9, linestyle=":", zorder=3)
     times.set_ylabel("step time / without hogs")

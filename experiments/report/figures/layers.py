@@ -16,6 +16,7 @@ from ...analysis.accounting import layer_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from .axes import rows_of_bars
 from .heading import plan_header
 from .style import COLORS, add_legend, marked, new_figure, panel_title
 
@@ -91,11 +92,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
                 )
         threads = f", {point[1]} thr." if point[0] != "serial" else ""
         labels.append(marked(model_label(point[0]) + threads, is_usable(sweep, (plan_id, *point))))
-    bars.set_yticks(range(len(points)), labels)
-    bars.invert_yaxis()
-    bars.tick_params(axis="y", length=0)
-    bars.set_xlabel("busy time of a step (ms)")
-    panel_title(bars, "time by layer")
+    rows_of_bars(bars, labels, "busy time of a step (ms)", "time by layer")
 
     for rates in of_rates:
         title = model_label(points[0][0]) if ("serial", 1) not in tables else "serial"

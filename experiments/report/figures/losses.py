@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,8 +13,9 @@ from msgspec import structs
 from ...analysis.losses import LOSSES, is_undisturbed
 from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
 from ...analysis.sweep import Sweep
+from .axes import rows_of_bars
 from .heading import plan_header, write_lines
-from .style import add_legend, finish, in_style, marked, new_figure, panel_title
+from .style import add_legend, finish, in_style, marked, new_figure
 
 RANK, ONE_FOR = 2, "plan"
 
@@ -57,18 +58,13 @@ def draw_losses(rows: Sequence[Mapping[str, Any]], column: str) -> Figure:
     panels = 2 if others else 1
     shares = {"widths": (1.25, 1), "heights": (len(rows) + 1, len(others) + 1)} if others else {}
     figure, axes = new_figure(column, panels, max(1.6, 0.3 * len(rows) + 0.6), **shares)
-    bars = axes[0]
-    for place, row in enumerate(rows):
-        _stack(bars, place, {name: row[f"{name}_s"] * 1e3 for name in LOSSES})
-        bars.plot([row["step_time_s"] * 1e3] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
-    bars.set_yticks(range(len(rows)), [_label(row) for row in rows])
-    bars.invert_yaxis()
-    bars.tick_params(axis="y", length=0)
-    bars.axvline(0, color="black", linewidth=0.5)
-    bars.set_xlabel("wall time of an iteration (ms)")
-    panel_title(bars, "where the threads' time went")
+    _draw_bars(axes[0], rows, lambda row, name: row[name])
+    labels = [_label(row) for row in rows]
+    rows_of_bars(axes[0], labels, "wall time of an iteration (ms)", "where the threads' time went")
     if others:
-        _draw_differences(axes[1], reference, others)
+        _draw_bars(axes[1], others, lambda row, name: reference[name] - row[name])
+        labels = [_label(row, threads=False) for row in others]
+        rows_of_bars(axes[1], labels, "less time an iteration than fork-join (ms)", "gain over fork-join, by cause")
     handles = [Patch(color=loss.color, label=loss.label) for loss in LOSSES.values()]
     handles.append(Line2D([], [], color="black", linewidth=0.9, label="measured"))
     add_legend(figure, column, handles, columns=4)
@@ -85,26 +81,19 @@ def compared(rows: Sequence[Mapping[str, Any]]):
     return reference, others
 
 
-def _draw_differences(axis, reference, others) -> None:
-    for place, row in enumerate(others):
-        _stack(axis, place, {name: (reference[f"{name}_s"] - row[f"{name}_s"]) * 1e3 for name in LOSSES})
-        total = (reference["step_time_s"] - row["step_time_s"]) * 1e3
+def _draw_bars(axis, rows: Sequence[Mapping[str, Any]], seconds: Callable[[Mapping[str, Any], str], float]) -> None:
+    """Stack the losses of each row, positive ones to the right of zero and negative ones to the left, and mark their
+    sum as measured."""
+    for place, row in enumerate(rows):
+        right = left = 0.0
+        for name, loss in LOSSES.items():
+            value = 1e3 * seconds(row, f"{name}_s")
+            start = right if value >= 0 else left
+            axis.barh(place, value, left=start, height=0.7, color=loss.color, linewidth=0, zorder=2)
+            right, left = (right + value, left) if value >= 0 else (right, left + value)
+        total = 1e3 * seconds(row, "step_time_s")
         axis.plot([total] * 2, [place - 0.42, place + 0.42], color="black", linewidth=0.9, zorder=4)
-    axis.set_yticks(range(len(others)), [_label(row, threads=False) for row in others])
-    axis.invert_yaxis()
-    axis.tick_params(axis="y", length=0)
     axis.axvline(0, color="black", linewidth=0.5)
-    axis.set_xlabel("less time an iteration than fork-join (ms)")
-    panel_title(axis, "gain over fork-join, by cause")
-
-
-def _stack(axis, place: int, values: Mapping[str, float]) -> None:
-    """Stack positive values to the right of zero and negative ones to the left."""
-    right = left = 0.0
-    for name, value in values.items():
-        start = right if value >= 0 else left
-        axis.barh(place, value, left=start, height=0.7, color=LOSSES[name].color, linewidth=0, zorder=2)
-        right, left = (right + value, left) if value >= 0 else (right, left + value)
 
 
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:

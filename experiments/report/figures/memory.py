@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from ....cython_src.typed_text import format_bytes
 from ...analysis.memory import LIBRARIES, memory_table
-from ...analysis.names import model_label, model_rank
+from ...analysis.names import model_rank
 from ...analysis.speeds import on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
@@ -66,7 +66,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         values = np.array([of_model.get(batch, np.nan) for batch in planned]) / 2**20
         nothing = np.full(len(values), np.nan)
         look = {"size": nested_size(number, len(peaks))}
-        series(axis, list(planned), values, nothing, nothing, styles[model], model_label(model), **look)
+        series(axis, list(planned), values, nothing, nothing, styles[model], band=True, **look)
     ran = {batch for of_model in peaks.values() for batch in of_model}
     unfit = [batch for batch in planned if batch not in ran]
     axis.plot(unfit, [planned[batch] / 2**20 for batch in unfit], **UNFIT)

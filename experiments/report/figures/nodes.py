@@ -13,7 +13,7 @@ from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.nodes import sweep_on
 from ...analysis.speeds import interval_columns, is_usable, judged
 from ...analysis.sweep import Sweep
-from ..answers import answers
+from ..verdicts import answers
 from .axes import mark_ratio, rows_of_ratios
 from .style import TALLEST_IN, blank_figure, model_styles
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -13,7 +15,7 @@ from ...analysis.speeds import PER, axis_table, row_is_usable
 from ...analysis.sweep import Sweep
 from ...tables.numbers import plural
 from ..words import blocks_text
-from .axes import band_handle, equivalence_band, ratio_axis, series
+from .axes import band_handle, equivalence_band, model_lines, ratio_axis
 from .heading import LINE, header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
 
@@ -58,20 +60,18 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     axes = list(dict.fromkeys(table["axis"]))[:MAX_PANELS]
     models = sorted(set(table["model"]), key=model_rank)
     styles = model_styles(sweep.samples["model"])
+    marks = {model: replace(look, line="none") for model, look in styles.items()}
     groups_of = {axis: _groups(table[table["axis"] == axis]) for axis in axes}
     upright = any(_is_upright(groups, len(axes), column) for groups in groups_of.values())
     figure, panels = new_figure(column, len(axes), 3.0 if upright else 2.1)
     for panel, (axis, groups) in zip(panels, groups_of.items(), strict=True):
         rows = table[table["axis"] == axis]
+        step = 0.6 / max(1, len(models))
+        asides = [step * (models.index(model) - (len(models) - 1) / 2) for model in rows["model"]]
+        at = [groups.index(group) for group in zip(rows["value"], rows["threads"], strict=True)]
+        rows = rows.assign(x=np.add(at, asides), usable=[row_is_usable(sweep, row) for row in rows.to_dict("records")])
         equivalence_band(panel)
-        for number, model in enumerate(models):
-            points = {(r["value"], r["threads"]): r for r in rows[rows["model"] == model].to_dict("records")}
-            aside = 0.6 * (number - (len(models) - 1) / 2) / max(1, len(models))
-            for x, group in enumerate(groups):
-                if group in points:
-                    columns = [[points[group][f"ratio{end}"]] for end in ("", "_low", "_high")]
-                    look = {"band": False, "usable": [row_is_usable(sweep, points[group])]}
-                    series(panel, [x + aside], *columns, styles[model], "", **look)
+        model_lines(panel, rows, models, marks, "x", "ratio", size=4.5)
         for x in range(1, len(groups)):
             panel.axvline(x - 0.5, color="0.92", linewidth=0.6, zorder=0)
         ratio_axis(panel, rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel())

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
-from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.names import is_gpu, model_rank
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
 from ...tables.numbers import plural
-from .axes import band_handle, log2_axis, nested_size, power_ticks, ratio_panel, series, x_axis
+from .axes import band_handle, log2_axis, model_lines, power_ticks, ratio_panel, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
 from .heading import header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -43,22 +43,19 @@ def draw_over_plans(
 ) -> Figure:
     """Draw a value and the ratio to fork-join over a property of plans that differ in `axis`, on the most threads."""
     table, widest = drawn_rows(sweep, plan_ids)
-    table["x"] = [x_of(sweep.plans[p]) for p in table["plan_id"]]
+    plans = [sweep.plans[plan_id] for plan_id in table["plan_id"]]
+    table["x"] = [x_of(plan) for plan in plans]
+    middle, *ends = (
+        [value_of(plan, seconds) for plan, seconds in zip(plans, table[name], strict=True)]
+        for name in ("median_s", "low_s", "high_s")
+    )
+    table["value"], (table["value_low"], table["value_high"]) = middle, np.sort(ends, axis=0)  # of rates: turned round
     styles = model_styles(sweep.samples["model"])
     models = sorted(table["model"].unique(), key=model_rank)
     positions = sorted(set(table["x"]))
     asked = [x_of(sweep.plans[p]) for p in sweep.siblings(plan_ids[0], axis, asked=True)]
     figure, (values, ratio) = new_figure(column, 2, 2.1)
-    for number, model in enumerate(models):
-        own = table[table["model"] == model]
-        plans = [sweep.plans[plan_id] for plan_id in own["plan_id"]]
-        middle, *ends = (
-            [value_of(plan, seconds) for plan, seconds in zip(plans, own[name], strict=True)]
-            for name in ("median_s", "low_s", "high_s")
-        )
-        columns = middle, *np.sort(ends, axis=0)  # a rate is least where the time is longest
-        look = {"size": nested_size(number, len(models)), "usable": own["usable"], "places": asked}
-        series(values, own["x"], *columns, styles[model], model_label(model), **look)
+    model_lines(values, table, models, styles, "x", "value", places=asked, band=True)
     lines = _bounds(sweep, plan_ids, x_of, value_of)
     for line in lines:
         draw_bound(values, line)
@@ -88,9 +85,7 @@ def where_text(models: Sequence[str], widest: int) -> str:
     return f"{threads}, and on a GPU" if gpu else threads
 
 
-def _bounds(
-    sweep: Sweep, plan_ids: Sequence[str], x_of: Callable = lambda p: p.num_tasks, value_of: Callable = lambda p, t: t
-) -> list[BoundLine]:
+def _bounds(sweep: Sweep, plan_ids: Sequence[str], x_of: Callable, value_of: Callable) -> list[BoundLine]:
     """Return the bounds of the plans on most threads, as the values that are drawn."""
     table = bound_table(sweep)
     table = table[table["plan_id"].isin(plan_ids)]

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from .axes import SLOWEST_SPEEDUP, dodged, log2_axis, nested_size, power_ticks, series, speedup_limits, x_axis
+from .axes import SLOWEST_SPEEDUP, dodged, log2_axis, model_lines, power_ticks, speedup_limits, x_axis
 from .bound_lines import BoundLine, draw_bound
 from .style import ModelStyle
 
@@ -18,7 +18,8 @@ IDEAL = {"color": "0.2", "linewidth": 0.8}
 
 def draw_pair(
     pair: Sequence,
-    curves: Mapping[str, pd.DataFrame],
+    rows: pd.DataFrame,
+    names: Sequence[str],
     styles: Mapping[str, ModelStyle],
     counts: Sequence[int],
     bounds: Iterable[tuple[BoundLine, object]] = (),
@@ -28,26 +29,20 @@ def draw_pair(
 ) -> dict[str, float]:
     """Draw speedups in the first panel and efficiencies in the second, with the ideal and with bounds in their colours.
 
-    Curves have the columns threads, usable, and `COLUMNS`, and end at those of the `places` that they lack. Speedups
-    stand at their true x: moved along it, they would seem to lie above or below the ideal line. Returns how far
-    efficiencies were moved, see `dodged`.
+    Rows have the columns model, of which `names` are drawn, threads, usable, and `COLUMNS`; lines end at those of the
+    `places` that they lack. Speedups stand at their true x: moved along it, they would seem to lie above or below the
+    ideal line. Returns how far efficiencies were moved, see `dodged`.
     """
     speedup, efficiency = pair
-    known = [threads for points in curves.values() for threads in points.loc[points["speedup"].notna(), "threads"]]
-    beside = dodged(known, list(curves))
+    beside = dodged(rows.loc[rows["model"].isin(names) & rows["speedup"].notna(), "threads"].tolist(), names)
     speedup.plot(counts, counts, zorder=1, **IDEAL)
     efficiency.axhline(1, zorder=1, **IDEAL)
     for line, color in bounds:
         draw_bound(speedup, line, color=color)
         draw_bound(efficiency, line, line.x, beside, color)
-    for number, (name, points) in enumerate(curves.items()):
-        look = {"band": band, "hollow": name in hollow, "usable": points["usable"]}
-        for axis, prefix, aside in ((speedup, "speedup", 1.0), (efficiency, "efficiency", beside[name])):
-            columns = (points[f"{prefix}{end}"] for end in ("", "_low", "_high"))
-            look["size"] = nested_size(number, len(curves)) if aside == 1 else 4.5
-            look["places"] = [place * aside for place in places]
-            series(axis, points["threads"] * aside, *columns, styles[name], "", **look)
-    for axis, label in ((speedup, "speedup"), (efficiency, "efficiency")):
+    for axis, label, aside in ((speedup, "speedup", None), (efficiency, "efficiency", beside)):
+        look = {"aside": aside, "places": places, "hollow": hollow, "band": band}
+        model_lines(axis, rows, names, styles, "threads", label, **look)
         x_axis(axis, counts, "threads")
         axis.set_ylabel(label)
     return beside

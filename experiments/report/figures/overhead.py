@@ -16,7 +16,7 @@ from ...analysis.speeds import better_forkjoin, is_usable, on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.models import MODELS
 from ...tables.numbers import format_time, plural
-from .axes import log2_axis, power_ticks
+from .axes import log2_axis, power_ticks, rows_of_bars
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, marked, marker_look, model_handles, model_styles, new_figure, panel_title
 
@@ -44,11 +44,11 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     costs = costs[costs["prepare_s"].notna()]
     styles = model_styles(sweep.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
-    seen = _draw_costs(bars, sweep, plan_id, costs, column)
+    labels, seen = _draw_costs(bars, sweep, plan_id, costs, column)
     gpu = costs["model"].map(is_gpu)
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
-    panel_title(bars, f"before the steady state, {' and '.join(places)}")
+    rows_of_bars(bars, labels, "one-time cost (ms)", f"before the steady state, {' and '.join(places)}")
     steady = costs[[model != "serial" and not MODELS[base_model(model)].far_behind for model in costs["model"]]]
     _draw_runs(curves, sweep, plan_id, steady, widest, styles)
     panel_title(curves, "one-time cost spread over the run")
@@ -59,8 +59,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     return figure
 
 
-def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: str) -> set[str]:
-    """Draw a bar of the one-time costs of each model, and return the parts that some model has."""
+def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: str) -> tuple[list[str], set[str]]:
+    """Draw a bar of the one-time costs of each model, and return the bars' names and the parts that some has."""
     labels, seen = [], set()
     size = 6.5 if column == "double" else max(4.5, min(6.5, 45 / len(costs)))  # no taller than a row
     for row, cost in enumerate(costs.to_dict("records")):
@@ -74,13 +74,9 @@ def _draw_costs(axis, sweep: Sweep, plan_id: str, costs: pd.DataFrame, column: s
         usable = is_usable(sweep, (plan_id, cost["model"], int(cost["threads"])))
         labels.append(marked(model_label(cost["model"]), usable))
         axis.text(total * 1e3, row, f" {format_time(total)}", va="center", ha="left", fontsize=size)
-    axis.set_yticks(range(len(labels)), labels)
-    axis.invert_yaxis()
     axis.margins(x=0.2)
-    axis.tick_params(axis="y", length=0)
-    axis.set_xlabel("one-time cost (ms)")
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    return seen
+    return labels, seen
 
 
 def _draw_runs(axis, sweep: Sweep, plan_id: str, steady: pd.DataFrame, widest: int, styles) -> None:

@@ -99,16 +99,18 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     )
 
 
-def _points(sweep: Sweep, plan: str, model: str, base: Point) -> pd.DataFrame:
-    """Return the points of a curve: speedups over a serial run, on each number of threads that was asked for."""
+def _points(sweep: Sweep, plans: dict[str, str], model: str, bases: dict[str, Point | None]) -> pd.DataFrame:
+    """Return the points of a panel, with the text of the value as "model": speedups of each plan over its serial run,
+    on each number of threads that was asked for."""
     rows = []
-    for threads in sweep.asked_threads(plan):
-        point = (plan, model, threads)
-        known = point in sweep.turns
-        ratio = sweep.ratio(base, point) if known else NOTHING
-        shares = interval_columns("efficiency", ratio.divided_by(threads))
-        own = interval_columns("speedup", ratio)
-        rows.append({"threads": threads, "usable": not known or is_usable(sweep, point), **own, **shares})
+    for value, plan in plans.items():
+        for threads in sweep.asked_threads(plan):
+            point = (plan, model, threads)
+            known = point in sweep.turns
+            ratio = sweep.ratio(bases[plan], point) if known else NOTHING
+            shares = interval_columns("efficiency", ratio.divided_by(threads))
+            own = {"usable": not known or is_usable(sweep, point), **interval_columns("speedup", ratio)}
+            rows.append({"model": value, "threads": threads, **own, **shares})
     return pd.DataFrame(rows)
 
 
@@ -121,10 +123,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         value: ModelStyle(COLORS[i % len(COLORS)], _MARKERS[i % len(_MARKERS)], LINES[i % len(LINES)])
         for i, value in enumerate(plans)
     }
-    found = {
-        model: {value: _points(sweep, plan, model, bases[plan]) for value, plan in plans.items()} for model in models
-    }
-    every = pd.concat([points for curves in found.values() for points in curves.values()])
+    found = {model: _points(sweep, plans, model, bases) for model in models}
+    every = pd.concat(found.values())
     counts = sorted({1, *every.loc[every["speedup"].notna(), "threads"]})
     # Over another serial run than in the tables, it goes by another name.
     common = "" if all(bases[plan] == best_serial(sweep, plan) for plan in bases) else ", common $T_1$"
@@ -140,8 +140,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     }
     shown = [pd.DataFrame({"speedup": line.value}) for lines in bounds.values() for line, _ in lines]
     limit_pairs(pairs, pd.concat([every, *shown]), counts, slowest=0.0)
-    for (speedup, efficiency), (model, curves) in zip(pairs, found.items(), strict=True):
-        draw_pair((speedup, efficiency), curves, styles, counts, bounds[model], band=True)
+    for (speedup, efficiency), (model, points) in zip(pairs, found.items(), strict=True):
+        draw_pair((speedup, efficiency), points, list(plans), styles, counts, bounds[model], band=True)
         speedup.set_ylabel(f"speedup{common}")
         efficiency.set_ylabel(f"efficiency{common}")
         panel_title(speedup, model_label(model))

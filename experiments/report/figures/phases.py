@@ -82,9 +82,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     lines: dict[str, BoundLine] = {}
     low = limit_pairs(pairs, pd.concat(every.values()), counts)
     for pair, (phase, table) in zip(pairs, every.items(), strict=True):
-        curves = {model: table[table["model"] == model] for model in models}
         bounds = _bounds(sweep, plan_id, models, phase)
-        draw_pair(pair, curves, styles, counts, [(line, GREY) for line in bounds], hollow, places=asked)
+        draw_pair(pair, table, models, styles, counts, [(line, GREY) for line in bounds], hollow, places=asked)
         lines |= {line.label: line for line in bounds}
         name_those_below(pair[0], table, low, styles)
         for panel in pair:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ...analysis.roofline import MEMORY, measured_step, roofline_table
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from .axes import rows_of_bars
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, marked, new_figure, panel_title
 
@@ -57,12 +58,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     if others:
         bars.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
         labels.append(f"{len(others)} others")
-    bars.set_yticks(range(len(labels)), labels)
-    bars.invert_yaxis()
-    bars.tick_params(axis="y", length=0)
     bars.margins(x=0.14)
-    bars.set_xlabel("time in the serial step (ms)")
-    panel_title(bars, marked("time; dark: its floor", is_usable(sweep, (plan_id, "serial", 1))))
+    title = marked("time; dark: its floor", is_usable(sweep, (plan_id, "serial", 1)))
+    rows_of_bars(bars, labels, "time in the serial step (ms)", title)
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [
         Line2D([], [], linestyle="none", marker=marker, color=GREY, markersize=4, label=phase)

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from ....cython_src.plan.model import PHASES
-from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.names import is_gpu, model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
 from ...analysis.speeds import speed_table
 from ...analysis.sweep import Sweep
-from .axes import decimal_ticks, log2_axis, series, x_axis
+from .axes import decimal_ticks, log2_axis, model_lines, x_axis
 from .heading import plan_header
 from .phases import shown_phases
 from .style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, model_handles, model_styles, new_figure, panel_title
@@ -77,11 +77,7 @@ def draw_panels(
             continue
         title, rows = panel
         axis.set_title(f"({next(letters)})")
-        for model in models:
-            points = rows[rows["model"] == model]
-            values = (1e3 * points[name] for name in ("s", "s_low", "s_high"))
-            look = {"band": False, "size": 3.5, "usable": points["usable"], "places": places}
-            series(axis, points[x], *values, styles[model], model_label(model), **look)
+        model_lines(axis, rows, models, styles, x, "s", 1e3, places=places, size=3.5)
         ends = 1e3 * rows[["s", "s_low", "s_high"]].to_numpy(dtype=float)
         low, high = np.nanmin(ends), np.nanmax(ends)
         pad = max(1.1, (high / low) ** 0.05)  # room for the outermost markers

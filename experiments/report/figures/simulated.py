@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ from ...simulate.predict import (
     thread_counts,
 )
 from ...simulate.predict import missing as missing_for_simulation
-from .axes import cross_out, log2_axis, power_ticks, x_axis
+from .axes import log2_axis, model_lines, power_ticks, x_axis
 from .bound_lines import bound_handles, bound_lines, draw_bound
 from .heading import plan_header
 from .style import add_legend, model_handles, model_styles, new_figure, panel_title
@@ -68,21 +69,17 @@ def draw(
     lines = bound_lines(simulated_bounds(sweep, plan_id, threads, machine), models)
     measured = speed_table(sweep)
     measured = measured[measured["plan_id"] == plan_id]
-    for axis, divide in zip(axes, (np.ones(len(x)), x), strict=True):
+    marks = {model: replace(look, line="none") for model, look in styles.items()}
+    for axis, name, divide in zip(axes, ("speedup", "efficiency"), (np.ones(len(x)), x), strict=True):
         axis.plot(x, x / divide, color="0.2", linewidth=0.8, zorder=1)
         for line in lines:
             draw_bound(axis, line, divide)
         for model in models:
             own = table[table["model"] == model]
-            axis.plot(
-                own["threads"],
-                own["speedup"] / divide,
-                color=styles[model].color,
-                linestyle=styles[model].line,
-                zorder=2,
-            )
-            if machine is None:
-                _draw_measured(axis, measured[measured["model"] == model], styles[model], bool(divide[-1] > 1))
+            look = {"color": styles[model].color, "linestyle": styles[model].line}
+            axis.plot(own["threads"], own[name], zorder=2, **look)
+        if machine is None:
+            model_lines(axis, measured, models, marks, "threads", name, size=4.5)
         x_axis(axis, list(threads), "threads")
         _hatch_far(axis, table)
     top = max(table["speedup"].max(), 2.0) * 1.3
@@ -103,26 +100,6 @@ def draw(
     add_legend(figure, column, handles)
     plan_header(figure, sweep, plan_id, column)
     return figure
-
-
-def _draw_measured(axis, points, style, divide: bool) -> None:
-    prefix = "efficiency" if divide else "speedup"
-    value = points[prefix]
-    low, high = (points[f"{prefix}_{end}"].fillna(value) for end in ("low", "high"))
-    axis.errorbar(
-        points["threads"],
-        value,
-        yerr=[np.maximum(value - low, 0), np.maximum(high - value, 0)],
-        color=style.color,
-        marker=style.marker,
-        linestyle="none",
-        elinewidth=0.8,
-        markeredgecolor="white",
-        markeredgewidth=0.4,
-        zorder=3,
-    )
-    wrong = ~points["usable"].astype(bool)
-    cross_out(axis, points.loc[wrong, "threads"], value[wrong])
 
 
 def _hatch_far(axis, table) -> None:

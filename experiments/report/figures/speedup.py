@@ -47,14 +47,12 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
     counts, asked, bounds = sorted({1, *table["threads"]}), sweep.asked_threads(plan_id), _bounds(sweep, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
-    curves = {model: table[table["model"] == model] for model in models}
     lines = [(line, GREY) for line in bounds]
-    beside = draw_pair((speedup, efficiency), curves, styles, counts, lines, band=True, places=asked)
-    for model, points in curves.items():
-        for threads in points["threads"]:
-            raw, color = raw_ratios(sweep, plan_id, model, int(threads)), styles[model].color
-            raw_dots(speedup, threads, raw, color)
-            raw_dots(efficiency, threads * beside[model], raw / threads, color)
+    beside = draw_pair((speedup, efficiency), table, models, styles, counts, lines, band=True, places=asked)
+    for model, threads in table.loc[table["model"].isin(models), ["model", "threads"]].itertuples(index=False):
+        raw, color = raw_ratios(sweep, plan_id, model, int(threads)), styles[model].color
+        raw_dots(speedup, threads, raw, color)
+        raw_dots(efficiency, threads * beside[model], raw / threads, color)
     # A model with workers on the host too stands at its best number of them.
     accelerated = accelerated.sort_values("speedup").drop_duplicates("model", keep="last")
     if not models:

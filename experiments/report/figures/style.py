@@ -21,8 +21,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.colors
 import seaborn as sns
-from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont
 from matplotlib.lines import Line2D
@@ -174,7 +173,7 @@ def _shade(color: object, share: float) -> object:
 def blank_figure(column: str, tall: float) -> Figure:
     """Make a figure without panels, so many inches tall."""
     figure = _Figure(figsize=(COLUMN_WIDTH_IN[column], tall), layout="constrained")
-    _Canvas(figure)
+    FigureCanvasAgg(figure)
     return figure
 
 
@@ -184,23 +183,6 @@ class _Figure(Figure):
     def draw(self, renderer) -> None:
         with matplotlib.rc_context({"text.hinting": "none"}):
             super().draw(renderer)
-
-
-class _Canvas(FigureCanvasBase):
-    """A canvas whose figures lay out their texts with one renderer: it knows the sizes of those that it has met."""
-
-    def __init__(self, figure: Figure):
-        super().__init__(figure)
-        self._settings = str(matplotlib.rcParams.find_all(r"^(font|mathtext|text)\."))
-
-    def get_renderer(self) -> RendererAgg:
-        """Return the renderer of figures with the same settings of texts; nothing is drawn with it."""
-        return _renderer(self.figure.dpi, self._settings)
-
-
-@lru_cache(maxsize=2)
-def _renderer(dpi: float, settings: str) -> RendererAgg:
-    return RendererAgg(1, 1, dpi)
 
 
 def new_figure(
@@ -257,7 +239,7 @@ def add_legend(
         if len(figure.axes) == 3 and lines <= LINES_BESIDE:
             corner = {"loc": "center left", "bbox_to_anchor": (0.53, 0, 0.47, 0.45), "fontsize": 6}
             legend = figure.legend(**look, **corner)
-            if legend.get_window_extent(figure._get_renderer()).x1 <= figure.bbox.x1:
+            if legend.get_window_extent().x1 <= figure.bbox.x1:
                 legend.set_in_layout(False)
                 return
             legend.remove()
@@ -266,7 +248,7 @@ def add_legend(
         rows = math.ceil(len(handles) / most)
         ncols = math.ceil(len(handles) / rows)
         legend = figure.legend(loc="outside lower center", ncols=ncols, fontsize=size, **look)
-        if ncols == 1 or legend.get_window_extent(figure._get_renderer()).width <= figure.bbox.width:
+        if ncols == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
 
@@ -303,22 +285,21 @@ def finish(figure: Figure, title: bool = True) -> Figure:
 
 def _fit(axis) -> bool:
     """Make labels of y as small or as few as their panel needs; return whether anything changed."""
-    renderer, box = axis.figure._get_renderer(), axis.get_window_extent()
-    label, text, changed = axis.yaxis.label, axis.get_ylabel(), False
+    box, label, changed = axis.get_window_extent(), axis.yaxis.label, False
 
     def is_tall() -> bool:
-        return label.get_visible() and label.get_window_extent(renderer).height > 1.05 * box.height
+        return label.get_visible() and label.get_window_extent().height > 1.05 * box.height
 
-    if is_tall() and "\n" not in text:
+    if is_tall() and "\n" not in (text := axis.get_ylabel()):
         label.set_text(textwrap.fill(text, math.ceil(len(text) / 2) + 3, break_long_words=False))
         label.set_fontsize(0.85 * label.get_fontsize())
         changed = True
     if is_tall():
-        share = max(0.6, box.height / label.get_window_extent(renderer).height)
+        share = max(0.6, box.height / label.get_window_extent().height)
         label.set_fontsize(share * label.get_fontsize())
         changed = True
     ticks = [label for label in axis.get_yticklabels() if label.get_text()]
-    middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent(renderer) for t in ticks) if b.y1 > box.y0)
+    middles = sorted((b.y0 + b.y1) / 2 for b in (t.get_window_extent() for t in ticks) if b.y1 > box.y0)
     gap = min((b - a for a, b in itertools.pairwise(middles)), default=math.inf) * 72 / axis.figure.dpi
     if ticks and gap < 1.2 * ticks[0].get_fontsize():
         changed = True
@@ -336,9 +317,8 @@ def _fit(axis) -> bool:
 def _keep_inside(axis) -> None:
     """Move a label of x or a title that would leave the figure on the right back in: layouts look at their height
     alone."""
-    renderer, frame = axis.figure._get_renderer(), axis.figure.bbox
     for one in (axis.xaxis.label, axis._left_title):
-        if one.get_visible() and one.get_window_extent(renderer).x1 > frame.x1:
+        if one.get_visible() and one.get_window_extent().x1 > axis.figure.bbox.x1:
             one.set(x=1, ha="right")
 
 

@@ -19,7 +19,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.analysis.answers import differences
+from forktask.experiments.analysis.agreement import differences
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers import llmc_worker
 from forktask.experiments.peers.figure import draw

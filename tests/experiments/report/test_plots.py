@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
 import pytest
 from experiments.synthetic_results import LAYERS, peers_result, sweep_of, synthetic_rows
@@ -21,8 +23,17 @@ from forktask.experiments.analysis.speeds import main_plan, speed_table
 from forktask.experiments.peers import figure as peers_figure
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
+from forktask.experiments.report.figures.axes import series
 from forktask.experiments.report.figures.bound_lines import bound_lines
-from forktask.experiments.report.figures.style import CROSSED, FORMATS, TALLEST_IN, in_style, save
+from forktask.experiments.report.figures.style import (
+    CROSSED,
+    FORMATS,
+    TALLEST_IN,
+    ModelStyle,
+    in_style,
+    new_figure,
+    save,
+)
 from forktask.experiments.report.render_text import render_answers
 from forktask.experiments.report.sections import build
 from forktask.experiments.tables.numbers import format_time
@@ -216,7 +227,8 @@ def test_models_are_chosen_ordered_and_named(two):
     assert figure._suptitle is None
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[:2] == [*chosen.values()] and not any("tasks" in label for label in labels)
-    ratio = [line for line in figure.axes[2].lines if line.get_label() == chosen["taskiter"]]
+    color = figure.legends[0].legend_handles[0].get_color()
+    ratio = [line for line in figure.axes[2].lines if line.get_color() == color]
     assert ratio[0].get_ydata()[-1] == pytest.approx(whole.loc[("taskiter", 2), "ratio"])
     assert "taskiter" in [text.get_text() for text in figures.draw(two).legends[0].get_texts()]
     with pytest.raises(UsageError, match="a model of the figure must be one of"):
@@ -289,6 +301,18 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
     assert "Crossed out" in figures.caption(sweep, name)
     rows = sample_frame(sweep)
     assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(sweep)
+
+
+def test_no_line_joins_points_that_are_not_usable():
+    """Check the line of two such points beside each other, and that of the others, which ends before them."""
+    with in_style():
+        _, (axis,) = new_figure("double", 1)
+    nothing = [math.nan] * 4
+    series(axis, [1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0], nothing, nothing, ModelStyle("red", "o", "-"), usable=[1, 1, 0, 0])
+    line, marks, crosses = axis.lines
+    assert line.get_linestyle() == "-" and np.isfinite(line.get_ydata()).tolist() == [True, True, False, False]
+    assert [each.get_linestyle() for each in (marks, crosses)] == ["None", "None"]
+    assert marks.get_xdata().tolist() == crosses.get_xdata().tolist() == [3, 4]
 
 
 def test_a_figure_of_options_says_how_many_tasks_their_values_have():

@@ -18,10 +18,10 @@ from forktask.experiments.analysis.names import model_label
 from forktask.experiments.analysis.phases import summary_table
 from forktask.experiments.analysis.speeds import axis_table, own_best_table
 from forktask.experiments.report import figures, files, sections
-from forktask.experiments.report.answers import answers
 from forktask.experiments.report.columns import ACCOUNT
 from forktask.experiments.report.exports import latex_tables
 from forktask.experiments.report.render_text import render_answers, render_text
+from forktask.experiments.report.verdicts import answers
 from forktask.experiments.report.words import axes_text
 from forktask.experiments.tables.numbers import format_time
 
