@@ -248,7 +248,10 @@ def test_the_report_of_both_devices(tmp_path):
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"speedup.svg", "overhead.svg", "batch.svg"} <= drawn
     batch = figures.draw(load(tmp_path), "batch")
-    assert {line.get_label() for line in batch.axes[0].lines} >= {*{row["model"] for row in found["speed"]}}
+    (legend,), models = batch.legends, {row["model"] for row in found["speed"]}
+    assert {text.get_text() for text in legend.get_texts()} >= models
+    marked = [line for line in batch.axes[0].lines if line.get_marker() not in ("None", "") and len(line.get_xdata())]
+    assert len({line.get_color() for line in marked}) == len(models)
     panels = figures.draw(load(tmp_path), "overlay").axes
     assert {axis.get_title(loc="left").split("$ ")[1] for axis in panels} == {"forkjoin", "taskiter"}
 
