@@ -68,6 +68,8 @@ class ClockResult:
     verdict : {"pass", "fail", "inconclusive"}
     ratio : Estimate
         NaN where no side ever finished.
+    quiet : QuietTimes
+        What it was taken of.
     reason : str
         Reason of an inconclusive end.
     """
@@ -77,18 +79,23 @@ class ClockResult:
     verdict: str = INCONCLUSIVE
     ratio: Estimate = NOTHING
     takes: list[Take] = field(default_factory=list)
+    quiet: QuietTimes = field(default_factory=lambda: quiet_times(()))
     elapsed_s: float = 0.0
     reason: str = ""
 
     @property
     def disturbed(self) -> int:
         """Number of rounds on which no verdict may rest."""
-        return len(quiet_times_of(self.takes).loud)
+        return len(self.quiet.loud)
 
     @property
     def moved(self) -> int:
         """Number of generations that are left out, since the host had moved the CPUs."""
-        return len(quiet_times_of(self.takes).moved)
+        return len(self.quiet.moved)
+
+    def moved_text(self, before: str) -> str:
+        """Say how many generations are left out, after `before`; nothing where none is."""
+        return f"{before}{plural(self.moved, 'generation')} left out as the host had moved the CPUs" * bool(self.moved)
 
     def as_row(self, efficiency: bool = False) -> dict[str, Any]:
         """Return a row of kind "clock" for reports; the value of an efficiency is the inverse ratio."""
@@ -168,7 +175,8 @@ def run_clock_test(
         result.takes.append(_take(order, groups, sides, allowed, [*before, *after]))
         before = after
         longest = max(longest, bench.now() - begun)
-        result.ratio = ratio_of(result.takes, per_capacity)
+        result.quiet = quiet_times(GroupTurns(n, 0, take.rounds, take.turns) for n, take in enumerate(result.takes))
+        result.ratio = ratio_of(result.quiet, result.takes if per_capacity else ())
         above = exceeds(result.ratio, limit)
         if on_generation:
             on_generation(result.ratio)
@@ -187,16 +195,10 @@ def run_clock_test(
     return result
 
 
-def quiet_times_of(takes: Sequence[Take]) -> QuietTimes:
-    """Return the quiet times of both sides."""
-    return quiet_times(GroupTurns(number, 0, take.rounds, take.turns) for number, take in enumerate(takes))
-
-
-def ratio_of(takes: Sequence[Take], per_capacity: bool) -> Estimate:
-    """Return the ratio of times, A / B, by the estimator; A's times count times the capacity where asked."""
-    quiet = quiet_times_of(takes)
+def ratio_of(quiet: QuietTimes, takes: Sequence[Take] = ()) -> Estimate:
+    """Return the ratio of times, A / B, by the estimator; times of A count by the capacity of their takes, if given."""
     points = dict(quiet.times)
-    if per_capacity and "A" in points:
+    if takes and "A" in points:
         factors = [statistics.mean(take.capacity) for take in takes]
         points["A"] = {turn: seconds * factors[turn[0]] for turn, seconds in points["A"].items()}
     return Estimates(points, quiet.loud).ratio("A", "B")
@@ -211,10 +213,9 @@ def _reason(result: ClockResult) -> str:
         more = "more generations are not likely to decide: the ratio is about the limit"
     else:
         more = f"about {further} more generations would decide"
-    left_out = f", {plural(result.moved, 'generation')} left out as the host had moved the CPUs" if result.moved else ""
     return (
         f"after {plural(ratio.count, 'generation')} in {result.elapsed_s:.0f} s ({result.disturbed} rounds disturbed"
-        f"{left_out}) "
+        f"{result.moved_text(', ')}) "
         f"the ratio is {describe(ratio)}, the limit {result.limit:.4g}; {more}"
     )
 

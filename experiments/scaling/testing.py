@@ -267,7 +267,7 @@ class Claims:
 def describe_stops(result: clock.ClockResult) -> str:
     """Write for a message in how many generations a side was stopped, how many are left out, and how many rounds were
     disturbed."""
-    text = f"; {plural(result.moved, 'generation')} left out as the host had moved the CPUs" if result.moved else ""
+    text = result.moved_text("; ")
     stopped = [take for take in result.takes if take.turns and take.unfinished]
     if stopped:
         slower = "first" if stopped[0].unfinished == "A" else "second"

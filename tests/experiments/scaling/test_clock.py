@@ -7,7 +7,6 @@ from experiments.scaling.fakes import QUIET, FakeMachine
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.estimates import LEAST_ROUNDS, MIN_GENERATIONS
-from forktask.experiments.scaling import clock
 from forktask.experiments.scaling.bench import EFFORTS, Side
 from forktask.experiments.scaling.clock import FAIL, INCONCLUSIVE, PASS, SampleError, run_clock_test
 
@@ -131,7 +130,7 @@ def test_disturbed_rounds_are_left_out(name, value):
     machine.change = change
     result = run(machine)
     assert result.verdict == PASS and result.disturbed == len(result.takes)
-    times = clock.quiet_times_of(result.takes).times
+    times = result.quiet.times
     assert times.keys() == {"A", "B"} and all(number != 1 for own in times.values() for *_, number in own)
 
 
