@@ -127,7 +127,12 @@ def test_a_home_runs_other_tasks_while_a_commutative_one_would_wait():
     bound = bind(builder.build())
     with TaskIterExecutor(2, event_capacity=2000) as executor:
         executor.prepare(bound)
-        executor.run(200)
-        events = executor.workers.events()
-    starts = [events["task"][events["iteration"] == k] for k in range(200)]
-    assert any(tasks[1] >= 4 for tasks in starts)
+        for _ in range(100):  # both threads on one CPU, as a host may leave them, show it in none
+            executor.workers.clear_events()
+            executor.run(200)
+            events = executor.workers.events()
+            starts = [tasks for k in range(200) if len(tasks := events["task"][events["iteration"] == k]) > 1]
+            assert starts
+            if any(tasks[1] >= 4 for tasks in starts):
+                return
+    pytest.fail("no iteration of 20,000 started another task before the second of those that exclude each other")
