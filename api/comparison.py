@@ -77,7 +77,9 @@ class Comparison(Shown):
     @property
     def samples(self) -> pd.DataFrame:
         """One row a sample: times, hashes of weights and losses, disturbance of the machine."""
-        return self._sweep.samples
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(self._sweep.samples)
 
     @property
     def warnings(self) -> list[str]:

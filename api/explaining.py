@@ -76,7 +76,9 @@ class Trace(Shown):
         """One row a model: seconds of an iteration by what they were spent on, and the factors of its efficiency."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows())
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(pd.DataFrame(self._rows()))
 
     @cached_property
     def layers(self) -> pd.DataFrame:
@@ -152,7 +154,9 @@ class Simulation(Shown):
     @property
     def table(self) -> pd.DataFrame:
         """One row a model and number of threads: simulated and measured step time, error, speedup, efficiency, idle."""
-        return self._found.table
+        from .experiments.analysis.names import with_texts
+
+        return with_texts(self._found.table)
 
     @property
     def title(self) -> str:

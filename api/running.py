@@ -18,7 +18,7 @@ from .cython_src.reading import Count
 from .cython_src.shown import Shown
 from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
-from .experiments.subjects.models import built_models, make_executor, parse_model
+from .experiments.subjects.models import built_models, make_executor, runnable
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural
 
@@ -202,7 +202,7 @@ def executor(
     UsageError
         An unknown model or option, or an impossible number of threads.
     """
-    spec = parse_model(model)
+    spec = runnable(model)
     if num_threads is None:
         num_threads = spec.model.max_threads or core_counts()[-1]
     return Executor(str(spec), num_threads, make_executor(spec, num_threads, cpus=cpus, event_capacity=event_capacity))

@@ -50,6 +50,11 @@ class ExecutionModel:
         Between blocks its first thread creates tasks, or launches.
     is_reference : bool
         Another library decides who runs a block and when; it may allocate memory in each step.
+    is_peer : bool
+        Another program that trains the same network by kernels of its own: its time is compared and, within rounding,
+        its losses. It has no blocks to log.
+    package : str
+        Package of Python that its executor imports; "": none besides forktask's own.
     far_behind : bool
         Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
     device : {"cpu", "gpu"}
@@ -83,6 +88,8 @@ class ExecutionModel:
     logs_waiting: bool = False
     first_creates: bool = False
     is_reference: bool = False
+    is_peer: bool = False
+    package: str = ""
     far_behind: bool = False
     device: str = "cpu"
     moves_data: bool = False
@@ -100,12 +107,13 @@ class ExecutionModel:
     @property
     def joins_loops(self) -> bool:
         """Whether its threads wait for one another after each loop."""
-        return not (self.runs_tasks or self.is_gpu) and self.max_threads is None
+        return not (self.runs_tasks or self.is_gpu or self.is_peer) and self.max_threads is None
 
     @property
     def is_built(self) -> bool:
         """Whether its executor is part of this installation."""
-        return not self.library or find_spec(self.library, PACKAGE) is not None
+        parts = ((self.library, PACKAGE), (self.package, None))
+        return all(not name or find_spec(name, parent) is not None for name, parent in parts)
 
     @cached_property
     def fields(self) -> dict[str, Field]:

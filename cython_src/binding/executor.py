@@ -209,6 +209,10 @@ class BaseExecutor(RunWhile, ABC):
                 del bound.storage.in_use[self._pid]
             self._uses_end(use)
 
+    def collect(self) -> bool:
+        """See to it that the plan's arrays hold the results of all runs, and return whether they do."""
+        return True
+
     def close(self) -> None:
         """End the threads and release the plan; the executor cannot be used any more. Closing it again does nothing.
 

@@ -9,19 +9,18 @@ over the repeated profiles; times are parts of the step times that the tables sh
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..results.rows import Loop, ProfileRow
-from ..subjects.models import parse_model
+from ..subjects.models import SERIAL, ModelSpec
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_of
-from .names import LOOP_MODELS, NETWORK, base_model, model_label, value_text
+from .names import NETWORK, model_label, value_text
 from .speeds import interval_columns
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, kept
 
 HIDDEN_RUNTIME = (
     "Less is left over than empty kernels cost, for among real blocks the runtime works while others compute"
@@ -56,7 +55,7 @@ def busy_against_serial(sweep: Sweep, point: Point) -> Estimate:
     So what the serial run spends between blocks, most of it on the log itself, counts as work. Without a serial run of
     the plan it is the part in blocks as logged.
     """
-    serial = (point[0], "serial", 1)
+    serial = (point[0], SERIAL, 1)
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
     own, base = _parts_of(sweep, point, _busy_part), _parts_of(sweep, serial, _busy_part)
@@ -73,7 +72,7 @@ def busy_time(sweep: Sweep, point: Point) -> Estimate:
 
 def inflation(sweep: Sweep, point: Point) -> Estimate:
     """Return a point's time in blocks over that of the plan's serial run; above 1 where blocks slow each other."""
-    serial = (point[0], "serial", 1)
+    serial = (point[0], SERIAL, 1)
     if point == serial:
         return Estimate(1.0, math.nan, math.nan, len(sweep.profiles_of(point)))
     steps = sweep.ratio(point, serial) if {point, serial} <= set(sweep.turns) else NOTHING
@@ -116,7 +115,7 @@ def busy_by(sweep: Sweep, point: Point, key) -> tuple[list[Any], np.ndarray]:
     return list(names), np.array([[sum(row[name] for name in own) for own in names.values()] for row in rows])
 
 
-def layer_table(sweep: Sweep, plan_id: str, model: str = "serial", threads: int = 1) -> pd.DataFrame:
+def layer_table(sweep: Sweep, plan_id: str, model: ModelSpec = SERIAL, threads: int = 1) -> pd.DataFrame:
     """Return the busy time by layer and phase.
 
     Columns: layer, phase, loops, blocks, flops, profiles (how many), share (their mean), share_low, share_high (their
@@ -167,7 +166,7 @@ def layers_of_all(sweep: Sweep) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-@lru_cache(maxsize=4)
+@kept
 def accounting_table(sweep: Sweep) -> pd.DataFrame:
     """Return the time of a step against the floor from the block durations of the same runs.
 
@@ -186,7 +185,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
     rows = []
     for point in sweep.points():
         plan_id, model, threads = point
-        if model == "serial" or not sweep.profiles_of(point):
+        if model.is_serial or not sweep.profiles_of(point):
             continue
         name = bound_of(model)
         over = _parts_of(sweep, point, lambda row, name=name: row.pass_time_s / getattr(row.floors, name))
@@ -199,7 +198,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
         floor_s = measured / (1 + excess.value)
         excess_s = measured - floor_s
         plan = sweep.plans[plan_id]
-        units = len(plan.loops) if base_model(model) in LOOP_MODELS else plan.num_tasks / threads
+        units = len(plan.loops) if model.model.joins_loops else plan.num_tasks / threads
         rows.append(
             {
                 **point._asdict(),
@@ -218,7 +217,7 @@ def accounting_table(sweep: Sweep) -> pd.DataFrame:
                 "static_shares": _parts_of(
                     sweep, point, lambda row: row.floors.forkjoin_static / row.floors.forkjoin
                 ).value
-                if name == "forkjoin" and parse_model(model).option("schedule") == "static"
+                if name == "forkjoin" and model.option("schedule") == "static"
                 else math.nan,
                 "remark": _remark(logged, excess, expected),
             }

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache
 
 import pandas as pd
 
 from .estimates import FASTER, SLOWER
-from .names import base_model
 from .speeds import better_forkjoin, judged
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, kept
 
 ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
 
 
-@lru_cache(maxsize=4)
+@kept
 def cost_table(sweep: Sweep) -> pd.DataFrame:
     """Return one-time costs, and after how many iterations they are earned back.
 
@@ -32,11 +30,11 @@ def cost_table(sweep: Sweep) -> pd.DataFrame:
         row = point._asdict() | {column: _median(sweep, point, column) for column in ONCE}
         row |= {"step_s": sweep.typical_time(point).value, "once_s": once[point]}
         beside = [other for other in once if (other.plan_id, other.threads) == (point.plan_id, point.threads)]
-        eager = [other for other in beside if base_model(other.model) == "tasks"]
+        eager = [other for other in beside if other.model.name == "tasks"]
         best_eager = min(eager, key=lambda other: sweep.typical_time(other).value, default=None)
         join = better_forkjoin(sweep, point.plan_id, point.threads)
         for column, other in (("tasks", best_eager), ("forkjoin", join and point._replace(model=join))):
-            compared = other and other != point and base_model(point.model) in ("taskgraph", "taskiter")
+            compared = other and other != point and point.model.name in ("taskgraph", "taskiter")
             row[f"break_even_{column}"] = _break_even(sweep, point, other, once) if compared else ""
         rows.append(row)
     return pd.DataFrame(rows)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
-from .sweep import Sweep
+from .sweep import Sweep, kept
 
 COUNTERS = ("cycles", "instructions", "llc_misses")
 
 
-@lru_cache(maxsize=4)
+@kept
 def counter_table(sweep: Sweep) -> pd.DataFrame:
     """Return counts of a step, medians over the samples, a row for each point that has any.
 

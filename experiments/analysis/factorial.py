@@ -16,14 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 import pandas as pd
 
 from ..subjects.models import CREATIONS, PLACEMENTS, model_of_factors
 from .estimates import NOTHING
 from .speeds import interval_columns, is_usable, judged
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, kept
 
 BARRIERS = ("loop", "iteration", "none")
 IMPOSSIBLE = "cannot exist: a program needs a graph that was recorded"
@@ -94,7 +93,7 @@ def _complete(sweep: Sweep) -> Iterator[tuple[str, int, dict[Cell, Point]]]:
                 yield plan_id, threads, points
 
 
-@lru_cache(maxsize=4)
+@kept
 def factorial_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per cell, also for those that cannot exist.
 
@@ -122,7 +121,7 @@ def factorial_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@lru_cache(maxsize=4)
+@kept
 def effect_table(sweep: Sweep) -> pd.DataFrame:
     """Return effects as ratios of times, below 1 where the switch gains.
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
-from ..subjects.models import parse_model
 from .estimates import NOTHING
-from .names import is_gpu
 from .speeds import interval_columns
-from .sweep import Sweep
+from .sweep import Sweep, kept
 
 
 def gpu_names(sweep: Sweep) -> list[str]:
@@ -20,7 +17,7 @@ def gpu_names(sweep: Sweep) -> list[str]:
     return sorted({gpu["name"] for gpu in sweep.samples.get("gpu", ()) if isinstance(gpu, dict)})
 
 
-@lru_cache(maxsize=4)
+@kept
 def gpu_table(sweep: Sweep) -> pd.DataFrame:
     """Return a row for each plan and model of a GPU.
 
@@ -31,12 +28,12 @@ def gpu_table(sweep: Sweep) -> pd.DataFrame:
     """
     rows = []
     for point in sweep.points():
-        if not is_gpu(point.model):
+        if not point.model.is_gpu:
             continue
         stream, samples = (point.plan_id, "gpu_stream", 1), sweep.samples_of(point)
         compared = stream in sweep.turns and point != stream
         profiles = list(sweep.gpu_profiles_of(point).values())
-        mixed = parse_model(point.model).model.mixes_devices
+        mixed = point.model.model.mixes_devices
         busy = _middle([row.busy_s for row in profiles])
         rows.append(
             {

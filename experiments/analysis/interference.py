@@ -9,34 +9,33 @@ in the CPU time it got would take 1 / capacity times as long; the time beyond th
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import pandas as pd
 
-from ..subjects.models import parse_model
+from ..subjects.models import ModelSpec
 from .names import model_label, plan_beside
 from .speeds import interval_columns
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, kept
 
 
-def preemption_of(model: str) -> str:
+def preemption_of(model: ModelSpec) -> str:
     """Return "swap" if waiting workers of a model exchange CPUs with preempted ones, else "stay"."""
-    return str(parse_model(model).option("preemption", "stay"))
+    return str(model.option("preemption", "stay"))
 
 
-def label_with_preemption(model: str) -> str:
+def label_with_preemption(model: ModelSpec) -> str:
     """Return the model's short form, with "stay" if it could have been "swap" and is not."""
-    stays = "preemption" in parse_model(model).model.fields and preemption_of(model) == "stay"
+    stays = "preemption" in model.model.fields and preemption_of(model) == "stay"
     return f"{model_label(model)}, stay" if stays else model_label(model)
 
 
-def _swaps_per_s(sweep: Sweep, plan_id: str, model: str, threads: int) -> float:
+def _swaps_per_s(sweep: Sweep, plan_id: str, model: ModelSpec, threads: int) -> float:
     """Return the CPU swaps per second of the timed runs, as the median over a point's samples."""
     own = sweep.samples_of(Point(plan_id, model, threads))
     return float((own["cpu_swaps"] / own["timed_wall_s"]).median())
 
 
-@lru_cache(maxsize=4)
+@kept
 def interference_table(sweep: Sweep) -> pd.DataFrame:
     """Return a row for each model and number of hogs whose point was also measured without hogs.
 

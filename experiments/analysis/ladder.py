@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import pandas as pd
 
 from ...cython_src.plan.barriers import BARRIERS
-from ..subjects.models import ModelSpec, parse_model
+from ..subjects.models import ModelSpec
 from .estimates import NOTHING
 from .speeds import interval_columns, judged, on_most_threads, speed_table
-from .sweep import Sweep
+from .sweep import Sweep, kept
 
 START, CREATION = "start of threads", "creation of tasks"
 # A model that waits at one of `BARRIERS` waits at all that follow it too.
@@ -27,7 +25,7 @@ def waits_of(spec: ModelSpec) -> list[str]:
 
 def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's models are no ladder."""
-    if len(rungs(sweep, plan_id)) > 2 and any(parse_model(m).barrier == "phase" for m in rungs(sweep, plan_id)):
+    if len(rungs(sweep, plan_id)) > 2 and any(m.barrier == "phase" for m in rungs(sweep, plan_id)):
         return ""
     return (
         "a ladder needs a fork-join form, and below it tasks that wait after phases (tasks:taskwait=phase, "
@@ -35,17 +33,17 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     )
 
 
-def rungs(sweep: Sweep, plan_id: str) -> list[str]:
+def rungs(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
     """Return the measured models of the CPU from the first fork-join form on, in the order of the file, or in which
     they were chosen."""
     measured = {model for model, _ in sweep.points_of(plan_id)}
-    asked = [parse_model(text) for text in sweep.shown or sweep.config.get("models") or ()]
-    specs = [s for s in asked if str(s) in measured and s.model.max_threads is None and not s.model.is_gpu]
+    asked = sweep.shown or sweep.asked_models
+    specs = [s for s in asked if s in measured and s.model.max_threads is None and not s.is_gpu]
     first = next((place for place, spec in enumerate(specs) if spec.model.joins_loops), len(specs))
-    return [str(spec) for spec in specs[first:]]
+    return specs[first:]
 
 
-@lru_cache(maxsize=8)
+@kept
 def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return a row for each rung on most threads, in the order of the file.
 
@@ -74,11 +72,10 @@ def ladder_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _takes(above: str | None, model: str) -> str:
+def _takes(above: ModelSpec | None, spec: ModelSpec) -> str:
     """Say what a rung takes away from the one above, and what it puts back."""
-    spec = parse_model(model)
     own, steps = waits_of(spec), spec.option("unroll", 1)
-    before = waits_of(parse_model(above)) if above else own
+    before = waits_of(above) if above else own
     taken, added = ([w for w in a if w not in b] for a, b in ((before, own), (own, before)))
     parts = [f"{sign} {', '.join(words)}" for sign, words in (("−", taken), ("+", added)) if words]
     if not above:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from ..bounds import bounds
-from ..subjects.models import parse_model
+from ..subjects.models import SERIAL, ModelSpec
 from .estimates import NOTHING, Estimate, estimate
 from .speeds import best_serial, interval_columns
-from .sweep import Sweep
+from .sweep import Sweep, kept
 
 BOUNDS = ("area", "forkjoin", "forkjoin_static", "taskgraph", "taskiter", "brent")
 BOUND_NAMES = {
@@ -32,7 +31,7 @@ BOUND_COLUMNS = ["plan_id", "threads"] + [
 ]
 
 
-@lru_cache(maxsize=4)
+@kept
 def floor_table(sweep: Sweep) -> pd.DataFrame:
     """Return the machine's floor of each plan beside its serial time T1.
 
@@ -52,7 +51,7 @@ def floor_table(sweep: Sweep) -> pd.DataFrame:
             {
                 "plan_id": plan_id,
                 "t1_s": t1,
-                "serial_s": sweep.typical_time((plan_id, "serial", 1)).value,
+                "serial_s": sweep.typical_time((plan_id, SERIAL, 1)).value,
                 "flop_floor_s": flops_floor,
                 "roofline_floor_s": roofline,
                 "flop_floor_ratio": t1 / flops_floor if flops_floor else math.nan,
@@ -68,7 +67,7 @@ Profile = tuple[list[list[float]], bounds.GraphBounds | None]  # durations of ea
 def serial_profiles(sweep: Sweep, plan_id: str, phase: str = "") -> list[Profile]:
     """Return the block durations of each serial profile of a plan; of one phase alone they have no graph."""
     found = []
-    for profile in sweep.profiles_of((plan_id, "serial", 1)).values():
+    for profile in sweep.profiles_of((plan_id, SERIAL, 1)).values():
         loops, graph = sweep.loop_times(profile), profile.bounds
         if phase:
             phases = [loop.phase for loop in sweep.plans[plan_id].loops]
@@ -110,7 +109,7 @@ def bound_rows(
     sweep: Sweep, plan_id: str, threads: Iterable[int], capacity: Callable[[int], Estimate], profiles: Sequence[Profile]
 ) -> list[dict]:
     """Return the rows of `bound_table` for a plan, from the durations of its blocks; none without a serial run."""
-    own, serial = (plan_id, "serial", 1), best_serial(sweep, plan_id)
+    own, serial = (plan_id, SERIAL, 1), best_serial(sweep, plan_id)
     if not profiles or own not in sweep.turns or serial is None:
         return []
     work, advantage = sweep.typical_time(own), sweep.ratio(serial, own)
@@ -131,7 +130,7 @@ def speedup_bound(advantage: Estimate, part: Estimate) -> Estimate:
     return bound if math.isfinite(part.low) else replace(bound, low=math.nan, high=math.nan)
 
 
-@lru_cache(maxsize=4)
+@kept
 def bound_table(sweep: Sweep) -> pd.DataFrame:
     """Return bounds per plan and measured number of threads, from the block durations of the serial run.
 
@@ -151,7 +150,7 @@ def bound_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=BOUND_COLUMNS)
 
 
-def bound_of(model: str) -> str:
+def bound_of(model: ModelSpec) -> str:
     """Return the name of the tightest bound that holds for a model, one of `BOUNDS`."""
-    barrier = parse_model(model).barrier
+    barrier = model.barrier
     return {"loop": "forkjoin", "none": "taskiter"}.get(barrier, "taskgraph")

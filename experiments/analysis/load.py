@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import pandas as pd
 from msgspec import structs
 
@@ -35,12 +34,13 @@ from ..results.rows import (
     RunRow,
     SampleRow,
     TraceRow,
+    values_of,
 )
 from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_nodes, waited_shares
-from ..subjects.models import MODELS
+from ..subjects.models import counts_for
 from ..tables.numbers import moved_text, plural
 from .agreement import LOSS_TOLERANCES, disagreement
-from .names import axis_label, base_model, is_gpu, model_label, plan_beside, value_text
+from .names import axis_label, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
 from .sweep import Point, Sweep, capacities_of
 
@@ -99,7 +99,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         run=runs[-1],
         plans=plans,
         machine=by_kind[MachineRow][-1] if by_kind[MachineRow] else NOT_MEASURED,
-        samples=pd.DataFrame([{**msgspec.to_builtins(row), "node": row.node.name} for row in timed]),
+        samples=pd.DataFrame([{**values_of(row), "model": row.model, "node": row.node.name} for row in timed]),
         profiles=profiles,
         gpu_profiles=by_kind[GpuProfileRow],
         failures=failures,
@@ -164,7 +164,8 @@ def _check_environments(runs, measured) -> None:
             f"all rows must come from one environment, got {len(identities)} ({', '.join(sorted(identities))}); "
             f"measure each machine or installation into a folder of its own"
         )
-    sets = {row.instruction_set for row in measured if isinstance(row, SampleRow) and not is_gpu(row.model)}
+    samples = [row for row in measured if isinstance(row, SampleRow)]
+    sets = {row.instruction_set for row in samples if not (row.model.is_gpu or row.model.is_peer)}
     if len(sets) > 1:
         raise UsageError(
             f"all samples of the CPU must use one instruction set, got {', '.join(sorted(sets))}; "
@@ -255,14 +256,9 @@ def _check_efficiency(sweep: Sweep) -> list[str]:
     ]
 
 
-def _has_one_thread(model: str) -> bool:
-    known = MODELS.get(base_model(model))
-    return known is not None and known.max_threads == 1
-
-
 def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
     """Return sentences about points of the grid that neither were measured nor failed, by the samples of each."""
-    models, threads, repeats = (sweep.config.get(key) for key in ("models", "threads", "repeats"))
+    models, (threads, repeats) = sweep.asked_models, (sweep.config.get(key) for key in ("threads", "repeats"))
     if not (models and threads and repeats) or sweep.config.get("budget_s"):
         return []  # with a budget, points have as many samples as their verdicts needed
     failed = {(row.plan_id, row.model, row.threads) for row in sweep.failures}
@@ -274,7 +270,7 @@ def _missing_points(sweep: Sweep, taken: Mapping[Point, int]) -> list[str]:
         for hogs in sweep.config.get("interference") or [0]:
             this = plan_beside(plan_id, hogs)
             for model in models:
-                for count in (1,) if _has_one_thread(model) else threads:
+                for count in counts_for(model, threads):
                     done = taken.get((this, model, count), 0)
                     if tuned and not done and (this, model, count) not in failed:
                         continue  # It is the best granularity of another model or number of threads.

@@ -203,13 +203,11 @@ def time_by_loop(log: EventLog, serial: EventLog | None = None) -> np.ndarray:
     are those of `losses_of`.
     """
     if serial is not None and (
-        serial.about["model"] != "serial"
-        or serial.loops != log.loops
-        or serial.about.get("plan") != log.about.get("plan")
+        not serial.model.is_serial or serial.loops != log.loops or serial.about.get("plan") != log.about.get("plan")
     ):
         raise UsageError(
             f"useful work needs a log of model serial and plan {log.about['plan_name']!r}, got model "
-            f"{serial.about['model']!r} and plan {serial.about['plan_name']!r}; trace both in one command"
+            f"'{serial.model}' and plan {serial.about['plan_name']!r}; trace both in one command"
         )
     events = log.events[np.isin(log.events["worker"], log.lanes_of(*COMPUTING))]
     num_loops = len(log.loops["name"])
@@ -251,7 +249,7 @@ def losses_of(log: EventLog, serial: EventLog | None = None) -> Losses:
 
 def all_losses(logs: Sequence[EventLog]) -> list[Losses]:
     """Return the losses of each log, useful work by the serial one among them."""
-    serial = next((log for log in logs if log.about["model"] == "serial"), None)
+    serial = next((log for log in logs if log.model.is_serial), None)
     return [losses_of(log, None if log.of_gpu else serial) for log in logs]
 
 
@@ -260,7 +258,7 @@ def as_rows(found: Sequence[Losses]) -> list[dict]:
     usable."""
     rows = [
         {
-            "model": losses.log.about["model"],
+            "model": losses.log.model,
             "threads": len(losses.log.lanes_of(*COMPUTING)),
             "step_time_s": losses.log.step_s,
             **{f"{name}_s": seconds for name, seconds in losses.per_iteration_s().items()},
@@ -312,7 +310,7 @@ def as_table(found: Sequence[Losses]) -> pd.DataFrame:
         part = losses.table.copy()
         part[list(LOSSES)] = part[list(LOSSES)] / (1e9 * losses.log.about["iterations"])
         part.insert(0, "threads", len(losses.log.lanes_of(*COMPUTING)))
-        part.insert(0, "model", losses.log.about["model"])
+        part.insert(0, "model", str(losses.log.model))
         part["usable"] = row["usable"]
         parts.append(part)
     return pd.concat(parts).rename(columns={name: f"{name}_s" for name in LOSSES})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import pandas as pd
 
 from ..subjects.memory import GRAPH, KINDS
-from .sweep import Sweep
+from .sweep import Sweep, kept
 
 LIBRARIES = "Python and libraries"
 REST = "rest"
@@ -15,7 +13,7 @@ REST = "rest"
 _FIELDS = {LIBRARIES: "libraries_bytes", GRAPH: "graph_bytes"}
 
 
-@lru_cache(maxsize=4)
+@kept
 def memory_table(sweep: Sweep) -> pd.DataFrame:
     """Return the peak memory of each point.
 

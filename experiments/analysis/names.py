@@ -16,15 +16,15 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
 from ...cython_src.records import fields
 from ..results.rows import PlanRow
-from ..subjects.models import AGAIN, MODELS
+from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
 
-TASK_MODELS = tuple(name for name, model in MODELS.items() if model.runs_tasks and not model.is_gpu)
-LOOP_MODELS = tuple(name for name, model in MODELS.items() if model.joins_loops)
 GRANULARITY = "granularity"
 # Fields of a record beside those of `PlanOptions`.
 NETWORK, INTERFERENCE = "network", "interference"
@@ -37,11 +37,6 @@ LONGEST_NAME = 100  # of a folder
 AGAIN_LABEL = "again (A/A)"  # of a model's second contestant
 
 
-def base_model(model: str) -> str:
-    """Return the model's name without its options."""
-    return model.partition(":")[0]
-
-
 @contextmanager
 def called(names: Mapping[str, str]) -> Iterator[None]:
     """Give models names of one's own, and their order, in what is written and drawn inside."""
@@ -52,43 +47,35 @@ def called(names: Mapping[str, str]) -> Iterator[None]:
         _CALLED.reset(token)
 
 
-def is_again(model: str) -> bool:
-    """Whether a model is measured a second time, to be compared with itself."""
-    return f":{AGAIN}=" in model
-
-
-def measured_again(model: str) -> str:
-    """Return the model that a second contestant repeats."""
-    return ":".join(part for part in model.split(":") if not part.startswith(f"{AGAIN}="))
-
-
-def is_gpu(model: str) -> bool:
-    """Whether a model runs on a GPU."""
-    return model.startswith("gpu_")
-
-
-def model_label(model: str) -> str:
-    """Return a short readable form of a model spec: `forkjoin:region=persistent` gives "forkjoin, persistent", with
+def model_label(model: ModelSpec) -> str:
+    """Return a short readable form of a model: `forkjoin:region=persistent` gives "forkjoin, persistent", with
     `again=1` "forkjoin, persistent, again (A/A)"; or what it is `called`."""
     if model in (names := _CALLED.get()):
         return names[model]
-    name, *chosen = model.split(":")
-    words = []
-    for option in chosen:
-        key, _, value = option.partition("=")
-        if key == AGAIN:
-            words.append(AGAIN_LABEL if value == "1" else f"{AGAIN_LABEL} {value}")
-            continue
-        words.append(f"{key.replace('_', ' ')} {value}" if value.isdecimal() else value)
-    return ", ".join([name, *words])
+    words = [
+        f"{key.replace('_', ' ')} {value}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        for key, value in model.chosen.items()
+    ]
+    if model.again:
+        words.append(AGAIN_LABEL if model.again == 1 else f"{AGAIN_LABEL} {model.again}")
+    return ", ".join([model.name, *words])
 
 
-def model_rank(model: str) -> tuple[int, int, str]:
-    """Return a sort key: the order in which models are `called`, then that of `MODELS`; plain specs before variants."""
+def model_rank(model: ModelSpec) -> tuple:
+    """Return a sort key: the order in which models are `called`, then that of the models."""
     if model in (names := _CALLED.get()):
-        return (list(names).index(model) - len(names), 0, model)
-    rank = {name: number for number, name in enumerate(MODELS)}
-    return (rank.get(base_model(model), len(rank)), model.count(":"), model)
+        return (list(names).index(model) - len(names),)
+    return model.rank
+
+
+def with_texts(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which models are texts, as users and files get it."""
+    texts = {
+        name: table[name].map(lambda value: str(value) if isinstance(value, ModelSpec) else value)
+        for name in table
+        if table[name].dtype == object
+    }
+    return table.assign(**texts)
 
 
 def plan_beside(plan_id: str, hogs: int) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from ..machine.environment import is_volatile
 from ..results.nodes import leaves
 from ..results.turns import mostly_in
-from .sweep import Sweep, capacity_of
+from .sweep import Sweep, capacity_of, kept
 
 
-@lru_cache(maxsize=64)
+@kept
 def sweep_on(sweep: Sweep, node: str) -> Sweep:
     """Return a sweep with the times of one node's generations alone."""
     turns = {

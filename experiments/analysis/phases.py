@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from ...cython_src.plan.model import PHASES
+from ..subjects.models import SERIAL
 from .accounting import busy_against_serial, busy_by, logged_over_timed, unlike
 from .estimates import NOTHING, Estimate, estimate
 from .limits import bound_parts, serial_profiles, speedup_bound
 from .memory import memory_table
+from .names import with_texts
 from .speeds import best_serial, estimate_of, interval_columns, speed_table
-from .sweep import Point, Sweep
+from .sweep import Point, Sweep, kept
 
 WALL, BUSY = "wall", "busy"
 ALL_OF_IT = Estimate(1.0, math.nan, math.nan, 1)
@@ -40,13 +41,13 @@ def timed(sweep: Sweep, point: Point) -> str:
     if not profiles:
         return ""
     walls = all(set(phases_of(sweep, point[0])) <= set(row.phase_wall_s or ()) for row in profiles)
-    return WALL if point[1] == "serial" or walls else BUSY
+    return WALL if point[1].is_serial or walls else BUSY
 
 
 def _shares(sweep: Sweep, point: Point) -> dict[int, np.ndarray]:
     """Return by repetition the shares of the phases in all phases' wall time, or in all blocks' time; they sum to 1."""
     profiles, (phases, busy) = sweep.profiles_of(point), busy_by(sweep, point, lambda loop: loop.phase)
-    if timed(sweep, point) == WALL and point[1] != "serial":
+    if timed(sweep, point) == WALL and not point[1].is_serial:
         busy = np.array([[row.phase_wall_s[phase] for phase in phases] for row in profiles.values()])
     order = [phases.index(phase) for phase in phases_of(sweep, point[0])]
     return {repetition: times[order] / times.sum() for repetition, times in zip(profiles, busy, strict=True)}
@@ -76,7 +77,7 @@ def beside(sweep: Sweep, point: Point, phase: str, other: str) -> float:
     return float(np.mean(parts)) if parts else math.nan
 
 
-@lru_cache(maxsize=4)
+@kept
 def phase_table(sweep: Sweep) -> pd.DataFrame:
     """Return the time, speedup and efficiency of each phase: one row for each point with a profile.
 
@@ -119,7 +120,7 @@ def phase_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@lru_cache(maxsize=4)
+@kept
 def phase_bound_table(sweep: Sweep) -> pd.DataFrame:
     """Return bounds on the speedup of each phase, as `bound_table` has those of a step.
 
@@ -128,7 +129,7 @@ def phase_bound_table(sweep: Sweep) -> pd.DataFrame:
     """
     rows = []
     table = phase_table(sweep)
-    for own in table[table["model"] == "serial"].to_dict("records") if len(table) else []:
+    for own in table[table["model"] == SERIAL].to_dict("records") if len(table) else []:
         plan_id = own["plan_id"]
         for phase in phases_of(sweep, plan_id):
             advantage = estimate_of(own, f"{phase}_speedup")
@@ -163,4 +164,4 @@ def summary_table(sweep: Sweep) -> pd.DataFrame:
         speeds = speeds.merge(phases.drop(columns=["profiles", "remark"]), "left", points)
     options = dict.fromkeys(name for record in sweep.records.values() for name in record)
     found = [*columns, *(name for name in speeds if name not in options), *options]
-    return speeds[[name for name in dict.fromkeys(found) if name in speeds]]
+    return with_texts(speeds[[name for name in dict.fromkeys(found) if name in speeds]])

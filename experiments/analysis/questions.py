@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
-from .names import base_model, is_again, is_gpu, measured_again, model_rank
+from .names import model_rank
 
 # What parts two models: candidate, reference, what the candidate has besides.
 SWITCHES = (("taskgraph", "tasks", "recorded once"), ("taskiter", "taskgraph", "steps overlap"))
 
-Contestant = tuple[str, int]  # a model on a number of threads
+Contestant = tuple[ModelSpec, int]  # a model on a number of threads
 
 
 class Question(NamedTuple):
@@ -23,14 +24,15 @@ class Question(NamedTuple):
     references : list of (model, threads)
     what : str
         What the contestant has besides, for people.
-    against_forkjoin : bool
-        Whether the references are the fork-join forms, or the same model once more.
+    against : {"forkjoin", "peers", ""}
+        Whose figure shows the answer: references are the fork-join forms, or the same model once more; or other
+        programs.
     """
 
     contestant: Contestant
     references: Sequence[Contestant]
     what: str
-    against_forkjoin: bool = False
+    against: str = ""
 
 
 def questions(
@@ -40,7 +42,7 @@ def questions(
 
     Models of the processor are those on most threads. Each is compared with the better fork-join form; a model that is
     measured twice, with itself; the switches between task models follow, and what threads (to fork-join, if it was
-    measured) or a GPU bring.
+    measured) or a GPU bring; each of our models is compared with the fastest other program on as many threads.
 
     Parameters
     ----------
@@ -49,31 +51,38 @@ def questions(
     fastest : callable
         Returns the fastest of some of them.
     """
-    threads = max((count for model, count in contestants if not is_gpu(model)), default=1)
-    wide = [(m, n) for m, n in contestants if n == threads and m != "serial" and not is_gpu(m)]
-    once = [each for each in wide if not is_again(each[0])]
-    on_gpu = [each for each in contestants if is_gpu(each[0])]
+    peers = [each for each in contestants if each[0].is_peer]
+    contestants = [each for each in contestants if each not in peers]
+    threads = max((count for model, count in contestants if not model.is_gpu), default=1)
+    wide = [(m, n) for m, n in contestants if n == threads and not m.is_serial and not m.is_gpu]
+    once = [each for each in wide if not each[0].again]
+    on_gpu = [each for each in contestants if each[0].is_gpu]
     for own, forkjoin in ((wide, "forkjoin"), (on_gpu, "gpu_forkjoin")):
-        joins = [each for each in own if base_model(each[0]) == forkjoin and not is_again(each[0])]
+        joins = [each for each in own if each[0].name == forkjoin and not each[0].again]
         best = fastest(joins) if joins else None
         for each in sorted(own, key=lambda each: model_rank(each[0])):
-            again = (measured_again(each[0]), each[1])
-            if is_again(each[0]) and again in contestants:
-                yield Question(each, [again], "A/A", True)
+            again = (each[0].repeated, each[1])
+            if each[0].again and again in contestants:
+                yield Question(each, [again], "A/A", "forkjoin")
             elif best and each != best:
-                yield Question(each, joins, "", True)
+                yield Question(each, joins, "", "forkjoin")
     for candidate, reference, what in SWITCHES:
-        ours, theirs = ([each for each in once if base_model(each[0]) == name] for name in (candidate, reference))
+        ours, theirs = ([each for each in once if each[0].name == name] for name in (candidate, reference))
         if ours and theirs:
             yield Question(fastest(ours), theirs, what)
-    joins = [each for each in once if base_model(each[0]) == "forkjoin"]
-    serial = [each for each in contestants if each[0] == "serial"]
+    joins = [each for each in once if each[0].name == "forkjoin"]
+    serial = [each for each in contestants if each[0].is_serial]
     if once and serial and (threads > 1 or not joins):
         yield Question(fastest(joins or once), serial, plural(threads, "thread"))
-    both = [each for each in on_gpu if base_model(each[0]) == "gpu_both"]
+    both = [each for each in on_gpu if each[0].name == "gpu_both"]
     alone = [each for each in on_gpu if each not in both]
-    cpu = [each for each in contestants if not is_gpu(each[0])]
+    cpu = [each for each in contestants if not each[0].is_gpu]
     if alone and cpu:
         yield Question(fastest(alone), cpu, "a GPU")
     if both and alone:
         yield Question(fastest(both), alone, "processor and GPU")
+    for own in (wide or serial, on_gpu):
+        others = [each for each in peers if own and each[0].is_gpu == own[0][0].is_gpu and each[1] == own[0][1]]
+        for each in sorted(own if others else (), key=lambda each: model_rank(each[0])):
+            if not each[0].again:
+                yield Question(each, others, "", "peers")

@@ -7,7 +7,6 @@ region once, at the measured bandwidth of memory. Loops are summed by kernel and
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -15,11 +14,12 @@ import pandas as pd
 from ...cython_src.typed_text import rounded
 from ..bounds.bounds import least_times
 from ..results.rows import Loop
+from ..subjects.models import SERIAL, ModelSpec
 from ..tables.numbers import plural
 from .accounting import busy_by
 from .counters import counter_table
-from .names import is_gpu, model_label
-from .sweep import Point, Sweep
+from .names import model_label
+from .sweep import Point, Sweep, kept
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 LINE_BYTES = 64  # that a miss of the last level fetches
@@ -27,9 +27,9 @@ EXPLAINED = 1.25  # times the floor, above which a step is not said to be bound 
 MOST_NAMED = 3  # kernels that explain the rest
 
 
-def _cpu_points(sweep: Sweep, plan_id: str) -> list[tuple[str, int]]:
+def _cpu_points(sweep: Sweep, plan_id: str) -> list[tuple[ModelSpec, int]]:
     """Return the models of the CPU, with their threads, that ran a plan."""
-    return [(model, threads) for model, threads in sweep.points_of(plan_id) if not is_gpu(model)]
+    return [(model, threads) for model, threads in sweep.points_of(plan_id) if not model.is_gpu]
 
 
 def kernel_of(loop: Loop) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def kernel_of(loop: Loop) -> tuple[str, str]:
     return loop.kernel, loop.phase
 
 
-@lru_cache(maxsize=8)
+@kept
 def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return kernels by phase against the roofline of one thread.
 
@@ -65,7 +65,7 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
         row["bytes"] += memory_s * bytes_per_s
         row["floor_s"] += max(arithmetic_s, memory_s)
         row["memory_s"] += memory_s if memory_s > arithmetic_s else 0.0
-    point = Point(plan_id, "serial", 1)
+    point = Point(plan_id, SERIAL, 1)
     step_s = sweep.typical_time(point).value
     table = pd.DataFrame(rows.values())
     _, busy = busy_by(sweep, point, kernel_of)
@@ -79,7 +79,7 @@ def roofline_table(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     return table.sort_values(by, ascending=False, kind="stable", ignore_index=True).drop(columns="memory_s")
 
 
-@lru_cache(maxsize=64)
+@kept
 def floors_by_phase(sweep: Sweep, plan_id: str, threads: int) -> dict[str, tuple[float, float]]:
     """Return phase -> (floor in loops that arithmetic bounds, floor in loops that memory bounds), in seconds.
 
@@ -133,8 +133,8 @@ def measured_step(sweep: Sweep, plan_id: str) -> dict[str, float]:
     """Return of the serial step by hardware counters: intensity (FLOP for each byte fetched from memory), flops_per_s,
     bytes_per_s and per_cycle (instructions); empty where the machine has not all of them."""
     table = counter_table(sweep)
-    rows = table[(table["plan_id"] == plan_id) & (table["model"] == "serial")] if len(table) else table
-    time_s = sweep.typical_time((plan_id, "serial", 1)).value
+    rows = table[(table["plan_id"] == plan_id) & (table["model"] == SERIAL)] if len(table) else table
+    time_s = sweep.typical_time((plan_id, SERIAL, 1)).value
     for row in rows.to_dict("records"):
         fetched, flops = row["llc_misses"] * LINE_BYTES, sum(loop.flops for loop in sweep.plans[plan_id].loops)
         if fetched > 0 and math.isfinite(time_s) and math.isfinite(row["per_cycle"]):

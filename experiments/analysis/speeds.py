@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...cython_src.errors import UsageError
+from ..subjects.models import SERIAL, ModelSpec
 from .estimates import NOT_USABLE, NOTHING, Estimate, verdict
-from .names import GRANULARITY, INTERFERENCE, NETWORK, base_model, is_again, is_gpu, model_rank, plan_beside, value_text
-from .sweep import Point, Sweep
+from .names import GRANULARITY, INTERFERENCE, NETWORK, model_rank, plan_beside, value_text
+from .sweep import Point, Sweep, kept
 
 # Axes along which the work grows, and what times are compared for: a row of the step's input.
 PER = {"batch": "sample", "sequence": "token"}
@@ -29,28 +29,28 @@ def estimate_of(row: Mapping[str, float], name: str) -> Estimate:
     return Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), 0)
 
 
-@lru_cache(maxsize=4096)
+@kept
 def best_serial(sweep: Sweep, plan_id: str) -> Point | None:
     """Return the fastest serial run of the same problem, at any granularity."""
-    found = [(other, "serial", 1) for other in sweep.siblings(plan_id, GRANULARITY)]
+    found = [(other, SERIAL, 1) for other in sweep.siblings(plan_id, GRANULARITY)]
     return min((p for p in found if p in sweep.turns), key=lambda p: sweep.typical_time(p).value, default=None)
 
 
 def forkjoin_forms(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> list[str]:
     """Return the fork-join forms that were measured on this plan and number of threads, on the CPU or on a GPU."""
     wanted = "gpu_forkjoin" if gpu else "forkjoin"
-    found = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and base_model(m) == wanted]
-    return sorted((model for model in found if not is_again(model)), key=model_rank)
+    found = [m for p, m, t in sweep.turns if (p, t) == (plan_id, threads) and m.name == wanted]
+    return sorted((model for model in found if not model.again), key=model_rank)
 
 
-@lru_cache(maxsize=4096)
-def better_forkjoin(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> str | None:
+@kept
+def better_forkjoin(sweep: Sweep, plan_id: str, threads: int, gpu: bool = False) -> ModelSpec | None:
     """Return the faster fork-join form on this plan and number of threads, on the CPU or on a GPU."""
     forms = forkjoin_forms(sweep, plan_id, threads, gpu)
     return min(forms, key=lambda m: (sweep.typical_time((plan_id, m, threads)).value, model_rank(m)), default=None)
 
 
-@lru_cache(maxsize=4)
+@kept
 def speed_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
@@ -65,7 +65,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
         plan_id, model, threads = point
         serial, typical = best_serial(sweep, plan_id), sweep.typical_time(point)
         speedup = sweep.ratio(serial, point) if serial else NOTHING
-        gpu = is_gpu(model)
+        gpu = model.is_gpu
         join_threads = 1 if gpu else threads  # gpu_forkjoin has one, gpu_both may have more
         reference = better_forkjoin(sweep, plan_id, join_threads, gpu)
         reference = reference if reference != model else None
@@ -93,7 +93,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@lru_cache(maxsize=4096)
+@kept
 def is_usable(sweep: Sweep, point: Point) -> bool:
     """Return whether a point's time may be used: there is one, a computer can reach it, and enough rounds were
     undisturbed."""
@@ -101,7 +101,8 @@ def is_usable(sweep: Sweep, point: Point) -> bool:
         return False
     plan_id, model, threads = point
     serial = best_serial(sweep, plan_id)
-    possible = is_gpu(model) or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
+    beyond = model.is_gpu or model.is_peer  # of what our serial run bounds
+    possible = beyond or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
     return possible and point not in sweep.disturbed_points
 
 
@@ -129,13 +130,13 @@ def on_most_threads(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Models of a GPU take as many threads of the host as they can, mostly one: each has its own largest number.
     """
-    gpu = table["model"].map(is_gpu)
+    gpu = table["model"].map(lambda model: model.is_gpu)
     widest = int(table.loc[~gpu, "threads"].max()) if len(table) > gpu.sum() else 1
     own = table.groupby("model")["threads"].transform("max").where(gpu, widest)
     return table[table["threads"] == own], widest
 
 
-@lru_cache(maxsize=4)
+@kept
 def own_best_table(sweep: Sweep) -> pd.DataFrame:
     """Return each model at its own best granularity, for problems measured at several.
 
@@ -146,12 +147,12 @@ def own_best_table(sweep: Sweep) -> pd.DataFrame:
     speeds = speed_table(sweep).copy()
     rows = []
     speeds["problem"] = [sweep.problem_name(p) for p in speeds["plan_id"]]
-    speeds["gpu"] = [is_gpu(model) for model in speeds["model"]]
+    speeds["gpu"] = [model.is_gpu for model in speeds["model"]]
     for (_, threads, gpu), group in speeds.groupby(["problem", "threads", "gpu"], sort=False):
         if group["plan_id"].nunique() < 2:
             continue
         best = group.loc[group.groupby("model")["median_s"].idxmin()]
-        joins = best[best["model"].map(base_model) == ("gpu_forkjoin" if gpu else "forkjoin")]
+        joins = best[best["model"].map(lambda model: model.name) == ("gpu_forkjoin" if gpu else "forkjoin")]
         reference = joins.loc[joins["median_s"].idxmin()] if len(joins) else None
         for _, row in best.iterrows():
             comparable = reference is not None and row["model"] != reference["model"]
@@ -179,7 +180,7 @@ def plans_by_value(sweep: Sweep, plan_ids: Sequence[str], axis: str) -> dict[Any
     return {value: found[value] for value in order}
 
 
-@lru_cache(maxsize=4)
+@kept
 def axis_table(sweep: Sweep) -> pd.DataFrame:
     """Return ratios along each swept axis: the time with one value over that with the first, all else equal.
 
@@ -225,7 +226,7 @@ def axis_table(sweep: Sweep) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def raw_ratios(sweep: Sweep, plan_id: str, model: str, threads: int) -> np.ndarray:
+def raw_ratios(sweep: Sweep, plan_id: str, model: ModelSpec, threads: int) -> np.ndarray:
     """Return the speedup of each repetition block over the best serial run, for the raw dots of a figure."""
     serial = best_serial(sweep, plan_id)
     if serial is None:

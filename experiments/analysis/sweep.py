@@ -6,9 +6,9 @@ Every time and every ratio of a sweep comes from `estimates.Estimates`, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from ..results.rows import (
     TraceRow,
 )
 from ..results.turns import QuietTimes, Turn
+from ..subjects.models import ModelSpec, parse_model
 from .estimates import Estimate, Estimates, estimate
 from .names import is_graph, model_rank, problem_text, record_of, swept_fields, with_short_names
 
@@ -34,6 +35,7 @@ SMOKE_TEST_DATA = ("digits", "synthetic")
 # `compare` and `run` feed networks with random images: step times do not depend on the pixels.
 DEFAULT_DATA = "synthetic"
 
+T = TypeVar("T")
 AnyProfile = TypeVar("AnyProfile", ProfileRow, GpuProfileRow)
 
 
@@ -41,7 +43,7 @@ class Point(NamedTuple):
     """A model on a number of threads, running a plan."""
 
     plan_id: str
-    model: str
+    model: ModelSpec
     threads: int
 
 
@@ -55,6 +57,19 @@ def capacity_of(machines: Iterable[MachineRow | CapacityRow], threads: int) -> E
     """Return how many single threads' work P threads do on a machine, in [1, P]; P if not measured."""
     takes = capacities_of(machines, threads)
     return estimate(takes) if takes and threads > 1 else Estimate(float(threads), math.nan, math.nan, 0)
+
+
+def kept(function: Callable[..., T]) -> Callable[..., T]:
+    """Keep with a sweep what a function of it returns for the same further arguments, as `cached_property` does."""
+
+    @wraps(function)
+    def call(sweep: Sweep, *arguments: Any) -> T:
+        key = (function, *arguments)
+        if key not in sweep._kept:
+            sweep._kept[key] = function(sweep, *arguments)
+        return sweep._kept[key]
+
+    return call
 
 
 @dataclass(eq=False)
@@ -83,7 +98,7 @@ class Sweep:
         Where each was measured.
     disturbed_points : set
         Those whose times hold disturbed rounds, since too few others were left.
-    shown : tuple of str
+    shown : tuple of ModelSpec
         Models that are drawn besides the serial run; empty: all.
     folder : Path, optional
         That the rows were read from.
@@ -109,15 +124,21 @@ class Sweep:
     nodes: dict[str, RunRow] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
     disturbed_points: set[Point] = field(default_factory=set)
-    shown: tuple[str, ...] = ()
+    shown: tuple[ModelSpec, ...] = ()
     folder: Path | None = None
     partial: str = ""
     warnings: list[str] = field(default_factory=list)
+    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of functions that are `kept`
 
     @property
     def config(self) -> Mapping[str, Any]:
         """The configuration of the run."""
         return self.run.config
+
+    @cached_property
+    def asked_models(self) -> tuple[ModelSpec, ...]:
+        """Models that were asked for, in the order of the file."""
+        return tuple(map(parse_model, self.config.get("models") or ()))
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -207,18 +228,18 @@ class Sweep:
 
     # --- times ---
 
-    def step_times(self, plan_id: str, model: str, threads: int) -> dict[int, float]:
+    def step_times(self, plan_id: str, model: ModelSpec, threads: int) -> dict[int, float]:
         """Return the seconds per step of one point, by generation."""
         return self.times.times((plan_id, model, threads))
 
-    def points_of(self, plan_id: str) -> list[tuple[str, int]]:
+    def points_of(self, plan_id: str) -> list[tuple[ModelSpec, int]]:
         """Return (model, threads) of a plan's points that are shown, models in their order."""
         found = [(model, threads) for plan, model, threads in self.turns if plan == plan_id and self.shows(model)]
         return sorted(found, key=lambda p: (model_rank(p[0]), p[1]))
 
-    def shows(self, model: str) -> bool:
+    def shows(self, model: ModelSpec) -> bool:
         """Return whether a model is drawn."""
-        return not self.shown or model == "serial" or model in self.shown
+        return not self.shown or model.is_serial or model in self.shown
 
     @cached_property
     def times(self) -> Estimates[Point]:

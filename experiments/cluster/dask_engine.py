@@ -20,9 +20,8 @@ from typing import Any
 import msgspec
 
 from ...cython_src.errors import UsageError, optional
-from ...cython_src.reading import checked
 from ..machine.environment import version_text
-from ..results.rows import AnyRow, RunRow
+from ..results.rows import AnyRow, RunRow, row_of
 from ..sweep.configuration import Configuration, Shard
 from ..tables.progress import say
 from .client import MOST_TIMES, lost_rows
@@ -115,7 +114,7 @@ class DaskEngine:
                 del running[address]
                 raise UsageError(f"{address}: {answer['message']}")
             if "rows" in answer:
-                rows = [checked(row, AnyRow) for row in answer["rows"]]
+                rows = [row_of(row) for row in answer["rows"]]
                 self._run = next((row for row in rows if isinstance(row, RunRow)), self._run)
                 self._begun.add(address)
                 self._machine = self._machine or answer.get("machine", "")

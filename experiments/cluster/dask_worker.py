@@ -18,6 +18,7 @@ import msgspec
 
 from ...cython_src.kernels.simd import instruction_sets
 from ..machine.environment import version_text
+from ..results.rows import values_of
 from ..sampling.child import MeasuringProcess, ProcessFailure, answer_job
 from ..sweep.configuration import Shard, from_dict
 from ..sweep.shards import Site
@@ -94,7 +95,7 @@ def measure_job(job: Mapping[str, Any]) -> dict[str, Any]:
     site = Site(replace(from_dict(job["configuration"]), how_to_read=job["how_to_read"]))
     rows = [site.run_row(job["command"]), site.machine_row(), *site.plans.values()] if job["begin"] else []
     rows += site.measure(msgspec.convert(job["shard"], Shard))
-    answer = {"rows": msgspec.to_builtins(rows)}
+    answer = {"rows": [values_of(row) for row in rows]}
     if job["begin"] and site.configuration.measure.simulate:
         from ..simulate.predict import measure_for  # here: it brings pandas
 

@@ -217,7 +217,7 @@ class _File:
     def append(self, row: AnyRow) -> None:
         kind = type(row).__struct_config__.tag
         self.rows[kind] = self.rows.get(kind, 0) + 1
-        self._file.write(msgspec.json.encode(row) + b"\n")
+        self._file.write(msgspec.json.encode(row, enc_hook=str) + b"\n")
 
 
 def merge_folders(folders: Sequence[Path | str], out_dir: Path | str, nodes: str = "") -> Merged:

@@ -10,9 +10,12 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS, parse_real, parse_whole
+
+if TYPE_CHECKING:
+    from ..subjects.models import ModelSpec
 
 MOST = 2**31 - 1
 
@@ -299,13 +302,12 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     parser.set_defaults(default_models=default)
 
 
-def models(arguments: Namespace) -> tuple[str, ...]:
-    """Return the specs of models that were asked for, on the device that was asked for, each once."""
-    from ..subjects.models import models_on, parse_models
+def models(arguments: Namespace) -> tuple[ModelSpec, ...]:
+    """Return the models that were asked for, on the device that was asked for, each once."""
+    from ..subjects.models import models_on
 
-    device = getattr(arguments, "device", None)
     named = [part for part in arguments.models.split(",") if part]
-    return tuple(map(str, parse_models(models_on(device, named, arguments.default_models))))
+    return models_on(getattr(arguments, "device", None), named, arguments.default_models)
 
 
 def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the physical cores of this process") -> None:
@@ -323,13 +325,13 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
     """Return the numbers of threads that were asked for; models of a GPU run on one, but for those that compute on the
     host too. Raises `UsageError` where no model that was asked for runs on a number that was."""
     from ..machine.topology import core_counts
-    from ..subjects.models import check_counts, parse_model, parse_models
+    from ..subjects.models import check_counts
 
     asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
     if asked != "cores":
-        return check_counts(parse_models(models(arguments)), asked)
+        return check_counts(models(arguments), asked)
     on_gpu = getattr(arguments, "device", None) == "gpu"
-    if on_gpu and all(parse_model(model).model.max_threads == 1 for model in models(arguments)):
+    if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments)):
         return (1,)
     return core_counts()
 
@@ -368,4 +370,4 @@ def progress_printer(arguments: Namespace) -> Callable[[str], Any]:
 
 def show(arguments: Namespace, result: Any, as_text: Callable[[Any], str]) -> None:
     """Print a result as JSON or for people, as asked for."""
-    print(json.dumps(result, indent=1) if arguments.json else as_text(result))
+    print(json.dumps(result, indent=1, default=str) if arguments.json else as_text(result))

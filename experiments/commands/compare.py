@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from ..subjects.models import SERIAL
 from .arguments import (
     add_device,
     add_fields,
@@ -61,8 +62,8 @@ def configuration_of(arguments: Namespace):
     from ..sweep.configuration import Configuration, Grid, Measure, budgeted, check_axes, measure_given
 
     chosen = models(arguments)
-    if "serial" not in chosen and any(spec.model.device == "gpu" for spec in parse_models(chosen)):
-        chosen = ("serial", *chosen)  # the speedup of a GPU is that over the CPU's serial run
+    if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
+        chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {
         **plan_axes(arguments),
         "models": chosen,

@@ -56,5 +56,5 @@ def call(arguments: Namespace) -> int:
 
     rows = compare_commits(plan, models(arguments), arguments.threads, settings, progress_printer(arguments))
     if arguments.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps(rows, indent=1, default=str))
     return exit_code(rows, settings.strict)

@@ -27,7 +27,6 @@ COMMANDS: tuple[str, ...] = (
     "report",
     "simulate",
     "diagnose",
-    "peers",
     "train",
     "trace",
     "metg",

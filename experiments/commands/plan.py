@@ -56,7 +56,7 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.networks.sizes import network_sizes
     from ..sampling.measured_memory import describe_plans
     from ..subjects.memory import parse_bytes
-    from ..subjects.models import check_counts, check_threads, parse_model
+    from ..subjects.models import check_counts, check_threads, runnable
 
     _check_effects(arguments)
     if arguments.network is None:
@@ -64,7 +64,7 @@ def call(arguments: Namespace) -> int:
         return 0
     (network,) = arguments.network
     options = plan_products(arguments)
-    model, threads = parse_model(arguments.model), arguments.threads
+    model, threads = runnable(arguments.model), arguments.threads
     check_counts([model], [threads])
     limit = parse_bytes(arguments.memory_limit) if arguments.memory_limit else None
     picture = _draw(arguments, network, options) if arguments.graph else {}

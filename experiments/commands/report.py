@@ -24,7 +24,7 @@ _EXPORTS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace; of peers: a --figure")
+    parser.add_argument("folder", metavar="DIR", help="results folder of compare, run or trace")
     parser.add_argument("--figure", metavar="NAME", help="one figure: speedup, phases, layers, batch, gantt, ...")
     parser.add_argument("--column", help="of --figure: double (7 in, default) or single (3.3 in)")
     parser.add_argument("--format", dest="kind", help="of --figure: pdf (default), svg or png; else of all figures too")
@@ -90,7 +90,6 @@ def _study(arguments: Namespace):
 
 
 def _figure(arguments: Namespace) -> None:
-    from ..peers.figure import draw_result, read_result
     from ..report.files import draw_folder
 
     form = {
@@ -104,14 +103,10 @@ def _figure(arguments: Namespace) -> None:
     if len(names) != len(models):
         raise UsageError(f"--names must name each of --models, got {len(names)} for {len(models)} models")
     form["models"] = dict(zip(models, names, strict=True))
-    comparison = read_result(arguments.folder)
-    results = None if comparison else _study(arguments)
-    if arguments.plan and (comparison or results):
-        held = "a comparison with peers" if comparison else "trainings"
-        raise UsageError(f"--plan is for figures of samples, got a folder of {held}; leave it out")
-    if comparison:
-        print(draw_result(comparison, Path(arguments.folder), arguments.figure, **form))
-    elif results:
+    results = _study(arguments)
+    if arguments.plan and results:
+        raise UsageError("--plan is for figures of samples, got a folder of trainings; leave it out")
+    if results:
         from ..studies.report import draw_study
 
         print(draw_study(results, Path(arguments.folder), arguments.figure, **form))

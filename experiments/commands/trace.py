@@ -64,13 +64,11 @@ def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     from functools import partial
 
-    import msgspec
-
     from ..machine.topology import core_counts
     from ..report.files import write_report
     from ..report.trace_files import write_trace_files
     from ..results.folder import read_results
-    from ..results.rows import TraceRow
+    from ..results.rows import TraceRow, values_of
     from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure, check_axes
     from ..traces.sweep import once
@@ -91,7 +89,7 @@ def call(arguments: Namespace) -> int:
     if not compared.usable:
         return 1
     write_report(folder)
-    losses = [msgspec.to_builtins(row.losses) for row in read_results(folder).of(TraceRow)]
+    losses = [values_of(row.losses) for row in read_results(folder).of(TraceRow)]
     text = [*compared.traced, "", f"{folder}: samples.jsonl, summary.csv, figures, traces, report.html"]
     show(arguments, {"folder": folder, "losses": losses}, lambda _: "\n".join(text))
     return 0 if compared.complete else 1

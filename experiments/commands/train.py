@@ -36,7 +36,7 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.lowering.options import check_images
     from ..results.files import NoRoom
     from ..results.folder import SAMPLES
-    from ..subjects.models import describe_gpu_convolutions, parse_model
+    from ..subjects.models import describe_gpu_convolutions
     from ..training.config import TrainingConfig
     from ..training.train import configure, summary_text, train
 
@@ -44,7 +44,7 @@ def call(arguments: Namespace) -> int:
     if not arguments.resume:
         check_images(config.granularity, config.batch)
     report = progress_printer(arguments)
-    if parse_model(config.model).model.device == "gpu":
+    if config.spec.is_gpu:
         report(describe_gpu_convolutions(config.conv))
     try:
         summary = train(config, arguments.resume, report)

@@ -12,19 +12,18 @@ import numpy as np
 
 from ...cython_src.lowering.lower import lower
 from ...cython_src.plan.model import Plan
-from ..analysis.names import base_model, model_label
+from ..analysis.names import model_label
 from ..analysis.speeds import better_forkjoin
 from ..analysis.sweep import Sweep
 from ..simulate.machine_model import MachineModel
 from ..simulate.policies import Subject, can_simulate, simulate
 from ..simulate.predict import machine_of_sweep, simulated_models, subject_of
-from ..subjects.models import parse_model
+from ..subjects.models import PERSISTENT, TASKGRAPH, ModelSpec
 from ..tables.numbers import format_time
 from .chains import Chain, find_chains
 
 LEAST_PART = 0.01  # of a step that a finding must cost
 LEAST_BLOCK_S = 1e-7  # of a block of a kernel that was not measured
-PERSISTENT = "forkjoin:region=persistent"
 
 
 class Case:
@@ -58,19 +57,19 @@ class Case:
         self.models = simulated_models(sweep, plan_id)
         forkjoin = better_forkjoin(sweep, plan_id, self.threads)
         self.forkjoin = forkjoin if forkjoin in self.models else PERSISTENT
-        self.task_models = [m for m in self.models if base_model(m) != "forkjoin"] or ["taskgraph"]
+        self.task_models = [m for m in self.models if m.name != "forkjoin"] or [TASKGRAPH]
 
-    def loop_times(self, model: str) -> list[Mapping[str, float]]:
+    def loop_times(self, model: ModelSpec) -> list[Mapping[str, float]]:
         """Return seconds of each loop in one step, summed over its blocks, by name: of each measured run of a model on
         all threads, or of `serial` on one."""
-        profiles = self.sweep.profiles_of((self.plan_id, model, 1 if model == "serial" else self.threads))
+        profiles = self.sweep.profiles_of((self.plan_id, model, 1 if model.is_serial else self.threads))
         return [profile.loop_time_s for profile in profiles.values()]
 
-    def time(self, model: str, subject: Subject | None = None, threads: int | None = None) -> float:
+    def time(self, model: ModelSpec, subject: Subject | None = None, threads: int | None = None) -> float:
         """Return the simulated time of a step."""
         return simulate(subject or self.subject, model, threads or self.threads).step_s
 
-    def step_text(self, model: str) -> str:
+    def step_text(self, model: ModelSpec) -> str:
         """Write a model's simulated step, and beside it the measured one and by how much the simulation errs."""
         now = self.time(model)
         measured = self.sweep.typical_time((self.plan_id, model, self.threads)).value
@@ -80,7 +79,7 @@ class Case:
         return f"{format_time(now)} ({model_label(model)}, simulated; {beside})"
 
     @cached_property
-    def best(self) -> tuple[str, float]:
+    def best(self) -> tuple[ModelSpec, float]:
         """The model with the shortest simulated step, and its time."""
         times = {model: self.time(model) for model in (self.forkjoin, *self.task_models)}
         return min(times.items(), key=lambda item: item[1])
@@ -103,7 +102,7 @@ class Case:
         chained = self.options.get("weight_gradients", "partial") in ("chain", "commutative")
         return self.other(weight_gradients="partial") if chained else None
 
-    def break_chains(self, model: str) -> tuple[str, str]:
+    def break_chains(self, model: ModelSpec) -> tuple[str, str]:
         """Return what to try against chains of weight gradients, and what it brings a model; empty where they are in
         partial sums already."""
         if self.partial_sums is None:
@@ -111,9 +110,9 @@ class Case:
         attempt = "--weight-gradients partial: a partial sum for each group of blocks, added in a fixed order"
         return attempt, self.gain_text(model, model, self.partial_sums, "with partial sums")
 
-    def gain_text(self, before: str, after: str, other: Subject | None = None, change: str = "") -> str:
+    def gain_text(self, before: ModelSpec, after: ModelSpec, other: Subject | None = None, change: str = "") -> str:
         """Say what another model, or another plan, brings by simulation; nothing of models that cannot be simulated."""
-        if not all(can_simulate(parse_model(model)) for model in (before, after)):
+        if not all(can_simulate(model) for model in (before, after)):
             return ""
         now, then = self.time(before), self.time(after, other)
         if now - then < LEAST_PART * now:

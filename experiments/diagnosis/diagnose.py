@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ...cython_src.typed_text import rounded
-from ..analysis.names import base_model, model_label
+from ..analysis.names import model_label
 from ..bounds.bounds import fork_join_static_bound
 from ..simulate.machine_model import continued, extrapolated
 from ..simulate.policies import simulate
-from ..subjects.models import parse_model
+from ..subjects.models import SERIAL, TASKGRAPH
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
 from .chains import cycle_parts
@@ -122,8 +122,8 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         loops[place] += 1
     worst = seconds.most_common(MANY)
     named = ", ".join(f"{place} {format_time(s)} ({plural(loops[place], 'loop')})" for place, s in worst)
-    forkjoin = parse_model(case.forkjoin)
-    dynamic = [str(forkjoin.with_options(schedule="dynamic"))] if forkjoin.option("schedule") == "static" else []
+    forkjoin = case.forkjoin
+    dynamic = [forkjoin.with_options(schedule="dynamic")] if forkjoin.option("schedule") == "static" else []
     model = min([*dynamic, *case.task_models], key=case.time)
     yield Finding(
         "imbalance",
@@ -132,7 +132,7 @@ def _imbalance(case: Case) -> Iterator[Finding]:
         f"{case.step_text(case.forkjoin)}, because the shares of a loop are unequal or it has too few "
         f"blocks. Most in {named}.",
         f"{model_label(model)}, in which blocks of the next layers run meanwhile"
-        if base_model(model) != "forkjoin"
+        if model.name != "forkjoin"
         else model_label(model),
         case.gain_text(case.forkjoin, model),
     )
@@ -141,11 +141,11 @@ def _imbalance(case: Case) -> Iterator[Finding]:
 def _barriers(case: Case) -> Iterator[Finding]:
     """Fork-join's barriers themselves."""
     costs = case.machine.overheads
-    persistent = parse_model(case.forkjoin).option("region") == "persistent"
+    persistent = case.forkjoin.option("region") == "persistent"
     curve = costs.barrier_s if persistent else costs.region_s
     each = extrapolated(curve, case.threads, case.machine.line_s)
     loops = len(case.plan.loops)
-    other = next((m for m in case.task_models if base_model(m) in ("taskgraph", "taskiter")), "taskgraph")
+    other = next((m for m in case.task_models if m.name in ("taskgraph", "taskiter")), TASKGRAPH)
     yield Finding(
         "barriers",
         loops * each,
@@ -160,11 +160,11 @@ def _creation(case: Case) -> Iterator[Finding]:
     """One thread that creates all tasks."""
     costs = case.machine.overheads
     creation = float((costs.create_task_s + costs.create_access_s * case.subject.num_cells).sum())
-    eager = [m for m in case.task_models if base_model(m) == "tasks"]
+    eager = [m for m in case.task_models if m.name == "tasks"]
     if not eager:
         return
     now = case.time(eager[0])
-    replayed = "taskgraph:placement=stealing"
+    replayed = TASKGRAPH.with_options(placement="stealing")
     then = case.time(replayed)
     if creation < 0.1 * now and now < 1.05 * then:
         return
@@ -216,7 +216,7 @@ def _granularity(case: Case) -> Iterator[Finding]:
 
 def _bandwidth(case: Case) -> Iterator[Finding]:
     """Loops that several threads slow down at the memory's limit."""
-    threads, serial = case.threads, case.loop_times("serial")
+    threads, serial = case.threads, case.loop_times(SERIAL)
     if not serial or not case.machine.bandwidth_bytes_per_s or threads < 2:
         return
     limit = continued(case.machine.bandwidth_bytes_per_s, np.array([threads]))[0]

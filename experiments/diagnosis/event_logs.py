@@ -12,7 +12,7 @@ from ..analysis.names import model_label
 from ..analysis.windows import layer_of_loops
 from ..events.event_states import COPYING, LOCK, RUNNING, WAITING_DEVICE
 from ..events.events import HOST, STREAM, THREAD, EventLog, number_at
-from ..subjects.models import parse_model
+from ..subjects.models import PERSISTENT, TASKITER, ModelSpec
 from ..tables.numbers import format_time, plural
 from .case import LEAST_PART, Case
 from .diagnose import MANY, Finding
@@ -77,7 +77,7 @@ def explain(log: EventLog) -> list[tuple[str, float, str, str]]:
     mean_s = float((launched["stop_ns"] - launched["start_ns"]).mean()) * 1e-9
     num_bytes = int(log.copies["num_bytes"].sum())
     copying_s = float((log.copies["stop_ns"] - log.copies["start_ns"]).sum()) * 1e-9
-    graphs, advice = "graph of" in log.loops["name"][0], parse_model(log.about["model"]).model.advice
+    graphs, advice = "graph of" in log.loops["name"][0], log.model.model.advice
     said = {
         "launches": (
             f"the device has nothing to run while the host launches: {count:.3g} launches a step, which run for "
@@ -173,12 +173,12 @@ def meanwhile(log: EventLog, waits: np.ndarray) -> np.ndarray:
 def _losses(
     log: EventLog, case: Case | None, beside: Sequence[EventLog], slow: Mapping[str, Sequence[Outliers]]
 ) -> Iterator[Finding]:
-    serial = next((other for other in beside if other.about["model"] == "serial"), None)
+    serial = next((other for other in beside if other.model.is_serial), None)
     kernels = {loop.name: loop.kernel for loop in case.plan.loops} if case else {}
     loops = zip(layer_of_loops(log), log.loops["phase"], log.loops["name"], strict=True)
     groups = [(layer, phase, kernels.get(name, "")) for layer, phase, name in loops]
     chains = {(c.layer, c.phase, c.kernel): c for c in case.chains} if case else {}
-    steps, model = {other.about["model"]: other.step_s for other in beside}, log.about["model"]
+    steps, model = {other.model: other.step_s for other in beside}, log.model
     for kind, by_loop in lost_by_loop(log, serial).items():
         seconds = float(by_loop.sum())
         if seconds < LEAST_PART * log.step_s:
@@ -211,28 +211,27 @@ def _losses(
         yield Finding(kind, seconds, text, attempt, brings or f"at most {format_time(seconds)} a step")
 
 
-def _attempt(kind: str, model: str, case: Case | None) -> tuple[str, str]:
+def _attempt(kind: str, spec: ModelSpec, case: Case | None) -> tuple[str, ModelSpec | None]:
     """Return what to try against a loss of a model, and the model that this is, if it is one."""
-    spec = parse_model(model)
-    base, joins = spec.model.name, spec.model.joins_loops
+    base, joins = spec.name, spec.model.joins_loops
     replays = base in ("taskgraph", "taskiter")
     if kind == "lock":
-        return "partial sums in place of commutative updates", ""
+        return "partial sums in place of commutative updates", None
     attempt = LOSSES[kind].attempt
     if kind == "preemption" and (replays or base == "tasks"):
-        return f"{attempt}, or preemption=swap", ""
+        return f"{attempt}, or preemption=swap", None
     if kind == "runtime" and joins and spec.option("region") != "persistent":
-        return "one parallel region for the whole run: forkjoin:region=persistent", "forkjoin:region=persistent"
+        return "one parallel region for the whole run: forkjoin:region=persistent", PERSISTENT
     if kind == "runtime" and base == "tasks":
-        return "record the graph once and replay it: taskiter", "taskiter"
+        return "record the graph once and replay it: taskiter", TASKITER
     if kind in WAITING and joins:
-        tasks = min(case.task_models, key=case.time) if case else "taskiter"
+        tasks = min(case.task_models, key=case.time) if case else TASKITER
         return f"{model_label(tasks)}, in which blocks of the next layers run meanwhile", tasks
     if kind == "barrier" and base != "taskiter":
-        return attempt, "taskiter"
+        return attempt, TASKITER
     if kind == "imbalance" and replays and spec.option("placement") != "stealing":
-        return f"placement=stealing, or {attempt}", str(spec.with_options(placement="stealing"))
-    return attempt, ""
+        return f"placement=stealing, or {attempt}", spec.with_options(placement="stealing")
+    return attempt, None
 
 
 def _lanes(log: EventLog) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ...cython_src.gpu.launch_log import COPY_DTYPE
 from ...cython_src.plan.dependences import TaskGraph
-from ...cython_src.reading import Count, Name, Number, Real, Text, checked, decode_json, decoding, read_arrays
+from ...cython_src.reading import Count, Number, Real, Text, checked, decode_json, decoding, read_arrays
 from ..results.files import write_atomically
+from ..subjects.models import ModelSpec, model_in_file, parse_model
 from ..tables.numbers import plural
 from .event_states import CAUSES, IN_BLOCK, RUNNING, STATE_DTYPE, STATES
 
@@ -32,7 +33,7 @@ _Moment = Annotated[int, Meta(ge=0, lt=2**62)]  # in nanoseconds
 class About(msgspec.Struct, kw_only=True):
     """Fields of `EventLog.about` that are read; the log of a run holds more."""
 
-    model: Name
+    model: ModelSpec
     threads: Number
     plan: dict[str, Any]
     plan_name: Text
@@ -87,8 +88,13 @@ class EventLog:
         """Model and threads, of a GPU's model streams, and what was injected."""
         counts = {kind: len(self.lanes_of(kind)) for kind in (THREAD, STREAM)}
         parts = [plural(count, kind) for kind, count in counts.items() if count]
-        text = ", ".join([self.about["model"], *parts])
+        text = ", ".join([str(self.model), *parts])
         return text + (f", {self.about['injected']} injected" if self.about.get("injected") else "")
+
+    @cached_property
+    def model(self) -> ModelSpec:
+        """The model that ran."""
+        return parse_model(self.about["model"])
 
     @cached_property
     def lanes(self) -> list[tuple[str, str]]:
@@ -232,7 +238,7 @@ def read_events(path: str | os.PathLike) -> EventLog:
     arrays = read_arrays(path, title, remedy)
     with decoding(path, title, remedy):
         about = decode_json(str(arrays["about"]).encode(), dict)
-        checked(about, About)
+        checked(about, About, dec_hook=model_in_file)
         loops = {name: arrays[f"loop_{name}"].tolist() for name in (*_LOOP_FIELDS, "first_task", "num_blocks")}
         log = EventLog(about, arrays["events"], loops, arrays["edges"], arrays["copies"])
         if fault := _fault(log):

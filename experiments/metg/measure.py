@@ -29,7 +29,7 @@ from ..sampling.hogs import UNIT_WORK
 from ..sampling.measure import record_costs
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
-from ..subjects.models import bind_for, make_executor, parse_model
+from ..subjects.models import SERIAL, bind_for, make_executor
 from ..subjects.subject import build
 
 UNIT_TRIES = 15
@@ -103,9 +103,9 @@ def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
 def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str, Any]]:
     """Measure one model once, a turn for each request; yield whether there is more, and return the row."""
     yield {"more": True}
-    spec = parse_model(job["model"])
+    spec = job["model"]
     kernel, threads = job["graph"]["kernel"], job["threads"]
-    gpu = spec.model.device == "gpu"
+    gpu = spec.is_gpu
     if gpu:  # The tasks of a step run at once, at most one on each multiprocessor.
         width = job["graph"].get("width", job["threads"])
         threads = min(width, default_gpu().multiprocessors)
@@ -144,7 +144,7 @@ def measure_durations(job: Mapping[str, Any]) -> dict[str, Any]:
     """Measure the median time of each block of a network, run serially, in seconds."""
     bound = build({"plan": {k: v for k, v in job["graph"].items() if k != "kernel"}, "seed": 1, "threads": 1})
     plan = bound.plan
-    with make_executor("serial", 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
+    with make_executor(SERIAL, 1, cpus=job["cpus"], event_capacity=DURATION_PASSES * plan.num_tasks) as executor:
         executor.prepare(bound)
         executor.run(plan.iteration_stride)
         executor.workers.clear_events()

@@ -34,7 +34,7 @@ from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process
 from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import DEFAULT_MODELS, MODELS, built_models, check_threads, counts_for, parse_model, parse_models
+from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, check_threads, counts_for, parse_models
 from ..tables.numbers import plural
 from ..tables.progress import say
 from .graphs import graph_name
@@ -63,7 +63,7 @@ def default_models() -> tuple[str, ...]:
 
 def measure_metg(
     graphs: Sequence[Mapping[str, Any]],
-    models: Sequence[str],
+    models: Sequence[ModelSpec | str],
     threads: Sequence[int],
     settings: MetgSettings,
     folder: Path,
@@ -89,7 +89,7 @@ def measure_metg(
     UsageError
         Too many threads, or a folder with other files.
     """
-    specs = [str(spec) for spec in parse_models(tuple(models))]
+    specs = parse_models(models)
     cores = len(os.sched_getaffinity(0))
     for count in threads:
         check_threads(count, cores, settings.oversubscribe)
@@ -98,7 +98,7 @@ def measure_metg(
     asked = []
     for repetition in range(settings.repeats):
         points = itertools.product(graphs, specs)
-        points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(parse_model(m), threads)]
+        points = [(repetition, m, n, graph) for graph, m in points for n in counts_for(m, threads)]
         random.Random(f"{settings.seed} {repetition}").shuffle(points)
         asked += points
     rows: list[AnyMetg] = []
@@ -137,7 +137,7 @@ def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSetting
         say(f"going on with {writer.out_dir}: {len(writer.results.of(OfGraph))} measurements are there")
 
 
-def job_key(model: str, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
+def job_key(model: ModelSpec, threads: int, graph: Mapping[str, Any], repetition: int) -> str:
     """Return a key that tells one measurement from another."""
     return canonical_json([model, threads, dict(graph), repetition])
 

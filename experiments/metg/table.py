@@ -15,9 +15,8 @@ from ..results.disturbance import stopped_text
 from ..results.files import csv_text
 from ..results.rows import MetgFailureRow, MetgRow, OfGraph
 from ..results.turns import moved
-from ..subjects.models import MODELS, parse_model
 from ..tables import Column, text_table
-from ..tables.columns import USABLE
+from ..tables.columns import USABLE, text_column
 from ..tables.numbers import moved_text
 from .graphs import describe_graph, graph_name
 
@@ -81,7 +80,7 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
         unit_s[kernel] = min(unit_s.get(kernel, math.inf), row.unit_s)
     groups: dict[str, list[MetgRow | MetgFailureRow]] = {}
     for row in rows:
-        key = json.dumps([row.graph, row.threads, row.model])
+        key = json.dumps([row.graph, row.threads, row.model], default=str)
         groups.setdefault(key, []).append(row)
     results = []
     for group in groups.values():
@@ -103,8 +102,7 @@ def summarise(rows: Sequence[MetgRow | MetgFailureRow]) -> dict[str, Any]:
             if entry["withheld"]:
                 entry["metg_s"] = None
         results.append(entry)
-    order = [*MODELS]
-    results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], order.index(_name(e)), e["model"]))
+    results.sort(key=lambda e: (graph_name(e["graph"]), e["threads"], e["model"]))
     for entry in results:
         entry["break_even"] = _break_even(entry, results)
     stopped = stopped_text(row.disturbance for row in rows if isinstance(row, MetgRow))
@@ -183,10 +181,6 @@ def _summarise_group(group, unit_s: float) -> dict[str, Any]:
     }
 
 
-def _name(entry: Mapping[str, Any]) -> str:
-    return entry["model"].partition(":")[0]
-
-
 def _break_even(entry, results) -> int | None:
     """Return the replays of the empty graph after which a model has earned back its preparation."""
     if not entry["repeats"]:
@@ -194,7 +188,9 @@ def _break_even(entry, results) -> int | None:
     eager = [
         e
         for e in results
-        if _name(e) == EAGER_MODEL and e["repeats"] and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
+        if e["model"].name == EAGER_MODEL
+        and e["repeats"]
+        and (e["graph"], e["threads"]) == (entry["graph"], entry["threads"])
     ]
     if not eager or entry in eager:
         return None
@@ -206,7 +202,7 @@ def _break_even(entry, results) -> int | None:
 
 def of_gpu(entries: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether entries are of models of a GPU, which has tasks that run at once in place of threads."""
-    return any(parse_model(entry["model"]).model.device == "gpu" for entry in entries)
+    return any(entry["model"].is_gpu for entry in entries)
 
 
 def format_table(table: Mapping[str, Any]) -> str:
@@ -258,7 +254,7 @@ def _ns(name: str, heading: str) -> Column:
 
 
 COLUMNS = (
-    Column("model", lambda e: e["model"]),
+    text_column("model"),
     Column("threads", lambda e: str(e["threads"]), True),
     Column("METG(50 %), ns", metg_text, True),
     Column("range, ns", _range, True),

@@ -32,7 +32,7 @@ from ..machine.proc import read_text
 from ..machine.topology import available_cpus
 from ..results.files import cache_folder, write_atomically
 from ..sampling.child import measure_in_process, sample_environment
-from ..subjects.models import parse_model, process_environment
+from ..subjects.models import ModelSpec, process_environment
 from ..tables.progress import say
 
 COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.plan_check.worker")
@@ -44,7 +44,7 @@ GRACE_S = 10.0  # after which the process ends whatever it does: one operation o
 # What a row says of the check of its plan.
 OUTCOMES = SHIPPED, PASSED, PARTLY, IMPOSSIBLE, LEFT_OUT = "shipped", "passed", "in part", "impossible", "left out"
 
-Contestants = Sequence[tuple[str, int]]
+Contestants = Sequence[tuple[ModelSpec, int]]
 
 
 class Found(msgspec.Struct):
@@ -122,7 +122,7 @@ def _check(plan: Mapping[str, Any], contestants: Contestants, wanted: bool, limi
             say(f"{name} could not be checked: {result['impossible']}")
             return IMPOSSIBLE
         found.whole &= result["whole"]
-    _keep(key, Found(True, found.models + missing, found.whole))
+    _keep(key, Found(True, [*found.models, *((str(model), threads) for model, threads in missing)], found.whole))
     return PASSED if found.whole else PARTLY
 
 
@@ -139,19 +139,18 @@ def _small(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {"network": network, **options.with_changes(layout=layout, batch=batch).as_dict()}
 
 
-def _on_cpu(contestants: Contestants) -> Iterator[tuple[str, int]]:
+def _on_cpu(contestants: Contestants) -> Iterator[tuple[ModelSpec, int]]:
     """Yield the models that must leave the bits of `serial`, those on most threads first."""
     for model, threads in sorted(contestants, key=lambda one: -one[1]):
-        spec = parse_model(model)
-        if spec.model.device == "cpu" and spec.model.reproducible and spec.model.name != "serial":
-            yield str(spec), threads
+        if not model.is_gpu and model.model.reproducible and not model.is_serial:
+            yield model, threads
 
 
 def _results(plan: Mapping[str, Any], models: list, accesses: bool, limit_s: float) -> Iterator[dict[str, Any]]:
     """Check a plan in processes of their own, one for each OpenMP runtime that its models need."""
     groups: dict[tuple, list] = {}
     for model, threads in models:
-        groups.setdefault(tuple(process_environment(parse_model(model)).items()), []).append((model, threads))
+        groups.setdefault(tuple(process_environment(model).items()), []).append((model, threads))
     with TemporaryDirectory() as folder:
         if isinstance(plan["network"], Network):
             plan = {**plan, "network": write_network(plan["network"], Path(folder))}

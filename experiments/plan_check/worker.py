@@ -20,7 +20,7 @@ from ...cython_src.plan.model import READ, Plan, UniformBlocks
 from ..machine.disturbance import read_memory
 from ..sampling.child import answer_job
 from ..subjects.memory import format_bytes
-from ..subjects.models import make_executor
+from ..subjects.models import SERIAL, make_executor
 from ..subjects.subject import build, result_hashes
 
 PASSES = 3  # of a run: enough for iterations to overlap
@@ -46,7 +46,7 @@ def check(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     sys.path[:] = job["path"]
     try:
-        bound = build({"plan": job["plan"], "seed": SEED, "threads": 1}, "serial")
+        bound = build({"plan": job["plan"], "seed": SEED, "threads": 1}, SERIAL)
         needed, free = COPIES * sum(bound.plan.memory_bytes().values()), read_memory()["available_bytes"]
         if free is not None and needed > free:
             return {"impossible": f"the check needs {format_bytes(needed)}, {format_bytes(free)} are free"}
@@ -90,7 +90,7 @@ def _check_bits(bound, start: Mapping[str, np.ndarray], models: list, limit_s: f
             executor.run(PASSES * bound.iteration_stride)
         return result_hashes(bound)
 
-    expected = run("serial", 1)
+    expected = run(SERIAL, 1)
     truth = {name: array.copy() for name, array in bound.arrays.items()}
     deadline = time.monotonic() + limit_s
     for number in range(RUNS):

@@ -33,7 +33,7 @@ def sample_frame(sweep: Sweep) -> pd.DataFrame:
         record = sweep.records[row["plan_id"]]
         options = {name: str(value) if isinstance(value, (tuple, list)) else value for name, value in record.items()}
         scalars = {name: value for name, value in row.items() if not isinstance(value, (list, dict, tuple, set))}
-        rows.append({"usable": usable, **options, **scalars})
+        rows.append({"usable": usable, **options, **scalars, "model": str(row["model"])})
     return pd.DataFrame(rows)
 
 
@@ -65,7 +65,7 @@ def extra_p(sweep: Sweep) -> dict[str, Any]:
     measurements: dict[str, dict[str, list]] = {}
     for (plan_id, model, threads), times in sweep.turns.items():
         record = sweep.records[plan_id]
-        path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), model])
+        path = "->".join([*(f"{axis}={record.get(axis)}" for axis in other), str(model)])
         point = [float(threads), *(float(record[axis]) for axis in numeric)]
         values = [times[turn] for turn in sorted(times)]
         measurements.setdefault(path, {}).setdefault("time", []).append({"point": point, "values": values})
@@ -114,7 +114,7 @@ def latex_tables(sweep: Sweep) -> str:
 
 
 def _write_json(value: Mapping[str, Any], path: Path) -> None:
-    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
 
 EXPORTS = {

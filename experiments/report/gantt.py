@@ -18,16 +18,7 @@ from matplotlib.patches import Patch
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import short_name
 from ..analysis.losses import LOSSES, classes_of, had_cpus
-from ..analysis.names import (
-    NETWORK,
-    axis_label,
-    base_model,
-    model_label,
-    model_rank,
-    problem_text,
-    swept_fields,
-    value_text,
-)
+from ..analysis.names import NETWORK, axis_label, model_label, model_rank, problem_text, swept_fields, value_text
 from ..analysis.sweep import Sweep
 from ..analysis.windows import Window, layer_names, layer_of_loops, typical
 from ..events.event_states import COPYING, IN_BLOCK, LOCK, RUNNING, WAITING_DEVICE
@@ -100,9 +91,10 @@ def fitting(windows: Sequence[Window], column: str) -> list[Window]:
     if column == "double":
         return list(windows)
     heights, found = 0.0, []
-    models = [base_model(window.log.about["model"]) for window in windows]
+    models = [window.log.model for window in windows]
+    names = [model.name for model in models]
     # One form of each model first, the serial run last.
-    order = sorted(range(len(windows)), key=lambda i: (models[i] == "serial", models[:i].count(models[i])))
+    order = sorted(range(len(windows)), key=lambda i: (models[i].is_serial, names[:i].count(names[i])))
     for window in (windows[i] for i in order):
         heights += _height_in(window, column)
         if found and heights > TALLEST_IN - BESIDE_IN[column]:
@@ -227,7 +219,7 @@ def _draw_critical(axis, window: Window, unit) -> float | None:
 
 
 def _names(windows: Sequence[Window]) -> list[str]:
-    return [marked(model_label(window.log.about["model"]), had_cpus(window.log)) for window in windows]
+    return [marked(model_label(window.log.model), had_cpus(window.log)) for window in windows]
 
 
 def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, column: str) -> None:

@@ -6,17 +6,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..subjects.models import ModelSpec
 from .sections import Report
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row that JSON can hold: NaN becomes null."""
+    """Return a row that JSON can hold: NaN becomes null, a model its text."""
     return {key: _plain(value) for key, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, ModelSpec):
+        return str(value)
     return value.item() if hasattr(value, "item") else value
 
 

@@ -31,6 +31,7 @@ from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_bes
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves
+from ..subjects.models import SERIAL
 from ..tables import Column, Table
 from ..tables.columns import USABLE, text_column
 from ..tables.numbers import format_time
@@ -206,7 +207,7 @@ def _sections_of_time(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     of_gpu = records_of(gpu_table(sweep), plan_id)
     table, sentences = Table("gpu", _gpu_columns(of_gpu), of_gpu), [gpu_text(sweep)] if of_gpu else ()
     yield of_plan("Models of a GPU", table, sentences=sentences)
-    serial = {"plan_id": plan_id, "model": "serial", "threads": 1}
+    serial = {"plan_id": plan_id, "model": SERIAL, "threads": 1}
     layers = [{**serial, **row} for row in records_of(layer_table(sweep, plan_id))]
     step = f"Shares of the serial run of this plan, {format_time(sum(row['time_s'] for row in layers))}."
     table, sentences = Table("layers", columns.LAYER, layers), [step] if layers else ()

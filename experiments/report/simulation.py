@@ -89,7 +89,7 @@ def simulate_plan(
     """
     if threads and not all(1 <= n <= MAX_CORES for n in threads):
         raise UsageError(f"--threads of a simulation must be in [1, {MAX_CORES}], got {', '.join(map(str, threads))}")
-    chosen = [str(spec) for spec in parse_models(models)] if models else None
+    chosen = parse_models(models) if models else None
     other = read_machine(machine) if machine else None
     sweep = load(folder)
     plan_id = chosen_plan(sweep, plan)

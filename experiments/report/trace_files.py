@@ -62,7 +62,7 @@ def write_trace_files(folder: str | os.PathLike, title: str, logs: Sequence[Even
     if cut:
         said.append(
             f"Traces for other tools hold at most {MAX_EXPORTED} events a model: the first iterations of "
-            f"{', '.join(log.about['model'] for log in cut)}"
+            f"{', '.join(str(log.model) for log in cut)}"
         )
     return [*said, "", as_text(found)]
 

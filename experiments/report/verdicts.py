@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..analysis.estimates import amount
-from ..analysis.names import measured_again, model_label
+from ..analysis.names import model_label
 from ..analysis.questions import Contestant, questions
 from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, main_plan
-from ..analysis.sweep import Point, Sweep
+from ..analysis.sweep import Point, Sweep, kept
+from ..subjects.models import SERIAL
 from .words import axes_text, plan_title
 
 
-@lru_cache(maxsize=4)
+@kept
 def answers(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the rows of the table of answers, those of the main plan first.
 
     Returns
     -------
     list of dict
-        plan_id, plan, question, label, contestant (whether a figure of all contestants shows the row), model,
+        plan_id, plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), model,
         reference, threads, generations, rounds, ratio, ratio_low, ratio_high, verdict, usable, amount.
     """
     first = main_plan(sweep)
@@ -35,24 +35,22 @@ def _of_plan(sweep: Sweep, plan_id: str) -> Iterator[dict[str, Any]]:
 
     for question in questions(sweep.points_of(plan_id), fastest):
         references = [(plan_id, *each) for each in question.references]
-        if question.references == [("serial", 1)]:
+        if question.references == [(SERIAL, 1)]:
             references = [best_serial(sweep, plan_id) or references[0]]  # speedups are over the best granularity
-        yield _row(sweep, (plan_id, *question.contestant), references, question.what, question.against_forkjoin)
+        yield _row(sweep, (plan_id, *question.contestant), references, question.what, question.against)
 
 
-def _row(
-    sweep: Sweep, point: Point, references: Sequence[Point], what: str, contestant: bool = False
-) -> dict[str, Any]:
+def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, against: str) -> dict[str, Any]:
     ratio = sweep.ratio_to_fastest(point, references)  # as in the tables
     reference = sweep.times.fastest(references)
     usable = is_usable(sweep, point) and is_usable(sweep, reference)
-    other = "itself" if reference[1] == measured_again(point[1]) else model_label(reference[1])
+    other = "itself" if reference[1] == point[1].repeated else model_label(reference[1])
     return {
         "plan_id": point[0],
         "plan": axes_text(sweep, point[0]) or plan_title(sweep, point[0]),
-        "question": f"{model_label(measured_again(point[1]))} against {other}" + (f": {what}" if what else ""),
+        "question": f"{model_label(point[1].repeated)} against {other}" + (f": {what}" if what else ""),
         "label": model_label(point[1]),
-        "contestant": contestant,
+        "against": against,
         "model": point[1],
         "reference": reference[1],
         "threads": point[2],

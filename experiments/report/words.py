@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from ...cython_src.typed_text import rounded
 from ..analysis.estimates import Estimate
 from ..analysis.gpu import gpu_names
 from ..analysis.limits import bound_table, floor_table
-from ..analysis.names import GRANULARITY, axis_label, is_gpu, is_graph, option_texts, value_text
+from ..analysis.names import GRANULARITY, axis_label, is_graph, option_texts, value_text
 from ..analysis.speeds import best_serial
-from ..analysis.sweep import Sweep
+from ..analysis.sweep import Sweep, kept
 from ..results.rows import MachineRow, PlanRow
+from ..subjects.models import MODELS
 from ..tables.numbers import format_time, plural
 
 MOST_BY_ORDER = 1.25  # fork-join's bound over that of tasks, beyond which a graph's order of recording is named
@@ -160,7 +160,7 @@ def find_text(mapping: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-@lru_cache(maxsize=64)
+@kept
 def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     """Say how a plan was measured: work, kernels, generations, machine."""
     plan = sweep.plans[plan_id]
@@ -178,7 +178,8 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
     pinned = samples["cpus"].map(bool).all()
     named = samples["instruction_set"]
     # Models of both devices name themselves too, since their bits depend on who computes which part.
-    sets = ", ".join(sorted({part for name in named for part in name.split(", ") if not is_gpu(part)}))
+    parts = {part for name in named for part in name.split(", ")}
+    sets = ", ".join(sorted(part for part in parts if part.partition(":")[0] not in MODELS))
     graph = is_graph(plan)  # without convolutions, and options of a network say nothing of it
     counted = " (convolutions counted in their direct form)" if images else ""
     flops = "" if graph else f", {rounded(plan.flops / 1e9, zeros=False)} GFLOP a step{counted}"

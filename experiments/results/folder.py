@@ -33,7 +33,7 @@ CHANGEABLE = ("repeats", "budget_s", "check", "nodes")  # options of measuring t
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
-LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch"})
+LASTING_FAILURES = frozenset({"timeout", "memory", "mismatch", "answer"})
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ def dated_folder(above: str) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return JSON with sorted keys and no spaces: equal values give equal text; records that JSON lacks are texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
 
 
 def short_id(value: Any) -> str:
@@ -287,7 +287,7 @@ class ResultsWriter:
         if (run := self._continued) is not None:
             self._continued = None
             self.append(run)
-        data = msgspec.json.encode(row)
+        data = msgspec.json.encode(row, enc_hook=str)
         readable = parse_row(data)  # what is written can be read
         size = os.fstat(self._fd).st_size
         try:

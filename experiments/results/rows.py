@@ -17,6 +17,7 @@ from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from ..subjects.models import ModelSpec, model_in_file
 from .nodes import NODES, NOWHERE, Node
 from .parts import Part, Row, says
 from .training_rows import EpochRow, StudyRow, TrainedRow
@@ -228,7 +229,7 @@ class Measured(OfShard, frozen=True, kw_only=True):
     """What all rows of a measurement have: the conditions under which it was made."""
 
     config_id: Annotated[Name, says("short hash of model, threads, plan and hogs")]
-    model: Annotated[Name, says("with its options")]
+    model: Annotated[ModelSpec, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
     check: Annotated[
         Text,
@@ -454,8 +455,11 @@ class FailureRow(Measured, frozen=True, kw_only=True, tag="failure"):
 
     measuring: Annotated[Literal["sample", "profile"], says("which of both")]
     reason: Annotated[
-        Literal["crash", "memory", "timeout", "mismatch", "machine"],
-        says("why; `machine`: this machine or its settings cannot run it"),
+        Literal["crash", "memory", "timeout", "mismatch", "answer", "machine"],
+        says(
+            "why; `mismatch`: other bits; `answer`: another program's losses are not near ours; `machine`: this "
+            "machine or its settings cannot run it"
+        ),
     ]
     message: Annotated[Text, Meta(min_length=1), says("what it said")]
     sample: Annotated[dict[str, Any] | None, says("with `mismatch`, what was measured")]
@@ -474,7 +478,7 @@ class GraphAtWork(Part, frozen=True, kw_only=True):
 class OfGraph(Row, frozen=True, kw_only=True):
     """What all rows of `forktask metg` have."""
 
-    model: Annotated[Name, says("with its options")]
+    model: Annotated[ModelSpec, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
     graph: Annotated[dict[str, Any], says("pattern, sizes and kernel, or network and options")]
     repetition: Annotated[Count, says("which one")]
@@ -518,7 +522,7 @@ class DurationsRow(Row, frozen=True, kw_only=True, tag="durations"):
 class LossesOfRun(Part, frozen=True, kw_only=True):
     """Where the time of an iteration went, in seconds of wall time, and the factors of the efficiency."""
 
-    model: Name
+    model: ModelSpec
     threads: Number
     step_time_s: Positive
     useful_s: Amount
@@ -541,7 +545,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
     """What the threads did in a logged run: `trace`, `compare --trace`, `run --trace`."""
 
     plan_id: Annotated[Name, says("which plan")]
-    model: Annotated[Name, says("with its options")]
+    model: Annotated[ModelSpec, says("with its options")]
     threads: Annotated[Number, says("that execute blocks")]
     environment_id: Annotated[Name, says("that of the run")]
     check: Annotated[Text, says("as in a sample")]
@@ -578,6 +582,22 @@ KINDS: dict[str, type[Row]] = {kind.__struct_config__.tag: kind for kind in get_
 T = TypeVar("T")
 
 
+def row_of(values: Mapping[str, Any], kind: Any = AnyRow) -> Any:
+    """Return the row that values stand for; models may be texts there.
+
+    Raises
+    ------
+    ValueError
+        They are none: says which field, and what was expected.
+    """
+    return checked(values, kind, dec_hook=model_in_file)
+
+
+def values_of(row: Row | Part) -> dict[str, Any]:
+    """Return a row as JSON has it; inverse of `row_of`."""
+    return msgspec.to_builtins(row, enc_hook=str)
+
+
 def parse_row(line: bytes) -> AnyRow:
     """Return the row that a line holds.
 
@@ -586,7 +606,7 @@ def parse_row(line: bytes) -> AnyRow:
     ValueError
         It is none: says which field, and what was expected.
     """
-    return decode_json(line, AnyRow)
+    return row_of(decode_json(line))
 
 
 def make_row(kind: type[T], *parts: Any) -> T:
@@ -597,7 +617,7 @@ def make_row(kind: type[T], *parts: Any) -> T:
     ValueError
         As in `parse_row`.
     """
-    return checked({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
+    return row_of({key: value for part in parts for key, value in part.items() if key != "kind"}, kind)
 
 
 def answered(kind: type[T], failure: type[Any], answer: Mapping[str, Any], asked: Mapping[str, Any]) -> T | Any:

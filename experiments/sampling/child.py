@@ -26,6 +26,7 @@ from typing import Any
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
+from ..subjects.models import parse_model
 from ..tables.progress import format_seconds
 
 SAMPLE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.sampling.measure")
@@ -173,7 +174,7 @@ class MeasuringProcess:
 
     def _write(self, request: Any) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended, as the next answer says
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
             self._process.stdin.flush()
 
     def _answer(self, kind: str) -> dict[str, Any]:
@@ -272,10 +273,12 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
     os.dup2(2, 1)
 
     def say(answer: Mapping[str, Any]) -> None:
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(answer, default=str), file=answers, flush=True)
 
     try:
         job = _request()
+        if "model" in job:
+            job["model"] = parse_model(job["model"])
         if job["cpus"] is not None:
             # Before memory is touched: pages belong to the socket of the thread that touches them first.
             os.sched_setaffinity(0, set(job["cpus"]))

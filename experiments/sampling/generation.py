@@ -26,7 +26,7 @@ from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup, Rounds, judge_rounds, typical_step
-from ..subjects.models import parse_model, process_environment
+from ..subjects.models import ModelSpec, process_environment
 from .child import SAMPLE_COMMAND, MeasuringProcess, ProcessFailure, clean_environment, sample_environment
 from .hogs import hogs_running
 
@@ -70,7 +70,7 @@ class Contestant(NamedTuple):
 
 def contestant_of(
     name: str,
-    model: str,
+    model: ModelSpec,
     threads: int,
     *,
     limit_s: float,
@@ -98,7 +98,7 @@ def contestant_of(
     if "cpus" not in job:
         own["cpus"] = cpu_order(threads, available_cpus())
     settings = sample_environment(threads, hogs, len(available_cpus()), wait_policy)
-    settings |= process_environment(parse_model(model)) | dict(variables or {})
+    settings |= process_environment(model) | dict(variables or {})
     return Contestant(name, own | job, settings, planned_bytes, limit_s, command)
 
 

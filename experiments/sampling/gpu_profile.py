@@ -17,7 +17,7 @@ import numpy as np
 from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
-from ..subjects.models import describe_gpu_convolutions, make_executor, models_on, parse_model
+from ..subjects.models import describe_gpu_convolutions, make_executor, models_on
 from ..subjects.subject import build
 from ..tables import Column, text_table
 from ..tables.columns import count_column, number_column, percent_column, text_column
@@ -125,7 +125,7 @@ def measure_gpu_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
         (`PerformanceModels.table`), else None; runtime_cost_s: a step of empty kernels, None for a model that moves
         data.
     """
-    spec = parse_model(job["model"])
+    spec = job["model"]
     started = time.time()
     bound = build(job, spec) if bound is None else bound
     stride = bound.iteration_stride

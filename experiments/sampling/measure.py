@@ -36,7 +36,7 @@ from ..machine.environment import loaded_libraries
 from ..machine.heat import read_temperature_c
 from ..machine.perf_counters import PerfCounters
 from ..subjects.memory import graph_bytes
-from ..subjects.models import make_executor, parse_model
+from ..subjects.models import make_executor
 from ..subjects.subject import answer, build, result_hashes
 from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
@@ -121,7 +121,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
     bound : BoundPlan, optional
         Used in place of the job's plan.
     """
-    spec = parse_model(job["model"])
+    spec = job["model"]
     started, libraries_bytes = time.time(), resident_bytes()
     bound = build(job, spec) if bound is None else bound
     yield {}
@@ -139,24 +139,29 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         check_passes = -(-job["check_iterations"] // stride)
         if check_passes > 1:
             stepper.run(check_passes - 1)
-        hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done)
+        held = executor.collect()
+        hashes, answered = result_hashes(bound), answer(bound, stepper.iterations_done) if held else []
         _check_finite(hashes, stepper)
         trains = "parameters" in bound.plan.attributes and "learning_rates" in bound.arrays
-        if trains and hashes["weights_hash"] == untrained:
+        if trains and held and hashes["weights_hash"] == untrained:
             raise ArithmeticError(f"no weight changed in {stepper.iterations_done} iterations: nothing can be checked")
         warm = warm_up(stepper, job["warmup_s"])
-        conduct = asdict(executor.conduct()) if spec.model.device == "cpu" else None
+        conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
         swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
         observed = Observed(counters)
         steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed)
         swaps = executor.num_cpu_swaps - swaps if conduct else 0
+        executor.collect()
         _check_finite(result_hashes(bound), stepper)
         seen = observed.part(steps)
     frequency_hz = machine_peaks.measure_frequency(FREQUENCY_S, job["cpus"][0] if job["cpus"] else None)
     libraries = loaded_libraries()
     busy_blas = [library["name"] for library in libraries if library["kind"] == "blas" and library["threads"] != 1]
-    if busy_blas:
+    if busy_blas and not spec.is_peer:
         raise RuntimeError(f"BLAS must run on one thread inside blocks, {', '.join(busy_blas)} runs on more")
+    instruction_set = spec.name if spec.is_peer else bound.instruction_set
+    if spec.model.mixes_devices:
+        instruction_set = f"{instruction_set}, {spec}"
     row = {
         "warmup_lengths": [n * stride for n in warm.passes],
         "warmup_times_s": warm.times_s,
@@ -169,7 +174,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
-        "gpu": describe_gpu(bound) if spec.model.device == "gpu" else None,
+        "gpu": describe_gpu(bound) if spec.binds_on_gpu else None,
         "conduct": conduct,
         "cpu_swaps": swaps,
         **seen,
@@ -178,7 +183,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "graph_bytes": graph_bytes(bound.plan, spec.model.records),
         "frequency_hz": frequency_hz,
         "libraries": libraries,
-        "instruction_set": f"{bound.instruction_set}, {spec}" if spec.model.mixes_devices else bound.instruction_set,
+        "instruction_set": instruction_set,
         "pid": os.getpid(),
         "started": started,
     }
@@ -190,8 +195,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
 
 def _profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     """Profile a model of the CPU or of a GPU."""
-    on_gpu = parse_model(job["model"]).model.device == "gpu"
-    return measure_gpu_profile(job, bound) if on_gpu else measure_profile(job, bound)
+    return measure_gpu_profile(job, bound) if job["model"].is_gpu else measure_profile(job, bound)
 
 
 def measure(job: Mapping[str, Any]):

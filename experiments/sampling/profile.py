@@ -12,7 +12,7 @@ import numpy as np
 
 from ...cython_src.graphs.task_bench import replica
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times
-from ..subjects.models import bind_for, make_executor, parse_model
+from ..subjects.models import bind_for, make_executor
 from ..subjects.subject import build
 from .phases import PHASE_BARRIERS, phase_walls, phases_beside
 from .timing import Stepper
@@ -84,7 +84,7 @@ def measure_profile(job: Mapping[str, Any], bound=None) -> dict[str, Any]:
     means of its blocks: no pass takes less time than its own blocks allow, so `pass_time_s`, its mean time, is never
     below them. The same graph with empty kernels then gives the runtime's cost.
     """
-    spec = parse_model(job["model"])
+    spec = job["model"]
     started = time.time()
     bound = build(job) if bound is None else bound
     plan, stride = bound.plan, bound.iteration_stride

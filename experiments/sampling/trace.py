@@ -16,7 +16,7 @@ from ...cython_src.errors import UsageError
 from ...cython_src.plan.dependences import record_graph
 from ..events.event_states import STATES, instances, worker_states
 from ..events.events import EventLog, write_events
-from ..subjects.models import make_executor, parse_model
+from ..subjects.models import make_executor
 from ..subjects.subject import build
 from .gpu_lanes import Lanes, lanes_of, launch_plan
 from .injections import injected
@@ -101,9 +101,9 @@ def trace_run(job: Mapping[str, Any], bound=None) -> EventLog:
     UsageError
         More events than the log may hold.
     """
-    spec = parse_model(job["model"])
+    spec = job["model"]
     bound = build(job, spec) if bound is None else bound
-    on_gpu = spec.model.device == "gpu"
+    on_gpu = spec.is_gpu
     with make_executor(spec, job["threads"], cpus=job["cpus"]) as executor:
         executor.prepare(bound)
         plan = launch_plan(executor) if on_gpu else bound.plan

@@ -15,6 +15,7 @@ from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..sampling.child import TIME_LIMIT_S
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
+from ..subjects.models import ModelSpec
 
 CHECK_ITERATIONS = 2
 CAPACITY_S = 0.04
@@ -32,7 +33,7 @@ class Side:
         Folder from which the process imports packages first, one of two commits; empty: this installation.
     """
 
-    model: str
+    model: ModelSpec
     threads: int
     plan: Mapping[str, Any]
     installation: str = ""

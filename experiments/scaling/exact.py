@@ -24,7 +24,7 @@ from ...cython_src.plan import dependences
 from ..sampling.child import answer_job, measure_in_process, sample_environment
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
-from ..subjects.models import ModelSpec, make_executor, parse_model, process_environment
+from ..subjects.models import SERIAL, ModelSpec, make_executor, process_environment
 from ..subjects.subject import build, hash_arrays
 from ..tables.numbers import plural
 from .model import graph_differences, graph_facts, make_entry
@@ -103,7 +103,7 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     import numpy as np
 
-    spec = parse_model(job["model"])
+    spec = job["model"]
     bound = build(job)
     plan = bound.plan
     # A loop with fewer blocks than threads rightly keeps some of them idle.
@@ -134,7 +134,6 @@ def measure_facts(job: Mapping[str, Any]) -> dict[str, Any]:
         recorded_in_runs = recordings[0] - recorded_before
     result = {
         "kind": "exact",
-        "model": str(spec),
         "threads": job["threads"],
         "deterministic": plan.deterministic,
         "records": spec.model.records,
@@ -163,7 +162,7 @@ def counter_library() -> Path | None:
 
 def facts_of(
     plan: Mapping[str, Any],
-    models: Sequence[str],
+    models: Sequence[ModelSpec],
     threads: Sequence[int],
     folder: Path | None = None,
     predict: Mapping[str, Any] | None = None,
@@ -184,11 +183,10 @@ def facts_of(
     list of dict
         Rows of `measure_facts`, serial first; a process that failed gives a row with "failure" and "message".
     """
-    jobs = [("serial", 1)]
+    jobs = [(SERIAL, 1)]
     for model in models:
-        spec = parse_model(model)
-        counts = [n for n in threads if n <= (spec.model.max_threads or n)] or [1]
-        jobs += [(str(spec), n) for n in counts if (str(spec), n) not in jobs]
+        counts = [n for n in threads if n <= (model.model.max_threads or n)] or [1]
+        jobs += [(model, n) for n in counts if (model, n) not in jobs]
     cases = [
         {
             "model": model,
@@ -209,12 +207,12 @@ def facts_of(
 
 def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     model, threads = job["model"], job["threads"]
-    settings = {**sample_environment(threads, 0, threads, "passive"), **process_environment(parse_model(model))}
+    settings = {**sample_environment(threads, 0, threads, "passive"), **process_environment(model)}
     library = counter_library()
     if library is not None:
         settings["LD_PRELOAD"] = " ".join([*filter(None, [settings.get("LD_PRELOAD")]), str(library)])
     row = measure_in_process(job, settings, TIME_LIMIT_S, EXACT_COMMAND)
-    return {"kind": "exact", "model": model, "threads": threads, **row}
+    return {"kind": "exact", **row, "model": model, "threads": threads}
 
 
 def failures(
@@ -263,7 +261,7 @@ def failures(
                 f"{_who(row)} must run blocks on {plural(row['threads_possible'], 'thread')}, the event log has "
                 f"{row['threads_seen']}"
             )
-        if row["allocations_per_pass"] and not may_allocate(parse_model(row["model"]), row["threads"]):
+        if row["allocations_per_pass"] and not may_allocate(row["model"], row["threads"]):
             found.append(f"{_who(row)} must not allocate in a step, calls malloc {row['allocations_per_pass']:g} times")
         if row["graph"] != first["graph"]:
             changes = "; ".join(graph_differences(first["graph"], row["graph"]))

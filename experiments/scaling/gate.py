@@ -26,7 +26,7 @@ from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
 from ..results.turns import MeasuredGroup
 from ..subjects import subject
-from ..subjects.models import check_threads, parse_models
+from ..subjects.models import ModelSpec, check_threads, parse_models
 from ..tables.numbers import plural
 from ..tables.progress import say
 from . import clock, summary
@@ -63,7 +63,7 @@ class GateSettings(Record, frozen=True):
 
 def compare_commits(
     plan: Mapping[str, Any],
-    models: Sequence[str],
+    models: Sequence[ModelSpec | str],
     threads: int | None,
     settings: GateSettings,
     report: Callable[[str], None] = print,
@@ -112,7 +112,7 @@ def compare_commits(
             check_turns(str(installations[-1]))
         for spec in specs:
             count = min(threads, spec.model.max_threads or threads)
-            sides = tuple(Side(str(spec), count, plan, installation=str(i)) for i in installations)
+            sides = tuple(Side(spec, count, plan, installation=str(i)) for i in installations)
             bench = GateBench()
             claim = f"{spec} on {count}: {settings.commit}/{settings.against}"
             try:

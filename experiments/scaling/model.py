@@ -23,6 +23,7 @@ from ...tasking.executor import expected_cost_ns
 from ..bounds.bounds import durations_by_loop, plan_bounds, predicted_times, record_graph
 from ..results.files import write_atomically
 from ..sampling.profile import measure_profile
+from ..subjects.models import SERIAL
 
 BASELINE = "scaling_baseline.json"
 SCHEMA_VERSION = 1
@@ -102,7 +103,7 @@ def make_entry(bound: BoundPlan, job: Mapping[str, Any]) -> dict[str, Any]:
     }
     missing = [name for name in names if name not in known]
     if missing and update:
-        row = measure_profile({**job, "model": "serial", "cpus": None, "target_s": PROFILE_S}, bound)
+        row = measure_profile({**job, "model": SERIAL, "cpus": None, "target_s": PROFILE_S}, bound)
         known |= {name: [max(1, round(t * 1e9)) for t in row["block_time_s"][name]] for name in missing}
         missing = []
     elif missing:

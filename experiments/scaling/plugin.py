@@ -146,7 +146,7 @@ def pytest_runtest_makereport(item, call):
     if test is not None and call.when == "call":
         rows = [{"test": item.nodeid, **row} for row in test.rows]
         rows.append({"kind": "test", "test": item.nodeid, "outcome": report.outcome})
-        report.scaling_rows = json.dumps(rows)
+        report.scaling_rows = json.dumps(rows, default=str)
         from .summary import junit_properties
 
         item.user_properties.extend(junit_properties(rows))  # JUnit reads them from the later report of the teardown.

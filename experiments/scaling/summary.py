@@ -51,7 +51,7 @@ CLAIMS = (
 def json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format the environment and all rows as JSON Lines."""
     first = {"kind": "run", "schema_version": 1, "environment": collect()}
-    return "".join(json.dumps(row) + "\n" for row in (first, *rows))
+    return "".join(json.dumps(row, default=str) + "\n" for row in (first, *rows))
 
 
 def describe_claim(row: Mapping[str, Any]) -> str:

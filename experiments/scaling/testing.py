@@ -16,7 +16,7 @@ from ...cython_src.reading import Amount, Number
 from ..machine.topology import available_cpus
 from ..results.folder import short_id
 from ..subjects import subject
-from ..subjects.models import parse_model, parse_models
+from ..subjects.models import SERIAL, ModelSpec, parse_models, runnable
 from ..tables.numbers import plural
 from . import clock, exact, model
 from .bench import Side
@@ -79,7 +79,7 @@ class ScalingTest:
         for name, kind in MARKED.items():
             if not fits(kind)(value := getattr(self, name)) or value == []:
                 raise UsageError(f"{name} of a scaling test must be {rule(kind)}, got {value!r:.80}; mend its marker")
-        self.models = [str(spec) for spec in parse_models(list(self.models))]
+        self.models = list(parse_models(self.models))
         self.threads = sorted(set(self.threads))
 
     @without_internals
@@ -216,7 +216,7 @@ class Claims:
         """
         threads = self._threads(threads)
         _check_limit("at_least", at_least)
-        sides = (self._side(name, threads), self._side("serial", 1))
+        sides = (self._side(name, threads), self._side(SERIAL, 1))
         self._claim(f"efficiency of {name} on {threads}", sides, 1 / at_least, f"at least {at_least:g}", True)
 
     def _threads(self, threads: int | None) -> int:
@@ -226,12 +226,11 @@ class Claims:
             raise UsageError(f"threads must be a whole number from 1 on, got {threads!r}")
         return threads
 
-    def _side(self, name: str, threads: int) -> Side:
-        if not isinstance(name, str):
+    def _side(self, name: ModelSpec | str, threads: int) -> Side:
+        if not isinstance(name, ModelSpec | str):
             raise UsageError(f"a claim names a model, such as 'taskiter', got {name!r:.80}")
-        spec = parse_model(name)
-        limit = spec.model.max_threads or threads
-        return Side(str(spec), min(threads, limit), self.plan)
+        spec = runnable(name)
+        return Side(spec, min(threads, spec.model.max_threads or threads), self.plan)
 
     def _claim(self, claim: str, sides: tuple[Side, Side], limit: float, said: str, efficiency: bool) -> None:
         test = self._test

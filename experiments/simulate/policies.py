@@ -15,7 +15,7 @@ from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
 from ...tasking.executor import expected_cost_ns
 from ...tasking.runtimes import program_order
-from ..subjects.models import MODELS, ModelSpec, parse_model
+from ..subjects.models import MODELS, ModelSpec
 from . import event_loop
 from .machine_model import MAX_CORES, MachineModel, extrapolated
 
@@ -111,7 +111,7 @@ class Subject:
 
 def simulate(
     subject: Subject,
-    model: ModelSpec | str,
+    spec: ModelSpec,
     threads: int,
     machine: MachineModel | None = None,
     *,
@@ -123,7 +123,7 @@ def simulate(
 
     Parameters
     ----------
-    model : ModelSpec or str
+    spec : ModelSpec
         One of `SIMULATED`, with its options.
     machine : MachineModel, optional
         Default: the one that measured the durations.
@@ -139,7 +139,6 @@ def simulate(
     UsageError
         A model whose policy is not known, or an impossible number of threads.
     """
-    spec = parse_model(model) if isinstance(model, str) else model
     machine = subject.measured_on if machine is None else machine
     if not can_simulate(spec):
         raise UsageError(f"a simulated model must be one of {', '.join(SIMULATED)} without unroll, got {spec}")
@@ -153,7 +152,7 @@ def simulate(
     overheads = machine.overheads
     persistent = spec.option("region") == "persistent"
     barriers = overheads.barrier_s if persistent else overheads.region_s
-    serial = spec.model.name == "serial"
+    serial = spec.is_serial
     costs = {
         "chunk": overheads.chunk_s + (machine.line_s if threads > 1 else 0.0),
         "barrier": 0.0 if serial else extrapolated(barriers, threads, machine.line_s),
@@ -189,10 +188,10 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
     policy = {"kind": LOOPS, "schedule": 0, "chunk_size": 0, "window": 1, "claims": 0}
     policy |= dict.fromkeys(("roots", "root_workers", "program", "program_first"), ())
     waits = np.zeros(len(plan.loops), np.uint8)
-    if spec.model.name in ("serial", "forkjoin"):
+    if spec.is_serial or spec.name == "forkjoin":
         policy["schedule"] = SCHEDULES.index(spec.option("schedule", "static"))
         policy["chunk_size"] = spec.option("chunk_size", 0)
-        block = 0.0 if spec.model.name == "serial" else cost.block_s
+        block = 0.0 if spec.is_serial else cost.block_s
         return subject.graph("none"), policy, none + block, none, waits
     if spec.model.name == "tasks":
         policy["kind"] = EAGER

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from ..analysis.estimates import NOTHING, Estimate
 from ..analysis.limits import Profile, bound_rows, serial_profiles
 from ..analysis.names import INTERFERENCE, model_rank
 from ..analysis.speeds import best_serial, row_is_usable
-from ..analysis.sweep import Sweep
+from ..analysis.sweep import Sweep, kept
 from ..bounds.bounds import graph_bounds_of
 from ..results.files import write_atomically
 from ..results.folder import read_results
 from ..results.rows import MachineRow
-from ..subjects.models import parse_model
+from ..subjects.models import SERIAL, ModelSpec
 from .machine_model import MachineModel, continued, read_machine
 from .policies import Subject, can_simulate, simulate
 
@@ -42,17 +41,17 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     """Return why a plan's runs cannot be simulated."""
     if sweep.records[plan_id][INTERFERENCE]:
         return "runs beside other processes are not simulated; choose a plan without interference"
-    if not sweep.profiles_of((plan_id, "serial", 1)):
+    if not sweep.profiles_of((plan_id, SERIAL, 1)):
         return "a simulation needs the block durations of serial runs, got none; add `serial`, without --no-profile"
     if not any(simulated_models(sweep, plan_id)):
         return "none of the measured models can be simulated; add forkjoin or taskiter to --models"
     return ""
 
 
-def simulated_models(sweep: Sweep, plan_id: str) -> list[str]:
+def simulated_models(sweep: Sweep, plan_id: str) -> list[ModelSpec]:
     """Return the measured models of a plan whose policy can be simulated, in their fixed order, without serial."""
-    models = {model for model, _ in sweep.points_of(plan_id) if model != "serial"}
-    return [m for m in sorted(models, key=model_rank) if can_simulate(parse_model(m))]
+    models = {model for model, _ in sweep.points_of(plan_id) if not model.is_serial}
+    return [m for m in sorted(models, key=model_rank) if can_simulate(m)]
 
 
 def knows_machine(sweep: Sweep) -> bool:
@@ -60,7 +59,7 @@ def knows_machine(sweep: Sweep) -> bool:
     return sweep.folder is not None and (sweep.folder / MACHINE).exists()
 
 
-@lru_cache(maxsize=8)
+@kept
 def machine_of_sweep(sweep: Sweep) -> MachineModel:
     """Return the machine that measured a sweep.
 
@@ -126,7 +125,7 @@ def keep_machine(out_dir: str | os.PathLike) -> None:
     write_atomically(path, machine.to_toml() + "\n")
 
 
-@lru_cache(maxsize=8)
+@kept
 def subject_of(sweep: Sweep, plan_id: str, measured_on: MachineModel) -> Subject:
     """Return a plan with the typical durations of its blocks in serial runs, scaled so that they add up to its serial
     time.
@@ -144,10 +143,10 @@ def subject_of(sweep: Sweep, plan_id: str, measured_on: MachineModel) -> Subject
             f"plan {plan_id} must have the loops that were measured, but this forktask lowers its options to others; "
             f"measure again"
         )
-    profiles = sweep.profiles_of((plan_id, "serial", 1)).values()
+    profiles = sweep.profiles_of((plan_id, SERIAL, 1)).values()
     times = [[t for loop in sweep.loop_times(profile) for t in loop] for profile in profiles]
     seconds = np.median(times, axis=0)
-    serial = sweep.typical_time((plan_id, "serial", 1)).value
+    serial = sweep.typical_time((plan_id, SERIAL, 1)).value
     if math.isfinite(serial):
         seconds = seconds * (serial / seconds.sum())
     return Subject(plan, seconds, measured_on)
@@ -166,7 +165,7 @@ def prediction_table(
     plan_id: str,
     threads: Sequence[int],
     machine: MachineModel | None = None,
-    models: Sequence[str] | None = None,
+    models: Sequence[ModelSpec] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Simulate the models of a plan, by default those that were measured. On another machine than the one that measured
@@ -181,14 +180,14 @@ def prediction_table(
     return _prediction_table(sweep, plan_id, tuple(threads), machine, chosen, seed)
 
 
-@lru_cache(maxsize=16)
+@kept
 def _prediction_table(sweep, plan_id, threads, machine, models, seed) -> pd.DataFrame:
     here = machine_of_sweep(sweep)
     target = machine or here
     subject = subject_of(sweep, plan_id, here)
     serial = best_serial(sweep, plan_id)
-    own = sweep.typical_time((plan_id, "serial", 1)).value
-    t1 = simulate(subject, "serial", 1, target).step_s * (sweep.typical_time(serial).value / own if serial else 1.0)
+    own = sweep.typical_time((plan_id, SERIAL, 1)).value
+    t1 = simulate(subject, SERIAL, 1, target).step_s * (sweep.typical_time(serial).value / own if serial else 1.0)
     most = max(n for _, n in sweep.points_of(plan_id))
     rows = []
     for model in models:

@@ -44,7 +44,7 @@ from ...cython_src.typed_text import MOST_SECONDS
 from ..results.folder import short_id
 from ..results.grids import check_table, read_grid, small_form, values_of
 from ..results.rows import RunRow
-from ..subjects.models import check_counts, convolution_for, keep_device, parse_model, parse_models
+from ..subjects.models import check_counts, convolution_for, keep_device, parse_models
 from ..training.config import DEFAULTS_OF_TOKENS, TrainingConfig
 from ..training.data import SPECS
 from ..training.dataset import check_spec
@@ -151,7 +151,7 @@ class Study:
 
     def on(self, device: str | None) -> Study:
         """Return the study with its models of a device alone; None: of all."""
-        model = keep_device(self.train.get("model", (TrainingConfig().model,)), device)
+        model = tuple(map(str, keep_device(self.train.get("model", (TrainingConfig().model,)), device)))
         return self if device is None else replace(self, train={**self.train, "model": model})
 
     def as_dict(self) -> dict[str, Any]:
@@ -198,9 +198,9 @@ def _config(given: Mapping[str, Any]) -> TrainingConfig:
         check_text(config.data, network)
     else:
         check_spec(config.data, SPECS)
-    if parse_model(config.model).model.max_threads == 1:
+    if config.spec.model.max_threads == 1:
         config = config.with_changes(threads=1)
-    convolution_for(config.model, config.conv)
+    convolution_for(config.spec, config.conv)
     return config
 
 

@@ -139,7 +139,7 @@ def by_batch(results: Any, column: str) -> tuple[Figure, str] | None:
     if "batch" not in results.study.axes or not len(table):
         return None
     others = [name for name in results.study.axes if name != "batch"]
-    only = model_label(next(run for run, _ in results.done()).stages[0].model)  # where nothing else was varied
+    only = model_label(next(run for run, _ in results.done()).stages[0].spec)  # where nothing else was varied
     table["line"] = [_written({name: row[name] for name in others}) or only for _, row in table.iterrows()]
     figure, axes = new_figure(column, 2, 2.3)
     styles = _styles(list(dict.fromkeys(table["line"])))
@@ -251,7 +251,7 @@ def title(results: Any) -> str:
     """Return the line above the panels: what all runs of the figure have in common."""
     stages, axes = [run.stages[0] for run, _ in results.found], results.study.axes
     stage = max(stages, key=lambda stage: stage.threads)
-    fewer = dict.fromkeys(model_label(other.model) for other in stages if other.threads < stage.threads)
+    fewer = dict.fromkeys(model_label(other.spec) for other in stages if other.threads < stage.threads)
     facts = {
         "network": stage.network,
         "data": stage.data,

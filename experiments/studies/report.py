@@ -186,11 +186,12 @@ def _chosen(results: StudyResults, models: Mapping[str, str] | None) -> Iterator
     if not models:
         yield results
         return
-    model_of = {run.label: run.stages[0].model for run, _ in results.found}
+    model_of = {run.label: run.stages[0].spec for run, _ in results.found}
+    measured = {str(model): model for model in model_of.values()}
     for model in models:
-        check_choice("a model of the figure", model, dict.fromkeys(model_of.values()))
+        check_choice("a model of the figure", model, measured)
     shown = [pair for model in models for pair in results.found if model_of[pair[0].label] == model]
-    with called({model: name or model_label(model) for model, name in models.items()}):
+    with called({model: name or model_label(measured[model]) for model, name in models.items()}):
         yield replace(results, found=shown)
 
 

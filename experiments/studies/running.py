@@ -17,7 +17,7 @@ from ..results.folder import Results, ResultsWriter, new_run, read_results
 from ..results.rows import RunRow, answered
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
-from ..subjects.models import check_threads, parse_model
+from ..subjects.models import check_threads
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
@@ -61,7 +61,7 @@ def obstacles(study: Study) -> list[str]:
     configs = [stage for run in study.trainings() for stage in run.stages]
     counts = sorted({config.threads for config in configs})
     checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
-    if any(parse_model(config.model).model.device == "gpu" for config in configs):
+    if any(config.spec.is_gpu for config in configs):
         checks.append(gpu_device.count_gpus)
     checks += [partial(check_there, data) for data in dict.fromkeys(config.data for config in configs)]
     return refusals(checks)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache, total_ordering
 from typing import Any
 
 from ...cython_src.binding.execution_model import ExecutionModel
@@ -15,6 +16,7 @@ from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
 from ...forkjoin import models as forkjoin
 from ...tasking import models as tasking
+from .peer_models import GPU_TORCH, LLMC, TORCH
 
 # The three switches of task models, as the spec `tasking` takes them.
 CREATIONS = ("eager", "replayed")
@@ -43,9 +45,11 @@ MODELS: dict[str, ExecutionModel] = {
         forkjoin.GPU_HOSTLOAD,
         forkjoin.GPU_OFFLOAD,
         tasking.GPU_BOTH,
+        TORCH,
+        GPU_TORCH,
+        LLMC,
     )
 }
-MODELS_OF_GPU = frozenset(name for name, model in MODELS.items() if model.device == "gpu")
 DEFAULT_GPU_MODELS = (
     "gpu_forkjoin",
     "gpu_stream",
@@ -57,8 +61,8 @@ DEFAULT_GPU_MODELS = (
 DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 
 
-def model_of_factors(creation: str, barrier: str, placement: str) -> str:
-    """Return the canonical spec of the task model with these three switches.
+def model_of_factors(creation: str, barrier: str, placement: str) -> ModelSpec:
+    """Return the task model with these three switches.
 
     Raises
     ------
@@ -82,7 +86,7 @@ def model_of_factors(creation: str, barrier: str, placement: str) -> str:
         text = f"taskiter:placement={placement}"
     else:
         text = f"taskgraph:barrier={barrier}:placement={placement}"
-    return str(parse_model(text))
+    return parse_model(text)
 
 
 def _by_factors(pairs: list[str], text: str) -> list[str]:
@@ -93,7 +97,7 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
         raise UsageError(f"an option may be given once, got one twice in {text!r}")
     creation = given.get("creation", "replayed")
     placement = given.get("placement", "stealing" if creation == "eager" else "partitioned")
-    return model_of_factors(creation, given.get("barrier", "none"), placement).split(":") + rest
+    return str(model_of_factors(creation, given.get("barrier", "none"), placement)).split(":") + rest
 
 
 def built_models(device: str = "cpu") -> list[str]:
@@ -101,30 +105,31 @@ def built_models(device: str = "cpu") -> list[str]:
     return [name for name, model in MODELS.items() if model.device == device and model.is_built]
 
 
-def models_on(device: str | None, texts: list[str], default: tuple[str, ...]) -> list[str]:
-    """Return the specs that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`; `serial` is
+def models_on(device: str | None, texts: Sequence[str], default: Sequence[str]) -> tuple[ModelSpec, ...]:
+    """Return the models that a command with `--device` runs: on a GPU `taskiter` stands for `gpu_taskiter`; `serial` is
     that of the CPU. On the CPU its models alone.
 
     Parameters
     ----------
     device : {"cpu", "gpu"}, optional
         Default: each model where its name says.
-    texts : list of str
+    texts : sequence of str
         Specs from the command line; equal to `default` if there were none.
-    default : tuple of str
+    default : sequence of str
         Specs that the command runs on a CPU by default.
 
     Raises
     ------
     UsageError
-        No GPU can be used, or no model is for the CPU.
+        No GPU can be used, no model is for the CPU, or what `parse_models` refuses.
     """
     if device != "gpu":
-        return list(keep_device(texts, device)) if texts else []
+        return keep_device(texts, device)
     gpu_device.count_gpus()
     if tuple(texts) == tuple(default):
-        return list(DEFAULT_GPU_MODELS)
-    return [text if text == "serial" or text.partition(":")[0] in MODELS_OF_GPU else f"gpu_{text}" for text in texts]
+        return parse_models(DEFAULT_GPU_MODELS)
+    here = {text for text in texts if text == forkjoin.SERIAL.name or text.startswith("gpu_")}
+    return parse_models(text if text in here else f"gpu_{text}" for text in texts)
 
 
 def describe_models() -> str:
@@ -146,35 +151,93 @@ def describe_models() -> str:
 AGAIN = "again"
 
 
-@dataclass(frozen=True)
+@total_ordering
 class ModelSpec:
-    """A model with its options. `str(spec)` is the canonical form: options in the records' order, defaults left out.
+    """A model with its options. It equals its canonical text, by which tables can be searched: options in the records'
+    order, defaults left out. Specs are in the order of `MODELS`, plain ones before their variants.
 
     Attributes
     ----------
+    model : ExecutionModel
     options, binding : Record
         Of the model's types.
     again : int
         Above 0: a further contestant of the same model, written `again=1`, with which the model is compared (A/A).
+    chosen : dict
+        Options that differ from their defaults.
+    rank : tuple
+        Sort key.
     """
 
-    model: ExecutionModel
-    options: Any
-    binding: Any
-    again: int = 0
+    def __init__(self, model: ExecutionModel, options: Any, binding: Any, again: int = 0):
+        self.model, self.options, self.binding, self.again = model, options, binding, again
+        self.chosen = {**options.differences(), **binding.differences()}
+        written = {**self.chosen, AGAIN: again} if again else self.chosen
+        self._text = ":".join([model.name, *(f"{name}={value}" for name, value in written.items())])
+        self.rank = ([*MODELS].index(model.name), len(written), self._text)
 
     def __str__(self) -> str:
-        chosen = {**self.options.differences(), **self.binding.differences()}
-        chosen |= {AGAIN: self.again} if self.again else {}
-        return ":".join([self.model.name, *(f"{name}={value}" for name, value in chosen.items())])
+        return self._text
+
+    __repr__ = __str__
+
+    def __format__(self, form: str) -> str:
+        return format(self._text, form)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == str(other) if isinstance(other, ModelSpec | str) else NotImplemented
+
+    def __lt__(self, other: ModelSpec) -> bool:
+        return self.rank < other.rank
+
+    def __reduce__(self) -> tuple:
+        return parse_model, (self._text,)
 
     def with_options(self, **changes: Any) -> ModelSpec:
         """Return the model with other options of the executor."""
-        return replace(self, options=self.options.with_changes(**changes))
+        return ModelSpec(self.model, self.options.with_changes(**changes), self.binding, self.again)
 
     def option(self, name: str, default: Any = None) -> Any:
         """Return the value of an option of the executor; `default` for a model without it."""
         return getattr(self.options, name, default)
+
+    @property
+    def name(self) -> str:
+        """Name of the model, without options."""
+        return self.model.name
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether it is the run with which speedups compare."""
+        return self.model is forkjoin.SERIAL
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it computes on a GPU."""
+        return self.model.is_gpu
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is another program, with kernels of its own."""
+        return self.model.is_peer
+
+    @property
+    def binds_on_gpu(self) -> bool:
+        """Whether its plans are bound for a GPU; another program takes data and weights from the host."""
+        return self.is_gpu and not self.is_peer
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it is a task model of the CPU."""
+        return self.model.runs_tasks and not self.is_gpu
+
+    @property
+    def repeated(self) -> ModelSpec:
+        """The model that a second contestant repeats."""
+        return ModelSpec(self.model, self.options, self.binding)
 
     @property
     def barrier(self) -> str:
@@ -182,14 +245,15 @@ class ModelSpec:
         return self.option("taskwait", self.option("barrier", self.model.barrier))
 
 
+@cache
 def parse_model(text: str) -> ModelSpec:
     """Parse `name[:option=value]*`; `tasking` with creation=, barrier= and placement= is the task model they make.
+    Results may be of a model that this installation was built without; see `runnable`.
 
     Raises
     ------
     UsageError
-        Unknown model, option or value, an option given twice, options that exclude each other, or a model that this
-        installation was built without.
+        Unknown model, option or value, an option given twice, or options that exclude each other.
     """
     name, *pairs = text.strip().split(":")
     if name == "tasking":
@@ -198,11 +262,6 @@ def parse_model(text: str) -> ModelSpec:
         known = [*built_models(), *built_models("gpu")]
         raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     model = MODELS[name]
-    if not model.is_built:
-        raise UsageError(
-            f"model {name!r} is in installations whose build found its library, got one without; install the library, "
-            f"then forktask again (forkjoin/README.md), or take one of {', '.join(built_models())}"
-        )
     given: dict[str, Any] = {}
     again = 0
     for pair in pairs:
@@ -225,9 +284,48 @@ def parse_model(text: str) -> ModelSpec:
     return ModelSpec(model, options, binding, again)
 
 
-def parse_models(texts: list[str] | tuple[str, ...]) -> list[ModelSpec]:
-    """Parse several specs; the same model twice counts once."""
-    specs = list({str(spec): spec for spec in map(parse_model, texts)}.values())
+def model_in_file(_: type, text: Any) -> ModelSpec:
+    """Return the model that a text of a file names; a `dec_hook` of msgspec.
+
+    Raises
+    ------
+    ValueError
+        Something else than a model, or its text.
+    """
+    if not isinstance(text, ModelSpec | str):
+        raise ValueError(f"a model must be named by a text, got {text!r:.60}")
+    return text if isinstance(text, ModelSpec) else parse_model(text)
+
+
+def runnable(spec: ModelSpec | str) -> ModelSpec:
+    """Return a model that is about to run, parsed.
+
+    Raises
+    ------
+    UsageError
+        This installation was built without it.
+    """
+    spec = parse_model(spec) if isinstance(spec, str) else spec
+    if not spec.model.is_built and spec.model.package:
+        raise UsageError(
+            f"model {spec.name!r} needs {spec.model.package}, which is not installed; pip install {spec.model.package}"
+        )
+    if not spec.model.is_built:
+        raise UsageError(
+            f"model {spec.name!r} is in installations whose build found its library, got one without; install the "
+            f"library, then forktask again (forkjoin/README.md), or take one of {', '.join(built_models())}"
+        )
+    return spec
+
+
+SERIAL, PERSISTENT, TASKGRAPH, TASKITER = map(
+    parse_model, ("serial", "forkjoin:region=persistent", "taskgraph", "taskiter")
+)
+
+
+def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
+    """Return models that are about to run; the same twice counts once."""
+    specs = tuple(dict.fromkeys(map(runnable, texts)))
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
     return specs
@@ -288,7 +386,7 @@ def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[i
         raise UsageError(
             f"{' and '.join(spec.model.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
             f"for 1, or name a model of several threads, such as "
-            f"{'gpu_both' if any(spec.model.device == 'gpu' for spec in specs) else 'forkjoin'}"
+            f"{'gpu_both' if any(spec.is_gpu for spec in specs) else 'forkjoin'}"
         )
     return asked
 
@@ -303,7 +401,7 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
     event_capacity : int
         Events that each worker can log; 0: no log.
     """
-    spec = parse_model(spec) if isinstance(spec, str) else spec
+    spec = runnable(spec)
     check_counts([spec], [num_threads])
     options = spec.options.differences()
     return spec.model.executor_class()(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
@@ -324,8 +422,8 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     UsageError
         An algorithm without a CUDA kernel, on a GPU.
     """
-    spec = parse_model(spec) if isinstance(spec, str) else spec
-    if spec.model.device == "cpu":
+    spec = runnable(spec)
+    if not spec.binds_on_gpu:
         return conv
     if conv not in ("auto", *GPU_ALGORITHMS):
         raise UsageError(
@@ -354,9 +452,9 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
     """
     from ...cython_src.binding.bind import bind
 
-    spec = parse_model(spec) if isinstance(spec, str) else spec
+    spec = runnable(spec)
     storage = storage_for(spec) if storage is None else storage
-    if spec.model.device == "cpu":
+    if not spec.binds_on_gpu:
         return bind(plan, storage)
     from ...cython_src.gpu.bind import GpuBoundPlan
 
@@ -375,15 +473,15 @@ def storage_for(spec: ModelSpec | str):
     """Make a storage for plans of a model: in ordinary memory, or of the kind that a GPU model asks for."""
     from ...cython_src.binding.storage import Storage
 
-    spec = parse_model(spec) if isinstance(spec, str) else spec
-    if spec.model.device == "cpu":
+    spec = runnable(spec)
+    if not spec.binds_on_gpu:
         return Storage()
     from ...cython_src.gpu.bind import device_storage
 
     return device_storage(gpu_device.default_gpu(), spec.binding.memory)
 
 
-def keep_device(models: Sequence[str], device: str | None) -> tuple[str, ...]:
+def keep_device(models: Iterable[ModelSpec | str], device: str | None) -> tuple[ModelSpec, ...]:
     """Return those of some models that run on a device; None: all.
 
     Raises
@@ -391,8 +489,10 @@ def keep_device(models: Sequence[str], device: str | None) -> tuple[str, ...]:
     UsageError
         None of them does.
     """
-    kept = tuple(model for model in models if device in (None, parse_model(model).model.device))
+    specs = parse_models(models)
+    kept = tuple(spec for spec in specs if device in (None, spec.model.device))
     if not kept:
         remedy = "that takes a machine with a GPU" if device == "cpu" else "leave it out"
-        raise UsageError(f"--device must leave a model, but none of {', '.join(models)} is for {device}; {remedy}")
+        named = ", ".join(map(str, specs))
+        raise UsageError(f"--device must leave a model, but none of {named} is for {device}; {remedy}")
     return kept

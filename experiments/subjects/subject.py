@@ -25,8 +25,9 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
+from ..subjects.models import SERIAL
 from .memory import check_fits, check_least, memory_bounds, what_fits_gpu
-from .models import ModelSpec, bind_for, convolution_for, parse_model, storage_for
+from .models import ModelSpec, bind_for, convolution_for, storage_for
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
@@ -154,7 +155,7 @@ def _load(plan: Mapping[str, Any]) -> Callable:
     return function
 
 
-def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
+def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
         return make_bound(job["plan"])
@@ -165,7 +166,7 @@ def build(job: Mapping[str, Any], model: ModelSpec | str = "serial"):
     plan = _lower_with_data(**options)
     check_fits(plan, options, *memory_bounds(limit), job["threads"], _lower_with_data)
     made = make_own(job["plan"]["network"]) if is_own(job["plan"]["network"]) else None
-    if isinstance(made, TaskRecorder | BoundPlan) and parse_model(str(model)).model.device == "cpu":
+    if isinstance(made, TaskRecorder | BoundPlan) and not model.binds_on_gpu:
         # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.
         return _bind_made(made, job["plan"]["network"])
     storage = storage_for(model)

@@ -11,7 +11,6 @@ from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import SampleRow
 from ..simulate.predict import keep_machine
 from ..subjects.memory import check_some_fit
-from ..subjects.models import parse_models
 from ..tables.progress import say
 from ..traces.sweep import trace_injected, trace_sweep
 from .configuration import Configuration
@@ -114,11 +113,12 @@ def _trace(
     asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
     asked["oversubscribe"] = options.oversubscribe
     failures: list[str] = []
+    ours = [spec for spec in grid.models if not spec.is_peer]
     if trace:
-        for folder, title, logs, failed in trace_sweep(out_dir, results, grid.models, **asked):
+        for folder, title, logs, failed in trace_sweep(out_dir, results, ours, **asked):
             compared.traced += [f"{title}:", *trace(folder, title, logs), ""] if logs else []
             failures += failed
     if options.inject:
-        on_cpu = [str(spec) for spec in parse_models(grid.models) if spec.model.device == "cpu"]
+        on_cpu = [spec for spec in ours if not spec.is_gpu]
         failures += trace_injected(out_dir, results, on_cpu, causes=options.inject, **asked)
     return failures

@@ -29,7 +29,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Annotated, Any
@@ -55,6 +55,7 @@ from ..sampling.injections import INJECTIONS
 from ..subjects.memory import parse_bytes
 from ..subjects.models import (
     DEFAULT_MODELS,
+    ModelSpec,
     check_counts,
     check_threads,
     convolution_for,
@@ -226,18 +227,16 @@ def budgeted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One configuration of the grid: a model on a number of threads, running one plan.
 
     Attributes
     ----------
-    model : str
-        Canonical spec.
     interference : int
         Number of hogs.
     """
 
-    model: str
+    model: ModelSpec
     threads: int
     network: str
     options: PlanOptions
@@ -256,7 +255,7 @@ class Point:
     @property
     def config_id(self) -> str:
         """Identity of the configuration."""
-        identity = {"model": self.model, "threads": self.threads, "plan": self.plan}
+        identity = {"model": str(self.model), "threads": self.threads, "plan": self.plan}
         if self.interference:
             identity["interference"] = self.interference
         return short_id(identity)
@@ -316,7 +315,7 @@ class Configuration:
 
     def __post_init__(self):
         specs = parse_models(self.grid.models)
-        lengths = {name: len(values) for name, values in asdict(self.grid).items()}
+        lengths = {name: len(values) for name, values in vars(self.grid).items()}
         size = math.prod(lengths.values()) * self.measure.repeats
         if size > MOST_SAMPLES:
             longest = max(lengths, key=lengths.get)
@@ -324,12 +323,12 @@ class Configuration:
                 f"a sweep must have at most {MOST_SAMPLES} samples, the product of axes and repeats, got {size:.3g}; "
                 f"shorten {longest!r}, which has {lengths[longest]} values, or lower repeats"
             )
-        if self.measure.inject and all(spec.model.device == "gpu" for spec in specs):
+        if self.measure.inject and all(spec.is_gpu for spec in specs):
             raise UsageError(
                 f"causes of outliers are injected into models of the CPU, got inject with {', '.join(map(str, specs))} "
                 f"alone; add a model of the CPU, or leave inject out"
             )
-        object.__setattr__(self, "grid", replace(self.grid, models=tuple(str(spec) for spec in specs)))
+        object.__setattr__(self, "grid", replace(self.grid, models=specs))
 
     def with_measure(self, **changes: Any) -> Configuration:
         """Return the same grid with other options of measuring."""
@@ -348,9 +347,7 @@ class Configuration:
         UsageError
             A convolution algorithm that has no CUDA kernels.
         """
-        checks: list[Callable[[], object]] = [
-            partial(process_environment, spec) for spec in parse_models(self.grid.models)
-        ]
+        checks: list[Callable[[], object]] = [partial(process_environment, spec) for spec in self.grid.models]
         if self.uses_gpu:
             checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
@@ -361,7 +358,7 @@ class Configuration:
     @property
     def uses_gpu(self) -> bool:
         """Whether some model of the grid runs on a GPU."""
-        return any(spec.model.device == "gpu" for spec in parse_models(self.grid.models))
+        return any(spec.is_gpu for spec in self.grid.models)
 
     def plans(self) -> list[tuple[str, PlanOptions]]:
         """Return network and options of every plan of the grid."""
@@ -373,22 +370,22 @@ class Configuration:
             for values in itertools.product(*axes)
         ]
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[GridPoint]:
         """Return all configurations, in the order of the grid, each once.
 
         A model limited to one thread takes part once, whatever the thread counts.
         """
-        points: dict[str, Point] = {}
+        points: dict[str, GridPoint] = {}
         tuned = read_tuned(self.measure.tuned) if self.measure.tuned else {}
         for network, options in self.plans():
             problem = problem_id(network, options)
             for hogs in self.grid.interference:
-                for spec in parse_models(self.grid.models):
+                for spec in self.grid.models:
                     for threads in counts_for(spec, self.grid.threads):
-                        own = tuned.get((problem, str(spec), threads))
+                        own = tuned.get((problem, spec, threads))
                         chosen = [options, *([options.with_changes(granularity=own)] if own else [])]
                         for one in chosen:
-                            point = Point(str(spec), threads, network, one, hogs)
+                            point = GridPoint(spec, threads, network, one, hogs)
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
@@ -399,6 +396,7 @@ class Configuration:
         """
         shards, position = [], count()
         points = self.points()
+        logging = {point.config_id for point in points if not point.model.is_peer}
         for repetition in range(self.measure.repeats):
             generator = random.Random(f"{self.measure.seed}/{repetition}")
             generator.shuffle(points)
@@ -407,7 +405,7 @@ class Configuration:
                 together.setdefault((point.plan_id, point.interference), []).append(point.config_id)
             for (plan_id, hogs), some in together.items():
                 samples = {config_id: next(position) for config_id in some}
-                profiled = some if repetition < self.measure.profiles else ()
+                profiled = [c for c in some if c in logging] if repetition < self.measure.profiles else ()
                 profiles = {config_id: next(position) for config_id in profiled}
                 shards.append(
                     Shard(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
@@ -450,7 +448,8 @@ class Configuration:
         return {
             "title": self.title,
             "data": "synthetic",
-            **{name: list(values) for name, values in asdict(self.grid).items()},
+            **{name: list(values) for name, values in vars(self.grid).items()},
+            "models": [*map(str, self.grid.models)],
             **self.measure.as_dict(),
         }
 
@@ -496,7 +495,10 @@ def _networks(grid: Mapping[str, Any], where: str) -> tuple[str, ...]:
 
 def check_axes(axes: Mapping[str, tuple]) -> dict[str, tuple]:
     """Return axes whose values are checked one by one."""
-    return {name: _axis(AXES[name], list(values), "the arguments") for name, values in axes.items()}
+    return {
+        name: _axis(AXES[name], [*map(str, values)] if name == "models" else [*values], "the arguments")
+        for name, values in axes.items()
+    }
 
 
 def parse_configuration(values: Mapping[str, Any], where: str = "the configuration") -> Configuration:
@@ -529,7 +531,7 @@ def parse_configuration(values: Mapping[str, Any], where: str = "the configurati
     found = Configuration(title, axes, measure, slurm=values.get("slurm", {}))
     quick = values.get("quick", {})
     check_keys(quick, ("models",), f"table [quick] of {where}")
-    models = tuple(map(str, parse_models(_axis(AXES["models"], quick["models"], where)))) if quick else ()
+    models = parse_models(_axis(AXES["models"], quick["models"], where)) if quick else ()
     for model in models:
         check_choice(f"a model in table [quick] of {where}", model, found.grid.models)
     return replace(found, quick_models=models)

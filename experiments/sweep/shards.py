@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ..analysis.agreement import disagreement
 from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
@@ -35,13 +36,14 @@ from ..results.rows import (
     SampleRow,
     answered,
     make_row,
+    values_of,
 )
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
-from ..subjects.models import parse_model
+from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
-from .configuration import Configuration, Point, Shard
+from .configuration import Configuration, GridPoint, Shard
 from .expected import plan_row
 
 
@@ -74,11 +76,13 @@ def missing_shards(
 
 
 class Answers:
-    """The first answer of each plan and instruction set, which all later ones must equal bit for bit."""
+    """The first answer of each plan and instruction set, which all later ones must equal bit for bit; those of other
+    programs must be near ours."""
 
     def __init__(self, rows: Collection[AnyRow]):
         self._deterministic: dict[str, bool] = {}
         self._first: dict[tuple[str, str], SampleRow] = {}
+        self._ours: dict[str, SampleRow] = {}
         for row in rows:
             self.checked(row)
 
@@ -86,6 +90,11 @@ class Answers:
         """Return a row, or a failure in its place if it is a sample with another answer than that of the first one."""
         if isinstance(row, PlanRow):
             self._deterministic[row.plan_id] = row.deterministic
+        if isinstance(row, SampleRow) and row.answer:
+            if not row.model.is_peer:
+                self._ours.setdefault(row.plan_id, row)
+            elif row.plan_id in self._ours:
+                return check_near_answer(row, self._ours[row.plan_id])
         if not isinstance(row, SampleRow) or not (row.deterministic and self._deterministic.get(row.plan_id)):
             return row
         return check_same_answer(row, self._first.setdefault((row.plan_id, row.instruction_set), row))
@@ -136,7 +145,7 @@ class Site:
         self._points = {point.config_id: point for point in configuration.points()}
         plans = {point.plan_id: point.plan for point in self._points.values()}
         self.plans = {plan_id: means.plan_row(plan_id, options) for plan_id, options in plans.items()}
-        runs: dict[str, list[tuple[str, int]]] = {plan_id: [] for plan_id in plans}
+        runs: dict[str, list[tuple[ModelSpec, int]]] = {plan_id: [] for plan_id in plans}
         for point in self._points.values():
             runs[point.plan_id].append((point.model, point.threads))
         found = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
@@ -193,10 +202,10 @@ class Site:
             if config_id not in failed:
                 contestant = self._contestant("profile", self._points[config_id])
                 answer = profiles.get(config_id) or self._measure_profile(shard, contestant)
-                kind = ProfileRow if parse_model(contestant.job["model"]).model.device == "cpu" else GpuProfileRow
+                kind = ProfileRow if contestant.job["model"].model.device == "cpu" else GpuProfileRow
                 yield answered(kind, FailureRow, answer, self._conditions("profile", shard, contestant))
 
-    def _contestant(self, kind: str, point: Point, profile: bool = False) -> Contestant:
+    def _contestant(self, kind: str, point: GridPoint, profile: bool = False) -> Contestant:
         """Return the process that measures a point, a sample with its profile or without."""
         measure = self.configuration.measure
         return contestant_of(
@@ -204,7 +213,8 @@ class Site:
             point.model,
             point.threads,
             plan=point.plan,
-            planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()),
+            # another program keeps its own beside ours, with temporaries
+            planned_bytes=sum(self.plans[point.plan_id].memory_bytes.values()) * (3 if point.model.is_peer else 1),
             limit_s=measure.time_limit_s * (1 + profile),
             hogs=point.interference,
             wait_policy=measure.wait_policy,
@@ -254,7 +264,7 @@ class Site:
             rounds = make_row(RoundsRow, msgspec.structs.asdict(found.rounds), shard.identity, about)
             if rounds.order:
                 yield rounds
-            for name, answer in found.answers.items():
+            for name, answer in sorted(found.answers.items(), key=lambda one: self._points[one[0]].model.is_peer):
                 if profile := answer.pop("profile", None):
                     profiles[name] = profile
                 conditions = self._conditions("sample", shard, contestants[name])
@@ -266,13 +276,12 @@ class Site:
             return measure_in_process(contestant.job, contestant.variables, contestant.limit_s, contestant.command)
 
 
-def _reference(points: Sequence[Point]) -> str:
+def _reference(points: Sequence[GridPoint]) -> str:
     """Return the configuration that all others are compared with: the strongest fork-join form on most threads."""
 
-    def strength(point: Point) -> tuple[bool, bool, int]:
-        spec = parse_model(point.model)
-        forkjoin = spec.model.name == "forkjoin"
-        return forkjoin, forkjoin and spec.option("region") == "persistent", point.threads
+    def strength(point: GridPoint) -> tuple[bool, bool, int]:
+        forkjoin = point.model.name == "forkjoin"
+        return forkjoin, forkjoin and point.model.option("region") == "persistent", point.threads
 
     return max(points, key=strength).config_id
 
@@ -283,12 +292,24 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
     differing = [what for what, equal in same.items() if not equal]
     if not differing:
         return sample
-    return FailureRow(
-        **{name: getattr(sample, name) for name in Measured.__struct_fields__},
-        measuring="sample",
-        reason="mismatch",
-        message=f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of "
-        f"{first.model} on {plural(first.threads, 'thread')}, repetition {first.repetition}, as they "
-        f"must be bit for bit",
-        sample=msgspec.to_builtins(sample),
+    return _failed(
+        sample,
+        "mismatch",
+        f"{' and '.join(differing)} after {sample.check_iterations} iterations are not those of {first.model} on "
+        f"{plural(first.threads, 'thread')}, repetition {first.repetition}, as they must be bit for bit",
     )
+
+
+def check_near_answer(sample: SampleRow, ours: SampleRow) -> SampleRow | FailureRow:
+    """Return another program's `sample`, or a failure "answer" that holds it, if its first losses are not near ours.
+
+    torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.
+    """
+    if not (wrong := disagreement(ours.answer, sample.answer)):
+        return sample
+    return _failed(sample, "answer", f"beside {ours.model}'s answer this program's {wrong}")
+
+
+def _failed(sample: SampleRow, reason: str, message: str) -> FailureRow:
+    conditions = {name: getattr(sample, name) for name in Measured.__struct_fields__}
+    return FailureRow(**conditions, measuring="sample", reason=reason, message=message, sample=values_of(sample))

@@ -11,7 +11,6 @@ from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
 from ..analysis.estimates import UNDECIDED, Estimates, verdict
-from ..analysis.names import base_model
 from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, RoundsRow, RunRow, SampleRow
@@ -133,13 +132,13 @@ def undecided(results: Results) -> set[str] | None:
     asked = False
     for plan in dict.fromkeys(point[:2] for point in times.points):
         here = [point[2:] for point in times.points if point[:2] == plan]
-        serial = [each for each in here if each[0] == "serial"]
+        serial = [each for each in here if each[0].is_serial]
 
         def fastest(contestants, plan=plan):
             return times.fastest([(*plan, *each) for each in contestants])[2:]
 
         for question in questions(here, fastest):
-            if MODELS[base_model(question.contestant[0])].far_behind:
+            if MODELS[question.contestant[0].name].far_behind:
                 continue
             asked = True
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))

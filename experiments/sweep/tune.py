@@ -24,6 +24,7 @@ from ..results.turns import GroupTurns, Turn, quiet_times
 from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
 from ..subjects.memory import check_some_fit
+from ..subjects.models import ModelSpec
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column, time_column
 from ..tables.numbers import format_time, plural
@@ -79,13 +80,13 @@ def _shape(plan) -> tuple:
     return tuple((loop.name, loop.num_blocks, loop.blocks[0].bounds) for loop in plan.loops)
 
 
-Times = dict[tuple[str, int], dict[str, dict[Turn, float]]]  # seconds of a contestant's granularities, by turn
+Times = dict[tuple[ModelSpec, int], dict[str, dict[Turn, float]]]  # seconds of a contestant's granularities, by turn
 
 
 def search(
-    contestants: Sequence[tuple[str, int]],
+    contestants: Sequence[tuple[ModelSpec, int]],
     found: Sequence[str],
-    measure: Callable[[tuple[str, int], Sequence[str], int], Iterable[GroupTurns]],
+    measure: Callable[[tuple[ModelSpec, int], Sequence[str], int], Iterable[GroupTurns]],
     groups: Sequence[GroupTurns],
 ) -> Iterator[Job]:
     """Yield what is measured to find the best granularity of each contestant: all, then the fastest several times.
@@ -175,7 +176,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
     passed = check_plans([(plan, contestants) for plan in plans.values()], settings.check)
     checks = dict(zip(found, passed, strict=True))
 
-    def as_contestant(model: str, count: int, granularity: str) -> Contestant:
+    def as_contestant(model: ModelSpec, count: int, granularity: str) -> Contestant:
         return contestant_of(
             granularity,
             model,
@@ -188,7 +189,9 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             warmup_s=settings.warmup_s,
         )
 
-    def measure(contestant: tuple[str, int], granularities: Sequence[str], repetition: int) -> Iterator[GroupTurns]:
+    def measure(
+        contestant: tuple[ModelSpec, int], granularities: Sequence[str], repetition: int
+    ) -> Iterator[GroupTurns]:
         processes = [as_contestant(*contestant, granularity) for granularity in granularities]
         seed = f"{settings.seed}/{contestant}/{repetition}"
         measured = measure_generation(Generation(processes, "auto", settings.target_s, settings.least_rounds, seed))

@@ -104,4 +104,4 @@ def keep_tuned(path: str | os.PathLike, problem: Mapping[str, Any]) -> None:
         found = {(row["model"], row["threads"]) for row in problem["rows"]}
         rows = [*(row for row in former if (row["model"], row["threads"]) not in found), *problem["rows"]]
         content = {"format_version": FORMAT_VERSION, "problems": [*kept, {**problem, "rows": rows}]}
-        write_atomically(path, json.dumps(content, indent=1) + "\n")
+        write_atomically(path, json.dumps(content, indent=1, default=str) + "\n")

@@ -83,7 +83,7 @@ def _header(windows: Sequence[Window]) -> Iterator[str]:
         color = " ".join(f"{abs((hue * 6 + shift) % 6 - 3) / 3 * 0.8 + 0.1:.3f}" for shift in (0, 4, 2))
         yield _line("PajeDefineEntityValue", f"b{name}", "S", name, color)
     for number, window in enumerate(windows):
-        yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", window.log.about["model"])
+        yield _line("PajeCreateContainer", "0.000000", f"m{number}", "M", "0", str(window.log.model))
         for worker, (_, name) in enumerate(window.log.lanes):
             yield _line("PajeCreateContainer", "0.000000", f"m{number}t{worker}", "T", f"m{number}", name)
 

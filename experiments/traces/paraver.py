@@ -99,7 +99,7 @@ def _names(windows: Sequence[Window], layers: Sequence[str]) -> str:
 
 
 def _rows(windows: Sequence[Window]) -> str:
-    names = [f"{window.log.about['model']} {name}" for window in windows for _, name in window.log.lanes]
+    names = [f"{window.log.model} {name}" for window in windows for _, name in window.log.lanes]
     lines = [f"LEVEL CPU SIZE {len(names)}", *(f"{i}.machine" for i in range(1, len(names) + 1))]
     lines += ["", "LEVEL NODE SIZE 1", "machine", "", f"LEVEL THREAD SIZE {len(names)}", *names]
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from ..results.folder import Results, ResultsWriter
 from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
 from ..sampling.child import TIME_LIMIT_S, measure_in_process
 from ..sampling.generation import contestant_of
-from ..subjects.models import check_threads, parse_model
+from ..subjects.models import ModelSpec, check_threads
 from ..tables.progress import say
 
 TRACED = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")  # by default
@@ -40,14 +40,14 @@ class Collection:
     failures: list[str] = field(default_factory=list)
 
 
-def file_name(model: str, threads: int) -> str:
+def file_name(model: ModelSpec, threads: int) -> str:
     """Return the name of a model's event log in its folder."""
-    return f"{model.replace(':', '_').replace('=', '-').replace('/', '-')}-{threads}.npz"
+    return f"{str(model).replace(':', '_').replace('=', '-').replace('/', '-')}-{threads}.npz"
 
 
 def collect_traces(
     plan: Mapping[str, Any],
-    models: Sequence[str],
+    models: Sequence[ModelSpec],
     threads: int,
     folder: str | os.PathLike,
     *,
@@ -76,19 +76,18 @@ def collect_traces(
     """
     cpus = available_cpus()
     check_threads(threads, len(cpus), oversubscribe)
-    specs = [parse_model(model) for model in models]
-    if any(spec.model.device == "gpu" for spec in specs):
+    if any(spec.is_gpu for spec in models):
         gpu_device.count_gpus()
         if inject:
             raise UsageError(f"causes of outliers are injected into models of the CPU, got {inject}; leave it out")
     check_writable_folder(Path(folder, EVENTS_FOLDER))
     collection = Collection()
-    for spec in specs:
+    for spec in models:
         count = min(threads, spec.model.max_threads or threads)
-        path = Path(folder, EVENTS_FOLDER, file_name(str(spec), count)).resolve()
+        path = Path(folder, EVENTS_FOLDER, file_name(spec, count)).resolve()
         contestant = contestant_of(
             str(spec),
-            str(spec),
+            spec,
             count,
             limit_s=TIME_LIMIT_S + 20 * seconds,
             kind="trace",
@@ -161,7 +160,7 @@ def traced(out_dir: str | os.PathLike, plans: Iterable[PlanRow]) -> Iterator[tup
 
 
 def trace_sweep(
-    out_dir: str | os.PathLike, results: Results, models: Sequence[str], **asked: Any
+    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], **asked: Any
 ) -> Iterator[tuple[Path, str, list[EventLog], list[str]]]:
     """Trace all plans of a results folder under the models of which it has no traces yet, as `collect_traces` is asked.
 
@@ -176,7 +175,7 @@ def trace_sweep(
         folder = plan_folder(out_dir, plan)
         kept = [log for path in events_files(folder) if (log := read_events(path)).about["model"] not in missing]
         new = collect_traces(plan.options, missing, folder=folder, **asked)
-        logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.about["model"]))
+        logs = sorted([*kept, *new.logs], key=lambda log: model_rank(log.model))
         if new.logs:
             _write_rows(out_dir, results, plan, logs, new)
         yield folder, problem_text(record, axes), logs, new.failures
@@ -208,7 +207,7 @@ def _write_rows(
 
 
 def trace_injected(
-    out_dir: str | os.PathLike, results: Results, models: Sequence[str], causes: Sequence[str], **asked: Any
+    out_dir: str | os.PathLike, results: Results, models: Sequence[ModelSpec], causes: Sequence[str], **asked: Any
 ) -> list[str]:
     """Trace all plans of a results folder with each cause of outliers injected, unless that was done; return a sentence
     for each model that failed.

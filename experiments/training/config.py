@@ -15,6 +15,7 @@ from ...cython_src.typed_text import MOST_THREADS
 from ..images.decoding import DECODERS
 from ..images.source import parse
 from ..subjects.memory import parse_bytes
+from ..subjects.models import ModelSpec, runnable
 
 LOADS = ("memory", "cache", "files")
 BROKEN = ("refuse", "skip")
@@ -135,6 +136,11 @@ class TrainingConfig(PlanOptions, frozen=True):
     def augmentations(self) -> frozenset[str]:
         """The words in `augment`."""
         return parse(self.augment)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The execution model; `UsageError` for one that there is not."""
+        return runnable(self.model)
 
     @property
     def plan(self) -> PlanOptions:

@@ -27,7 +27,7 @@ from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
-from ..subjects.models import check_threads, convolution_for, models_on, parse_model
+from ..subjects.models import check_threads, convolution_for, models_on, runnable
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
@@ -212,7 +212,7 @@ def _check_plans(config: TrainingConfig, data: Dataset | Text) -> str:
     """Check the plans of a run whose network is not shipped: those of a step and of its evaluation."""
     network = data.fit(get_network(config.network)) if is_own(config.network) else config.network
     plans = [{"network": network, **one.as_dict()} for one in (config.plan, config.evaluation(config.batch))]
-    return check_together(plans, [(config.model, config.threads)], config.check)
+    return check_together(plans, [(config.spec, config.threads)], config.check)
 
 
 def _epoch_text(trainer: Trainer, row: EpochRow) -> str:
@@ -317,7 +317,7 @@ def stored_config(out: Path) -> TrainingConfig:
         raise UsageError(f"no row of {out / SAMPLES} has been written completely; start without --resume")
     try:
         stored = TrainingConfig(**{k: v for k, v in results.run.config.items() if k not in FOUND})
-        parse_model(stored.model)
+        assert stored.spec
     except (UsageError, TypeError) as error:
         raise UsageError(f"{out / SAMPLES} cannot be read ({error}); start again in another folder") from None
     return stored
@@ -325,7 +325,7 @@ def stored_config(out: Path) -> TrainingConfig:
 
 def _check_resumable(stored: TrainingConfig, config: TrainingConfig) -> None:
     """Raise `UsageError` if continuing would mix two different runs; `check_same` compares the other options."""
-    devices = [parse_model(c.model).model.device for c in (stored, config)]
+    devices = [c.spec.model.device for c in (stored, config)]
     if devices[0] != devices[1]:
         raise UsageError(
             f"a resumed run must stay on the {devices[0]}, got the {devices[1]}: their results differ in the last "
@@ -359,12 +359,12 @@ def configure(
     if device is not None:
         (model,) = models_on(device, [config.model], ())
         threads = given.get("threads", 1) if device == "gpu" else config.threads
-        config = config.with_changes(model=model, threads=threads)
-    limit = parse_model(config.model).model.max_threads
+        config = config.with_changes(model=str(model), threads=threads)
+    limit = config.spec.model.max_threads
     if limit is not None and "threads" not in given:
         config = config.with_changes(threads=limit)
     check_threads(config.threads, oversubscribe=oversubscribe)
-    convolution_for(config.model, config.conv)  # raises if an algorithm has no CUDA kernels
+    convolution_for(config.spec, config.conv)  # raises if an algorithm has no CUDA kernels
     return config
 
 
@@ -374,8 +374,8 @@ def summary_text(summary: Summary) -> str:
     spread = ""
     if len(summary.seeds) > 1:
         spread = f", {100 * summary.test_accuracy_min:.2f} to {100 * summary.test_accuracy_max:.2f} %"
-    threads, spec = plural(config["threads"], "thread"), parse_model(config["model"])
-    where = f" on {threads}" if spec.model.device == "cpu" else ""
+    threads, spec = plural(config["threads"], "thread"), runnable(config["model"])
+    where = f" on {threads}" if not spec.is_gpu else ""
     if spec.model.mixes_devices:
         where = f" and {threads} of the host"
     return (

@@ -35,7 +35,7 @@ from ..subjects.memory import (
     planned_bytes,
     what_fits_gpu,
 )
-from ..subjects.models import bind_for, convolution_for, make_executor, parse_model, storage_for
+from ..subjects.models import bind_for, convolution_for, make_executor, storage_for
 from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
@@ -82,8 +82,8 @@ class Trainer:
         self._executors, self._evaluation_executors = ExitStack(), ExitStack()
         self._evaluations: dict[tuple[int, int], tuple[str, Any, Any]] = {}
         self.evaluating_bytes = 0
-        self.storage = storage_for(config.model)
-        self.sampler = GpuSampler() if parse_model(config.model).model.device == "gpu" else None
+        self.storage = storage_for(config.spec)
+        self.sampler = GpuSampler() if config.spec.is_gpu else None
         share_data(self.storage, data)
         self.augmentation = None
         if isinstance(data, Dataset) and config.augmentations:
@@ -92,12 +92,12 @@ class Trainer:
         self.plan, self.needed_bytes = _fitting_plan(config, data, source)
         make = partial(_training_plan, config, data, source)
         advice = what_fits_gpu(config.plan.as_dict(), self.storage, make)
-        self.bound = bind_for(config.model, self.plan, self.storage, advice)
+        self.bound = bind_for(config.spec, self.plan, self.storage, advice)
         _number_positions(self.bound, "")
         initialise(self.bound, seed)
         if config.start:
             self._start_from(Path(config.start))
-        spec = parse_model(config.model)
+        spec = config.spec
         self.phases = PhaseLog(spec, self.plan, self.num_batches, config.threads) if self.sampler is None else None
         capacity = self.phases.event_capacity if self.phases else 0
         self.executor = self._executors.enter_context(make_executor(spec, config.threads, event_capacity=capacity))
@@ -240,16 +240,16 @@ class Trainer:
             plan = lower(
                 self.network,
                 self.config.evaluation(batch),
-                conv=convolution_for(self.config.model, self.config.conv),
+                conv=convolution_for(self.config.spec, self.config.conv),
                 num_images=self.data.num_samples,
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
                 prefix=prefix,
                 read_image=self.data.source.read if isinstance(self.data, Dataset) and self.data.source else None,
             )
-            bound = bind_for(self.config.model, plan, self.storage)
+            bound = bind_for(self.config.spec, plan, self.storage)
             _number_positions(bound, prefix)
-            executor = self._evaluation_executors.enter_context(make_executor(self.config.model, self.config.threads))
+            executor = self._evaluation_executors.enter_context(make_executor(self.config.spec, self.config.threads))
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
             plans = [bound.plan for _, bound, _ in self._evaluations.values()]
@@ -340,7 +340,7 @@ def _source(
     source = data.source if isinstance(data, Dataset) else None
     if config.augmentations and isinstance(data, Dataset):
         source = (source or ImageSource(data.images.__getitem__)).augmented(augmentation)
-    if source is not None and parse_model(config.model).model.device == "gpu":
+    if source is not None and config.spec.is_gpu:
         raise UsageError(
             f"images are read in each step by the processor alone, got model {config.model!r}; use --load memory "
             f"without --augment"
@@ -355,7 +355,7 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     return lower(
         data.fit(get_network(config.network)),
         config.plan,
-        conv=convolution_for(config.model, config.conv),
+        conv=convolution_for(config.spec, config.conv),
         num_images=data.num_samples,
         num_batches=num_batches,
         num_iterations_logged=num_batches,

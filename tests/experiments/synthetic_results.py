@@ -37,7 +37,6 @@ LAYERS = (  # layer, phase, blocks per 16 images, GFLOP an image, relative cost
     ("sgd", "update", 1e-6, 0.05),
 )
 MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
-PEERS = ("torch eager", "llm.c")
 PEAK = 235e9
 NODE = {"host": "n0", "scheduler": "", "boot_id": ""}
 # Values of fields by kind of row, for those that a test says nothing of.
@@ -188,7 +187,7 @@ def sweep_of(rows, partial: str = ""):
 
 
 def _id(*parts) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:12]
 
 
 def plan_row(batch: int = 64, images: int = 16, network: str = "cifar10_cnn", **options) -> dict:
@@ -243,12 +242,13 @@ def step_time(plan: dict, model: str, threads: int) -> float:
     work = sum(map(sum, times.values()))
     joined = sum(max(sum(b) / threads, max(b)) for b in times.values())
     tasks, loops = plan["num_tasks"], len(times)
-    base = model.partition(":")[0]
+    base = str(model).partition(":")[0]
     longest = max(max(b) for b in times.values())
     return {
         "serial": work,
-        "forkjoin": joined + loops * (0.8e-6 if "persistent" in model else 2e-6) * (1 + np.log2(threads)),
+        "forkjoin": joined + loops * (0.8e-6 if "persistent" in str(model) else 2e-6) * (1 + np.log2(threads)),
         "joblib": joined + loops * 350e-6,
+        "torch": 3 * joined + loops * 20e-6,
         "tasks": max(work / threads, 4 * longest) * 1.01 + tasks * 0.4e-6,
         "taskgraph": max(work / threads, 3.5 * longest) * 1.01 + tasks * 0.1e-6,
         "taskiter": max(work / threads, 3 * longest) * 1.004 + tasks * 0.05e-6,
@@ -264,10 +264,10 @@ def phase_times(plan: dict, model: str, threads: int) -> dict:
         alone = max(sum(blocks) / threads, max(blocks)) + waits / len(times)
         walls[loop["phase"]] = walls.get(loop["phase"], 0.0) + alone
         busy[loop["phase"]] = busy.get(loop["phase"], 0.0) + sum(blocks)
-    overlap = {"taskgraph": 0.2, "taskiter": 0.6}.get(model.partition(":")[0], 0.0) if threads > 1 else 0.0
+    overlap = {"taskgraph": 0.2, "taskiter": 0.6}.get(str(model).partition(":")[0], 0.0) if threads > 1 else 0.0
     beside = {"update": {"backward": overlap * busy["update"]}, "backward": {"update": overlap * busy["update"]}}
     return {
-        "phase_wall_s": walls if model.startswith(("serial", "forkjoin")) else None,
+        "phase_wall_s": walls if str(model).startswith(("serial", "forkjoin")) else None,
         "phase_beside_s": {phase: beside.get(phase, {}) if overlap else {} for phase in walls},
     }
 
@@ -426,35 +426,6 @@ def trace_row(plan_id: str) -> dict:
         "layers": [],
         "losses": {**about, "step_time_s": 1e-3, **losses, **factors, "against_serial": True},
     }
-
-
-def peers_result(threads) -> dict:
-    """A comparison with two peers on each of some numbers of threads, one of which has no intervals; llm.c on one
-    thread and taskiter on the last number are not usable."""
-    rows = [{"name": name, "threads": n, "usable": (name, n) != ("llm.c", 1)} for n in threads for name in PEERS]
-    for n, (number, name) in itertools.product(threads, enumerate(("serial", "forkjoin", "taskiter"))):
-        if name == "serial" and n > 1:
-            continue
-        row = {"name": name, "threads": n, "usable": (name, n) != ("taskiter", threads[-1]), "peer": PEERS[0]}
-        ratio = 0.8 + number / 4 + n / 10
-        row |= {"speedup": ratio, "speedup_low": 0.95 * ratio, "speedup_high": 1.05 * ratio, "llmc_speedup": 4 * ratio}
-        rows.append(row)
-    rows = [{"samples": 7, "step_time_s": 1e-3, **row} for row in rows]
-    about = {
-        "network": "lenet5",
-        **PlanOptions(batch=8).as_dict(),
-        "environment": {"cpu": {"model": "Example CPU 9000"}},
-    }
-    rest = {
-        "convolutions": {},
-        "failures": {},
-        "moved": [],
-        "rounds": [],
-        "stopped": "",
-        "repeats": 7,
-        "largest_difference": 0.0,
-    }
-    return {**about, **rest, "rows": rows}
 
 
 def write_rows(folder, rows, partial: str = "") -> Path:

@@ -37,7 +37,7 @@ from forktask.experiments.sweep.shards import Means
 from forktask.experiments.training import trainer
 from forktask.experiments.training.gpu_sampling import GpuSampler
 
-PEERS = pytest.param("peers --device gpu", marks=pytest.mark.torch)
+PEERS = pytest.param("compare --device gpu --models serial,torch", marks=pytest.mark.torch)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def no_gpu(monkeypatch):
 )
 def test_without_a_gpu_one_sentence_and_code_2(command, no_gpu, capsys, tmp_path):
     """Check that each command says that there is no GPU and leaves nothing behind."""
-    out = ["--out", str(tmp_path / "out")] if command.split()[0] not in ("kernels", "peers") else []
+    out = ["--out", str(tmp_path / "out")] if command.split()[0] != "kernels" else []
     assert main([*command.split(), *out]) == 2
     error = capsys.readouterr().err
     assert error.startswith("forktask: error: this machine has no GPU") and error.count("\n") == 1
@@ -138,7 +138,7 @@ def job(model, **options):
     plan = {"network": "cifar10_cnn", "batch": 1, "layout": "nchw", "granularity": "auto"}
     return {
         "kind": "sample",
-        "model": model,
+        "model": parse_model(model),
         "threads": 1,
         "cpus": None,
         "plan": plan,
@@ -269,7 +269,7 @@ def test_metg_on_a_gpu(fake_gpu, monkeypatch):
     monkeypatch.setattr(metg_measure, "UNIT_WORK", 400)
     monkeypatch.setattr(metg_measure, "UNIT_TRIES", 3)
     graph = {"pattern": "stencil_1d", "width": 8, "steps": 3, "radix": 3, "kernel": "compute", "check": True}
-    job = {"kind": "metg", "model": "gpu_tasks:unit=block", "threads": 1, "cpus": None, "graph": graph}
+    job = {"kind": "metg", "model": parse_model("gpu_tasks:unit=block"), "threads": 1, "cpus": None, "graph": graph}
     job |= {"runs": 1, "target_s": 1e-6, "budget_s": 0.01}
     row = converse(metg_measure.measure(job), lambda said: {})
     assert row["parallel"] == 4  # the fake device's multiprocessors, fewer than the width

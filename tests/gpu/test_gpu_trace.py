@@ -45,10 +45,14 @@ def device():
 
 def job(model):
     threads = 2 if model.startswith("gpu_both") else 1
-    return {"model": model, "threads": threads, "cpus": None, "plan": PLAN, "seed": 1, "warmup_s": 1e-6} | {
-        "target_s": 1e-6,
-        "iterations": ITERATIONS,
-    }
+    return {
+        "model": parse_model(model),
+        "threads": threads,
+        "cpus": None,
+        "plan": PLAN,
+        "seed": 1,
+        "warmup_s": 1e-6,
+    } | {"target_s": 1e-6, "iterations": ITERATIONS}
 
 
 @pytest.fixture(scope="module")

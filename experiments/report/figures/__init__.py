@@ -105,11 +105,11 @@ def chosen(sweep: Sweep, models: Mapping[str, str] | None) -> Iterator[Sweep]:
     if not models:
         yield sweep
         return
-    measured = dict.fromkeys(model for _, model, _ in sweep.turns)
+    measured = {str(model): model for _, model, _ in sweep.turns}
     for model in models:
         check_choice("a model of the figure", model, measured)
-    with called({model: name or model_label(model) for model, name in models.items()}):
-        yield replace(sweep, shown=tuple(models))
+    with called({model: name or model_label(measured[model]) for model, name in models.items()}):
+        yield replace(sweep, shown=tuple(map(measured.get, models)))
 
 
 def caption_file(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mapping[str, str] | None = None) -> str:

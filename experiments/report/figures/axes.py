@@ -12,8 +12,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label
+from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
+from ...subjects.models import ModelSpec
 from .style import COLUMN_WIDTH_IN, CROSS, CROSSED, GREY, ModelStyle, marker_look, panel_title
 
 # The axis of speedups never goes below this fraction of one serial thread.
@@ -76,7 +77,7 @@ def x_axis(axis, values: Sequence[int], label: str, most: int = 8) -> None:
     axis.set_xlabel(label)
 
 
-def dodged(values: Sequence[int], models: Sequence[str]) -> dict[str, float]:
+def dodged(values: Sequence[int], models: Sequence[ModelSpec]) -> dict[str, float]:
     """Return the factor by which each model's points are moved along x, so that they do not hide each other: 1 where
     lines join several places, for a line joins true ones."""
     n = len(models)
@@ -131,7 +132,7 @@ def series(
 def model_lines(
     axis,
     rows: pd.DataFrame,
-    models: Sequence[str],
+    models: Sequence[ModelSpec],
     styles: Mapping[str, ModelStyle],
     x: str,
     value: str,
@@ -253,7 +254,7 @@ def draw_across(axis, rows: pd.DataFrame, column: str, styles: Mapping[str, Mode
 def ratio_panel(
     axis,
     table: pd.DataFrame,
-    models: Sequence[str],
+    models: Sequence[ModelSpec],
     styles: Mapping[str, ModelStyle],
     x: str,
     places: Sequence[float],
@@ -266,7 +267,7 @@ def ratio_panel(
     """
     equivalence_band(axis)
     # A GPU's models are compared with its own fork-join form.
-    compared = [m for m in models if base_model(m) in TASK_MODELS or is_gpu(m)]
+    compared = [m for m in models if m.takes_tasks or m.is_gpu]
     part = table[table["model"].isin(compared) & table["ratio"].notna()]
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)

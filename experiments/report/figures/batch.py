@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from ...analysis.sweep import Sweep
+from ...subjects.models import ModelSpec
 from ..words import samples_word
 from .over_plans import caption_over_plans, draw_over_plans, drawn_rows
 
@@ -18,7 +19,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     return "a figure over batches needs at least two of them, got one; run a sweep with several batches"
 
 
-def _counted(sweep: Sweep, plan_id: str) -> tuple[str, int]:
+def _counted(sweep: Sweep, plan_id: str) -> tuple[ModelSpec, int]:
     """Return what throughput counts, and how many of them a sample has: images, or tokens."""
     word = samples_word(sweep, plan_id)
     return ("tokens", sweep.records[plan_id]["sequence"]) if word == "sequences" else (word, 1)

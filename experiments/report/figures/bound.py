@@ -12,6 +12,7 @@ from ...analysis.names import GRANULARITY, NETWORK, axis_label, value_text
 from ...analysis.roofline import floors_by_phase, memory_share
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL
 from .heading import header
 from .roofline import BOUND_COLORS
 from .style import add_legend, marked, new_figure, panel_title
@@ -27,7 +28,7 @@ def _plans(sweep: Sweep) -> list[str]:
     return [
         plan_id
         for plan_id in sweep.plan_ids()
-        if (plan_id, "serial", 1) in sweep.turns and floors_by_phase(sweep, plan_id, 1)
+        if (plan_id, SERIAL, 1) in sweep.turns and floors_by_phase(sweep, plan_id, 1)
     ]
 
 
@@ -54,7 +55,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     plans = _plans(sweep)
     figure, (shares, phases) = new_figure(column, 2, max(1.6, 0.17 * len(plans) + 0.4), widths=(1.3, 1))
     for place, each in enumerate(plans):
-        step_s = sweep.typical_time((each, "serial", 1)).value
+        step_s = sweep.typical_time((each, SERIAL, 1)).value
         floors = floors_by_phase(sweep, each, 1)
         left = 0.0
         for index, color in enumerate(BOUND_COLORS.values()):
@@ -67,7 +68,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
             if both:
                 own = place + 0.25 * (offset - 1)  # beside each other where two phases have the same part
                 phases.plot(both[1] / sum(both), own, "oD^"[offset], color="0.2", markersize=3, clip_on=False, zorder=3)
-    labels = [marked(_label(sweep, each), is_usable(sweep, (each, "serial", 1))) for each in plans]
+    labels = [marked(_label(sweep, each), is_usable(sweep, (each, SERIAL, 1))) for each in plans]
     for axis in (shares, phases):
         axis.set_ylim(len(plans) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
@@ -99,7 +100,7 @@ def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences: the answers first."""
     said = []
     for each in _plans(sweep)[:NAMED]:
-        step = sweep.typical_time((each, "serial", 1)).value / sum(map(sum, floors_by_phase(sweep, each, 1).values()))
+        step = sweep.typical_time((each, SERIAL, 1)).value / sum(map(sum, floors_by_phase(sweep, each, 1).values()))
         said.append(f"{_label(sweep, each)} {memory_share(sweep, each):.0%}, step {step:.2f} times the floor")
     return [
         f"Share of the roofline floor in loops bound by memory, one thread: {'; '.join(said)}.",

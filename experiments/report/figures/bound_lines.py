@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from ...analysis.limits import BOUND_NAMES, bound_of
-from ...analysis.names import is_gpu
+from ...subjects.models import ModelSpec
 from .style import GREY
 
 ALIKE = 0.005  # bounds that differ by less at every number of threads are one line with two names
@@ -47,7 +47,7 @@ class BoundLine(NamedTuple):
 
 
 def bound_lines(
-    limits: pd.DataFrame, models: Iterable[str], kind: str = "speedup", x: str = "threads", merged: bool = True
+    limits: pd.DataFrame, models: Iterable[ModelSpec], kind: str = "speedup", x: str = "threads", merged: bool = True
 ) -> list[BoundLine]:
     """Return the bounds that hold for some of the models; if `merged`, those that coincide are one line.
 
@@ -62,7 +62,7 @@ def bound_lines(
     """
     if not len(limits):
         return []
-    held = {bound_of(model) for model in models if not is_gpu(model)}
+    held = {bound_of(model) for model in models if not (model.is_gpu or model.is_peer)}
     wanted = [n for n in _DASHES if n in {"area", *held} or (n == "brent" and "taskgraph" in held)]
     limits = limits.sort_values(x)
     lines: list[BoundLine] = []

@@ -9,7 +9,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
-from ...analysis.names import is_again
 from ...analysis.sweep import Sweep
 from ..verdicts import answers
 from .axes import cross_out, log2_axis, mark_ratio, power_ticks, rows_of_ratios
@@ -23,7 +22,7 @@ LOGARITHMIC = 3.0
 
 
 def _shown(sweep: Sweep) -> list[dict]:
-    return [row for row in answers(sweep) if row["contestant"]][:MOST_ROWS]
+    return [row for row in answers(sweep) if row["against"] == "forkjoin"][:MOST_ROWS]
 
 
 def missing(sweep: Sweep, plan_id: str) -> str:
@@ -99,7 +98,7 @@ def _write_title(axis, title: str, place: int) -> None:
 
 def _draw_row(axis, row: Mapping[str, Any], place: int, limits: tuple[float, float], style) -> None:
     value, low, high = (row[f"ratio{end}"] for end in ("", "_low", "_high"))
-    color = GREY if is_again(row["model"]) else style.color
+    color = GREY if row["model"].again else style.color
     if not limits[0] <= value <= limits[1]:
         edge = limits[value > 1]
         if not row["usable"]:
@@ -122,8 +121,8 @@ def _draw_row(axis, row: Mapping[str, Any], place: int, limits: tuple[float, flo
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     rows = _shown(sweep)
-    again = any(is_again(row["model"]) for row in rows)
-    hidden = sum(row["contestant"] for row in answers(sweep)) - len(rows)
+    again = any(row["model"].again for row in rows)
+    hidden = sum(row["against"] == "forkjoin" for row in answers(sweep)) - len(rows)
     return [
         f"Time over that of the better fork-join form, on most threads, with 95 % intervals; grey: ± "
         f"{EQUIVALENCE_BAND:.0%}. Hollow: too few generations for an interval.",

@@ -13,9 +13,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.ladder import ladder_table, missing
-from ...analysis.names import base_model, called, model_label
+from ...analysis.names import called, model_label
 from ...analysis.sweep import Sweep
 from ...simulate.predict import error_text, prediction_table
+from ...subjects.models import ModelSpec
 from ...tables.numbers import time
 from . import simulated
 from .axes import mark_ratio, rows_of_ratios
@@ -38,12 +39,12 @@ def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     for row in rows:
         for threads in SIMULATED_THREADS:
             of_all = {model: seconds for (model, count), seconds in times.items() if count == threads}
-            joins = [seconds for model, seconds in of_all.items() if base_model(model) == "forkjoin"]
+            joins = [seconds for model, seconds in of_all.items() if model.name == "forkjoin"]
             row[f"simulated_{threads}"] = of_all.get(row["model"], math.nan) / min(joins, default=math.nan)
     return rows
 
 
-def _simulated(sweep: Sweep, plan_id: str) -> dict[tuple[str, int], float]:
+def _simulated(sweep: Sweep, plan_id: str) -> dict[tuple[ModelSpec, int], float]:
     """Return simulated seconds a step by model and threads; empty where the simulation lacks something."""
     if simulated.missing(sweep, plan_id):
         return {}

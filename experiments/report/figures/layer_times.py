@@ -10,6 +10,7 @@ from ...analysis.accounting import layer_table
 from ...analysis.names import value_text
 from ...analysis.speeds import is_usable, plans_by_value
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL
 from .heading import header
 from .style import COLORS, add_legend, blank_figure, marked
 
@@ -20,7 +21,7 @@ MOST_LAYERS = 18  # that have a row, those with most time
 
 def _plans(sweep: Sweep, plan_id: str) -> dict[str, str]:
     """Return the plans that differ in the form of convolutions and have a serial profile, in the sweep's order."""
-    plans = [p for p in sweep.siblings(plan_id, "conv") if sweep.profiles_of((p, "serial", 1))]
+    plans = [p for p in sweep.siblings(plan_id, "conv") if sweep.profiles_of((p, SERIAL, 1))]
     return {value_text(value): plan for value, plan in plans_by_value(sweep, plans, "conv").items()}
 
 
@@ -53,7 +54,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     axis = figure.subplots()
     handles = []
     for number, value in enumerate(table):
-        label = marked(value, is_usable(sweep, (plans[value], "serial", 1)))
+        label = marked(value, is_usable(sweep, (plans[value], SERIAL, 1)))
         look = {"marker": MARKERS[number % len(MARKERS)], "color": COLORS[number % len(COLORS)], "linestyle": "none"}
         handles += axis.plot(table[value], range(len(table)), label=label, markersize=4, zorder=3, **look)
     for place in range(len(table)):

@@ -16,6 +16,7 @@ from ...analysis.accounting import layer_table
 from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL, ModelSpec
 from .axes import rows_of_bars
 from .heading import plan_header
 from .style import COLORS, add_legend, marked, new_figure, panel_title
@@ -52,9 +53,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         key=lambda p: (p[1], model_rank(p[0])),
     )
     widest = max((t for _, t in points), default=0)
-    points = [p for p in points if p == ("serial", 1) or p[1] == widest]
+    points = [p for p in points if p == (SERIAL, 1) or p[1] == widest]
     tables = {p: layer_table(sweep, plan_id, *p) for p in points}
-    lead = tables.get(("serial", 1), next(iter(tables.values())))
+    lead = tables.get((SERIAL, 1), next(iter(tables.values())))
     group = _groups(lead)
     order = list(dict.fromkeys(lead["layer"].map(group)))
     weight = lead.groupby(lead["layer"].map(group))["time_s"].sum()
@@ -90,12 +91,12 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
                     fontsize=6.5 if len(points) < 9 or column == "double" else 5,
                     color="white" if dark else "black",
                 )
-        threads = f", {point[1]} thr." if point[0] != "serial" else ""
+        threads = f", {point[1]} thr." if not point[0].is_serial else ""
         labels.append(marked(model_label(point[0]) + threads, is_usable(sweep, (plan_id, *point))))
     rows_of_bars(bars, labels, "busy time of a step (ms)", "time by layer")
 
     for rates in of_rates:
-        title = model_label(points[0][0]) if ("serial", 1) not in tables else "serial"
+        title = model_label(points[0][0]) if (SERIAL, 1) not in tables else "serial"
         _draw_rates(rates, sweep, fractions, layers, title)
     handles = [Patch(color=colors[n], label=n if n != "others" else _others_text(others)) for n in names]
     handles += [
@@ -128,7 +129,7 @@ def _rates(lead: pd.DataFrame, most: int) -> tuple[pd.DataFrame, list[str]]:
     return fractions, [layer for layer in dict.fromkeys(lead["layer"]) if layer in largest]
 
 
-def _draw_rates(rates, sweep: Sweep, fractions: pd.DataFrame, layers: Sequence[str], model: str) -> None:
+def _draw_rates(rates, sweep: Sweep, fractions: pd.DataFrame, layers: Sequence[str], model: ModelSpec) -> None:
     """Draw each layer's fraction of one thread's peak, a mark for each phase."""
     for phase, (marker, color, aside) in MARKERS.items():
         part = fractions[fractions["phase"] == phase]

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from msgspec import structs
 
 from ...analysis.losses import LOSSES, is_undisturbed
-from ...analysis.names import TASK_MODELS, base_model, is_gpu, model_label, model_rank
+from ...analysis.names import model_label, model_rank
 from ...analysis.sweep import Sweep
 from .axes import rows_of_bars
 from .heading import plan_header, write_lines
@@ -73,11 +73,11 @@ def draw_losses(rows: Sequence[Mapping[str, Any]], column: str) -> Figure:
 
 def compared(rows: Sequence[Mapping[str, Any]]):
     """Return the row of the quickest fork-join run and those of task models on as many threads."""
-    runs = [row for row in rows if base_model(row["model"]) == "forkjoin"]
+    runs = [row for row in rows if row["model"].name == "forkjoin"]
     if not runs:
         return None, []
     reference = min(runs, key=lambda row: row["step_time_s"])
-    others = [r for r in rows if base_model(r["model"]) in TASK_MODELS and r["threads"] == reference["threads"]]
+    others = [r for r in rows if r["model"].takes_tasks and r["threads"] == reference["threads"]]
     return reference, others
 
 
@@ -97,7 +97,7 @@ def _draw_bars(axis, rows: Sequence[Mapping[str, Any]], seconds: Callable[[Mappi
 
 
 def _label(row: Mapping[str, Any], threads: bool = True) -> str:
-    lanes = "lanes" if base_model(row["model"]) == "gpu_both" else "streams" if is_gpu(row["model"]) else "thr."
+    lanes = "lanes" if row["model"].name == "gpu_both" else "streams" if row["model"].is_gpu else "thr."
     aside = f", {row['threads']} {lanes}" if threads and row["threads"] > 1 else ""
     return marked(model_label(row["model"]) + aside, row["usable"])
 

@@ -15,6 +15,7 @@ from ...analysis.names import model_rank
 from ...analysis.speeds import on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.memory import parse_bytes
+from ...subjects.models import SERIAL
 from .axes import log2_axis, nested_size, power_ticks, series, x_axis
 from .heading import write_lines
 from .style import GREY, add_legend, model_handles, model_styles, new_figure
@@ -44,7 +45,7 @@ def data(sweep: Sweep, plan_id: str) -> dict[str, Any]:
         refused = sum(sweep.plans[plan].memory_bytes.values()) + table[LIBRARIES].median()
         planned[sweep.plans[plan].batch] = float(measured.max() if len(measured) else refused)
     own = table[table["plan_id"].isin(sweep.siblings(plan_id, "batch"))]
-    own = own[(own["model"] == "serial") | own.index.isin(on_most_threads(own)[0].index)]
+    own = own[(own["model"] == SERIAL) | own.index.isin(on_most_threads(own)[0].index)]
     peaks: dict[str, dict[int, float]] = {model: {} for model in sorted(own["model"].unique(), key=model_rank)}
     for row in own.to_dict("records"):
         peaks[row["model"]][sweep.plans[row["plan_id"]].batch] = row["peak_bytes"]

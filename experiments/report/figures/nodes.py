@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -12,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.nodes import sweep_on
 from ...analysis.speeds import interval_columns, is_usable, judged
-from ...analysis.sweep import Sweep
+from ...analysis.sweep import Sweep, kept
 from ..verdicts import answers
 from .axes import mark_ratio, rows_of_ratios
 from .style import TALLEST_IN, blank_figure, model_styles
@@ -23,11 +22,11 @@ ROW_IN, NAMED_IN, BESIDE_IN = 0.18, 0.1, 0.9
 MOST_IN = {"double": 9.0, "single": TALLEST_IN - BESIDE_IN}  # of all rows
 
 
-@lru_cache(maxsize=16)
+@kept
 def rows_of(sweep: Sweep, plan_id: str) -> list[dict[str, Any]]:
     """Return a row for each contestant of a plan and each node: node, label, model, threads, reference, generations,
     ratio, ratio_low, ratio_high, verdict, usable; the node "" is all of them together."""
-    shown = [row for row in answers(sweep) if row["contestant"] and row["plan_id"] == plan_id]
+    shown = [row for row in answers(sweep) if row["against"] == "forkjoin" and row["plan_id"] == plan_id]
     found = [{**row, "node": ""} for row in shown] if len(sweep.nodes) > 1 else []
     for node in sweep.nodes if found else ():
         there = sweep_on(sweep, node)

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import BOUNDS, bound_table
-from ...analysis.names import is_gpu, model_rank
+from ...analysis.names import model_rank
 from ...analysis.speeds import on_most_threads, speed_table
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL, ModelSpec
 from ...tables.numbers import plural
 from .axes import band_handle, log2_axis, model_lines, power_ticks, ratio_panel, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines, draw_bound
@@ -25,7 +26,7 @@ def drawn_rows(sweep: Sweep, plan_ids: Sequence[str]) -> tuple[pd.DataFrame, int
     speeds = speed_table(sweep)
     table = speeds[speeds["plan_id"].isin(plan_ids)]
     widest_rows, widest = on_most_threads(table)
-    serial = table[table["model"] == "serial"]
+    serial = table[table["model"] == SERIAL]
     return table.loc[table.index.isin([*widest_rows.index, *serial.index])].copy(), widest
 
 
@@ -74,13 +75,13 @@ def draw_over_plans(
     return figure
 
 
-def where_text(models: Sequence[str], widest: int) -> str:
+def where_text(models: Sequence[ModelSpec], widest: int) -> str:
     """Return where the models ran: threads of the processor, a GPU, or both."""
-    gpu = any(map(is_gpu, models))
-    if gpu and all(is_gpu(model) or model == "serial" for model in models):
-        return "on a GPU (serial: 1 thread of the processor)" if "serial" in models else "on a GPU"
+    gpu = any(model.is_gpu for model in models)
+    if gpu and all(model.is_gpu or model.is_serial for model in models):
+        return "on a GPU (serial: 1 thread of the processor)" if SERIAL in models else "on a GPU"
     threads = plural(widest, "thread")
-    if "serial" in models and widest > 1:
+    if SERIAL in models and widest > 1:
         threads += " (serial: 1)"
     return f"{threads}, and on a GPU" if gpu else threads
 
@@ -98,7 +99,7 @@ def _bounds(sweep: Sweep, plan_ids: Sequence[str], x_of: Callable, value_of: Cal
             found |= dict(zip((f"{name}_s", f"{name}_s_low", f"{name}_s_high"), (value, *sorted(ends)), strict=True))
         rows.append(found)
     models = sweep.samples.loc[sweep.samples["plan_id"].isin(plan_ids), "model"].unique()
-    return bound_lines(pd.DataFrame(rows), set(models) - {"serial"}, "s", "x")
+    return bound_lines(pd.DataFrame(rows), set(models) - {SERIAL}, "s", "x")
 
 
 def caption_over_plans(what: str) -> list[str]:

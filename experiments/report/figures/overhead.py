@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ...analysis.costs import cost_table
-from ...analysis.names import base_model, is_gpu, model_label
+from ...analysis.names import model_label
 from ...analysis.speeds import better_forkjoin, is_usable, on_most_threads
 from ...analysis.sweep import Sweep
 from ...subjects.models import MODELS
@@ -45,11 +45,11 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     styles = model_styles(sweep.samples["model"])
     figure, (bars, curves) = new_figure(column, 2, 2.0)
     labels, seen = _draw_costs(bars, sweep, plan_id, costs, column)
-    gpu = costs["model"].map(is_gpu)
+    gpu = costs["model"].map(lambda model: model.is_gpu)
     places = [plural(widest, "thread")] if not all(gpu) else []
     places += ["a GPU"] if any(gpu) else []
     rows_of_bars(bars, labels, "one-time cost (ms)", f"before the steady state, {' and '.join(places)}")
-    steady = costs[[model != "serial" and not MODELS[base_model(model)].far_behind for model in costs["model"]]]
+    steady = costs[[not model.is_serial and not MODELS[model.name].far_behind for model in costs["model"]]]
     _draw_runs(curves, sweep, plan_id, steady, widest, styles)
     panel_title(curves, "one-time cost spread over the run")
     handles = [Patch(color=color, label=name) for name, color in PARTS.items() if name in seen]
@@ -83,13 +83,13 @@ def _draw_runs(axis, sweep: Sweep, plan_id: str, steady: pd.DataFrame, widest: i
     """Draw the time per iteration of runs of n iterations over that of the better fork-join form of its device: the two
     are not compared, one is often many times as fast as the other."""
     scales, references = {}, []
-    for on_gpu, own in steady.groupby(steady["model"].map(is_gpu)):
+    for on_gpu, own in steady.groupby(steady["model"].map(lambda model: model.is_gpu)):
         threads = 1 if on_gpu else widest
         reference = better_forkjoin(sweep, plan_id, threads, on_gpu)
         join = (plan_id, reference, threads)
         scales[on_gpu] = sweep.typical_time(join).value if reference else own["step_s"].min()
         references.append(reference)
-    scale = np.array([scales[is_gpu(model)] for model in steady["model"]], dtype=float)
+    scale = np.array([scales[model.is_gpu] for model in steady["model"]], dtype=float)
     n = np.logspace(0, 4, 200)
     for cost, own_scale in zip(steady.to_dict("records"), scale, strict=True):
         style = styles[cost["model"]]
@@ -114,7 +114,7 @@ def _draw_runs(axis, sweep: Sweep, plan_id: str, steady: pd.DataFrame, widest: i
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
     own = sweep.samples[sweep.samples["plan_id"] == plan_id]
-    of_gpu = "; models of a GPU over gpu_forkjoin" if any(map(is_gpu, own["model"])) else ""
+    of_gpu = "; models of a GPU over gpu_forkjoin" if any(model.is_gpu for model in own["model"]) else ""
     return [
         "(a) What each model spends once, and how much longer its first iteration takes than a later one. (b) Mean "
         "time per iteration of a run of n, one-time costs included, over the step of the better fork-join "

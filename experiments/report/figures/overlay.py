@@ -12,20 +12,10 @@ from matplotlib.lines import Line2D
 
 from ...analysis.estimates import NOTHING
 from ...analysis.limits import BOUND_NAMES, bound_of, bound_table, speedup_bound
-from ...analysis.names import (
-    GRANULARITY,
-    INTERFERENCE,
-    NETWORK,
-    axis_label,
-    base_model,
-    is_again,
-    is_gpu,
-    model_label,
-    model_rank,
-    value_text,
-)
+from ...analysis.names import GRANULARITY, INTERFERENCE, NETWORK, axis_label, model_label, model_rank, value_text
 from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_usable, plans_by_value
 from ...analysis.sweep import Point, Sweep
+from ...subjects.models import ModelSpec
 from ...tables.numbers import format_time
 from .bound_lines import BoundLine, bound_lines
 from .heading import header
@@ -62,8 +52,8 @@ def _baselines(sweep: Sweep, plans: dict[str, str], axis: str) -> dict[str, Poin
     return dict.fromkeys(own, fastest)
 
 
-def _is_shown(model: str) -> bool:
-    return model != "serial" and not is_gpu(model) and not is_again(model)
+def _is_shown(model: ModelSpec) -> bool:
+    return not model.is_serial and not (model.is_gpu or model.is_peer or model.again)
 
 
 def _models(sweep: Sweep, plans: dict[str, str]) -> list[str]:
@@ -79,8 +69,8 @@ def _models(sweep: Sweep, plans: dict[str, str]) -> list[str]:
             times[model] = min(times.get(model, np.inf), sweep.typical_time((plan, model, threads)).value)
     fastest: dict[str, str] = {}
     for model in sorted(times, key=lambda m: (times[m], model_rank(m))):
-        fastest.setdefault(base_model(model), model)
-    shown = sorted(fastest.values(), key=lambda m: (base_model(m) != "forkjoin", times[m], model_rank(m)))
+        fastest.setdefault(model.name, model)
+    shown = sorted(fastest.values(), key=lambda m: (m.name != "forkjoin", times[m], model_rank(m)))
     return sorted(shown[:MAX_MODELS], key=model_rank)
 
 
@@ -99,7 +89,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
     )
 
 
-def _points(sweep: Sweep, plans: dict[str, str], model: str, bases: dict[str, Point | None]) -> pd.DataFrame:
+def _points(sweep: Sweep, plans: dict[str, str], model: ModelSpec, bases: dict[str, Point | None]) -> pd.DataFrame:
     """Return the points of a panel, with the text of the value as "model": speedups of each plan over its serial run,
     on each number of threads that was asked for."""
     rows = []
@@ -169,7 +159,7 @@ def _legend_names(values: Sequence[str], column: str) -> tuple[dict[str, str], s
     return short, f"; {', '.join(f'{key[0]} {key}' for key in keys)}"
 
 
-def _bounds(sweep: Sweep, plan: str, base: Point, model: str) -> list[BoundLine]:
+def _bounds(sweep: Sweep, plan: str, base: Point, model: ModelSpec) -> list[BoundLine]:
     """Return the binding bound of a model: that of a plan on the speedup over any serial run."""
     table, name = bound_table(sweep), bound_of(model)
     rows = table[table["plan_id"] == plan].to_dict("records")

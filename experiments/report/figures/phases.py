@@ -11,6 +11,7 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.phases import BUSY, WALL, phase_bound_table, phase_table, phases_of
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL, ModelSpec
 from .axes import mark_physical_cores, name_those_below
 from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import plan_header
@@ -36,7 +37,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
         return "a figure of phases needs profile rows, got none; measure with `forktask compare`"
     if rows[[f"{phase}_speedup" for phase in phases_of(sweep, plan_id)]].isna().all(axis=None):
         return "a figure of phases needs a profile of the serial run, got none; add `serial` to --models"
-    if (rows["model"] == "serial").all():
+    if (rows["model"] == SERIAL).all():
         return "a figure of phases needs a model besides serial, got none; add it to --models"
     return ""
 
@@ -50,7 +51,7 @@ def shown_phases(sweep: Sweep, plan_id: str) -> tuple[list[str], list[str]]:
     return large, [phase for phase in phases if phase not in large]
 
 
-def _bounds(sweep: Sweep, plan_id: str, models: Iterable[str], phase: str) -> list[BoundLine]:
+def _bounds(sweep: Sweep, plan_id: str, models: Iterable[ModelSpec], phase: str) -> list[BoundLine]:
     table = phase_bound_table(sweep)
     return bound_lines(table[(table["plan_id"] == plan_id) & (table["phase"] == phase)], models, merged=False)
 
@@ -58,7 +59,7 @@ def _bounds(sweep: Sweep, plan_id: str, models: Iterable[str], phase: str) -> li
 def _one_kind(sweep: Sweep, plan_id: str) -> pd.DataFrame:
     """Return the rows of models whose phases have wall times; where none has, those of busy times, never both."""
     rows = _rows(sweep, plan_id)
-    rows = rows[rows["model"] != "serial"]
+    rows = rows[rows["model"] != SERIAL]
     walls = rows[rows["timed"] == WALL]
     return walls if len(walls) else rows
 
@@ -90,7 +91,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
             panel_title(panel, phase)
     mark_physical_cores(sweep, panels, counts)
 
-    def label_with_time(model: str) -> str:
+    def label_with_time(model: ModelSpec) -> str:
         return model_label(model) + (" (busy time)" if model in hollow else "")
 
     handles = [*model_handles(styles, models, label_with_time, hollow=hollow), ideal_handle()]

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ...analysis.roofline import MEMORY, measured_step, roofline_table
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL
 from .axes import rows_of_bars
 from .heading import plan_header
 from .style import COLORS, GREY, add_legend, marked, new_figure, panel_title
@@ -59,7 +60,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         bars.barh(len(shown), sum(row["time_s"] for row in others) * 1e3, height=0.7, color="0.85")
         labels.append(f"{len(others)} others")
     bars.margins(x=0.14)
-    title = marked("time; dark: its floor", is_usable(sweep, (plan_id, "serial", 1)))
+    title = marked("time; dark: its floor", is_usable(sweep, (plan_id, SERIAL, 1)))
     rows_of_bars(bars, labels, "time in the serial step (ms)", title)
     handles = [Patch(color=color, label=f"bound by {bound}, by model") for bound, color in BOUND_COLORS.items()]
     handles += [

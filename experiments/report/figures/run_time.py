@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from ....cython_src.plan.model import PHASES
-from ...analysis.names import is_gpu, model_rank
+from ...analysis.names import model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
 from ...analysis.speeds import speed_table
 from ...analysis.sweep import Sweep
@@ -96,7 +96,7 @@ def draw_panels(
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw a panel for the step and one for each phase; below them those of busy times."""
     speeds = speed_table(sweep)
-    points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(is_gpu)]
+    points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
     figure = draw_panels(sweep, panels_of(sweep, points), "threads", "threads", sweep.asked_threads(plan_id), column)
     plan_header(figure, sweep, plan_id, column)
     return figure

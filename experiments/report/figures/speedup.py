@@ -10,9 +10,10 @@ from matplotlib.lines import Line2D
 
 from ...analysis.estimates import EQUIVALENCE_BAND
 from ...analysis.limits import bound_table
-from ...analysis.names import is_gpu, model_label, model_rank
+from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.sweep import Sweep
+from ...subjects.models import SERIAL
 from .axes import (
     band_handle,
     draw_across,
@@ -42,9 +43,9 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw speedup, efficiency, and the ratio of each task model to the better fork-join form."""
     speeds = speed_table(sweep)
     own = speeds[speeds["plan_id"] == plan_id]
-    styles, of_gpu = model_styles(sweep.samples["model"]), own["model"].map(is_gpu)
+    styles, of_gpu = model_styles(sweep.samples["model"]), own["model"].map(lambda model: model.is_gpu)
     table, accelerated = own[~of_gpu], own[of_gpu]
-    models = [m for m in sorted(table["model"].unique(), key=model_rank) if m != "serial"]
+    models = [m for m in sorted(table["model"].unique(), key=model_rank) if not m.is_serial]
     counts, asked, bounds = sorted({1, *table["threads"]}), sweep.asked_threads(plan_id), _bounds(sweep, plan_id)
     figure, (speedup, efficiency, ratio) = new_figure(column, 3)
     lines = [(line, GREY) for line in bounds]
@@ -60,8 +61,8 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         for axis in (efficiency, *([] if len(accelerated) else [speedup])):
             say_why_empty(axis, reason)
     draw_across(speedup, accelerated, "speedup", styles)
-    shown = own[own["model"] != "serial"].copy()
-    shown.loc[shown["model"].map(is_gpu), ["efficiency", "efficiency_high"]] = math.nan
+    shown = own[own["model"] != SERIAL].copy()
+    shown.loc[shown["model"].map(lambda model: model.is_gpu), ["efficiency", "efficiency_high"]] = math.nan
     low = limit_pairs([(speedup, efficiency)], shown, counts)
     named = pd.concat([table[table["model"].isin(models)], accelerated.assign(threads=1)])
     name_those_below(speedup, named, low, styles)
@@ -85,12 +86,12 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
 def _bounds(sweep: Sweep, plan_id: str) -> list[BoundLine]:
     limits = bound_table(sweep)
     models = sweep.samples.loc[sweep.samples["plan_id"] == plan_id, "model"].unique()
-    return bound_lines(limits[limits["plan_id"] == plan_id], set(models) - {"serial"})
+    return bound_lines(limits[limits["plan_id"] == plan_id], set(models) - {SERIAL})
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
     """Return the caption's sentences."""
-    gpu = any(map(is_gpu, sweep.samples["model"]))
+    gpu = any(model.is_gpu for model in sweep.samples["model"])
     return [
         "(a) Speedup over the fastest serial run, (b) speedup over threads, (c) time over that of the better fork-join "
         f"form. Bars and bands: 95 % intervals; dots: generations; grey: ± {EQUIVALENCE_BAND:.0%}.",

@@ -30,9 +30,9 @@ from matplotlib.ticker import FixedLocator
 
 from ....cython_src.binding.execution_model import ExecutionModel
 from ....cython_src.errors import UsageError
-from ...analysis.names import base_model, model_label, model_rank
+from ...analysis.names import model_label, model_rank
 from ...results.files import write_atomically, write_figure
-from ...subjects.models import MODELS
+from ...subjects.models import MODELS, ModelSpec
 from ...tables.progress import say
 
 COLUMN_WIDTH_IN = {"double": 7.0, "single": 3.3}
@@ -143,15 +143,15 @@ class ModelStyle:
     line: str
 
 
-def model_styles(models: Sequence[str]) -> dict[str, ModelStyle]:
+def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
     """Assign colours and markers by model; shades of them, markers and lines by variant, in the models' fixed order.
 
     A model of a GPU looks like a variant of its twin on the CPU, if it has one.
     """
-    styles: dict[str, ModelStyle] = {}
+    styles: dict[ModelSpec, ModelStyle] = {}
     seen: dict[str, int] = {}
     for model in sorted(set(models), key=model_rank):
-        base = base_model(model).removeprefix("gpu_")
+        base = model.name.removeprefix("gpu_")
         variant = seen.get(base, 0)
         seen[base] = variant + 1
         known = MODELS.get(base, MODELS.get(f"gpu_{base}", ExecutionModel))
@@ -331,8 +331,8 @@ def marker_look(style: ModelStyle, hollow: bool = False) -> dict[str, object]:
 
 
 def model_handles(
-    styles: dict[str, ModelStyle],
-    models: Sequence[str],
+    styles: dict[ModelSpec, ModelStyle],
+    models: Sequence[ModelSpec],
     label: Callable[[str], str] = model_label,
     line: bool = True,
     hollow: Collection[str] = (),

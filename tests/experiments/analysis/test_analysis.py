@@ -20,6 +20,9 @@ from forktask.experiments.analysis.limits import bound_table, floor_table
 from forktask.experiments.analysis.load import disturbance_warnings
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
+from forktask.experiments.subjects.models import SERIAL, parse_model
+
+FORKJOIN = parse_model("forkjoin")
 
 
 def sweep(**options):
@@ -126,7 +129,7 @@ def test_reference_is_the_better_forkjoin_form():
     """Check that verdicts are against the fork-join form with the smaller median on the same threads."""
     s = sweep(threads=(1, 2), noise=0.001)
     table = speeds.speed_table(s)
-    joins = table[table["model"].str.startswith("forkjoin") & (table["threads"] == 2)]
+    joins = table[table["model"].map(lambda model: model.name == "forkjoin") & (table["threads"] == 2)]
     best = joins.loc[joins["median_s"].idxmin(), "model"]
     others = table[(table["threads"] == 2) & (table["model"] != best)]
     assert set(others["reference"]) == {best}
@@ -284,7 +287,8 @@ def test_disturbed_points_are_named_with_their_plans():
     """Check that points of two plans are told apart by what the plans differ in, each named once."""
     s = sweep_of(synthetic_rows(models=("serial", "forkjoin"), batches=(16, 64)))
     small, large = s.plan_ids()
-    s = replace(s, disturbed_points={(small, "forkjoin", 2), (large, "forkjoin", 2), (large, "serial", 1)})
+    disturbed = {(small, FORKJOIN, 2), (large, FORKJOIN, 2), (large, SERIAL, 1)}
+    s = replace(s, disturbed_points=disturbed)
     (said,) = (text for text in disturbance_warnings(s) if "do not use" in text)
     assert "forkjoin on 2 threads (batch 16)" in said
     assert "forkjoin on 2 threads, serial on 1 thread (batch 64)" in said and said.count("forkjoin") == 2

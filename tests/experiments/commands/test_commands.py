@@ -24,7 +24,6 @@ FIELDS = {field.name: field for field in fields(PlanOptions)}
 # Commands that lower a plan, and the options that they set themselves.
 LOWERING = {
     "compare": set(),
-    "peers": set(),
     "train": {"phase"},
     "metg": set(),
     "trace": set(),

@@ -28,9 +28,15 @@ from forktask.experiments.events.event_states import (
     worker_states,
 )
 from forktask.experiments.events.events import EventLog, write_events
-from forktask.experiments.simulate.policies import Subject, simulate
+from forktask.experiments.simulate import policies
+from forktask.experiments.simulate.policies import Subject
 from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.traces.sweep import file_name, plan_folder
+
+
+def simulate(subject, model, *arguments, **options):
+    """Simulate the model that a text names."""
+    return policies.simulate(subject, parse_model(model), *arguments, **options)
 
 
 @pytest.mark.parametrize("batch", [30, 60, 120])

@@ -23,7 +23,7 @@ from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import PlanRow, TraceRow
 from forktask.experiments.sampling.trace import trace_run
 from forktask.experiments.subjects.models import MODELS as MODELS_BY_NAME
-from forktask.experiments.subjects.models import built_models
+from forktask.experiments.subjects.models import built_models, parse_model
 from forktask.experiments.traces.sweep import traced
 from forktask.forkjoin.executor import SerialExecutor
 
@@ -51,7 +51,7 @@ def small_plan():
 
 def trace_of(model, threads=2, iterations=4, plan=None):
     job = {
-        "model": model,
+        "model": parse_model(model),
         "threads": 1 if model == "serial" else threads,
         "cpus": None,
         "plan": {},

@@ -263,7 +263,6 @@ def test_a_sweep_refuses_and_no_check_lets_pass(program, capsys):
         "train --data synthetic:32 --batch 8 --epochs 1 --threads 2 --out trained",
         "tune --budget 2 --seconds 0.01 --batch 8 --models taskiter --threads 2",
         "trace --batch 8 --models taskiter --threads 2 --seconds 0.01 --out traced",
-        "peers --modes , --batch 8 --models taskiter --threads 2 --repeats 1 --seconds 0.01 --json",
     ],
     ids=lambda command: command.split()[0],
 )
@@ -273,7 +272,7 @@ def test_every_command_that_measures_asks_for_the_check(program, monkeypatch, co
     words = [*command.split(), "--network", "mine.py:network"]
     assert main(words) == 4
     monkeypatch.setattr(checking, "measure_in_process", lambda *_: pytest.fail("checked all the same"))
-    if command.split()[0] in ("train", "peers"):  # the others take longer
+    if command.split()[0] == "train":  # the others take longer
         assert main([*words, "--no-check"]) == 0
 
 

@@ -14,13 +14,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.synthetic_results import LAYERS, peers_result, sweep_of, synthetic_rows
+from experiments.synthetic_results import LAYERS, sweep_of, synthetic_rows
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from forktask.cython_src.errors import UsageError
 from forktask.experiments.analysis.speeds import main_plan, speed_table
-from forktask.experiments.peers import figure as peers_figure
 from forktask.experiments.report import figures
 from forktask.experiments.report.exports import latex_tables, sample_frame
 from forktask.experiments.report.figures.axes import series
@@ -36,6 +35,7 @@ from forktask.experiments.report.figures.style import (
 )
 from forktask.experiments.report.render_text import render_answers
 from forktask.experiments.report.sections import build
+from forktask.experiments.subjects.models import parse_models
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -63,13 +63,9 @@ def batches():
 
 
 @pytest.fixture(scope="module")
-def few_peers():
-    return peers_result((2,))
-
-
-@pytest.fixture(scope="module")
-def many_peers():
-    return peers_result((1, 2, 4, 8, 16))
+def peers():
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "taskiter", "torch", "torch:mode=compile")
+    return sweep_of(synthetic_rows(models=models, batches=(16, 64), repeats=5))
 
 
 @pytest.fixture
@@ -85,14 +81,14 @@ def measured_as_drawn():
     ("case", "name"),
     [
         *(("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")),
-        *(("two", "forest"), ("batches", "forest"), ("few_peers", "peers"), ("many_peers", "peers")),
+        *(("two", "forest"), ("batches", "forest"), ("peers", "peers")),
         *(("two", "run_time"), ("batches", "run_time"), ("batches", "run_time_over_batch")),
     ],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):
     """Check the width, that all text lies within the figure, and that no two texts of it meet."""
     shown = request.getfixturevalue(case)
-    figure = peers_figure.draw(shown, column)[0] if name == "peers" else figures.draw(shown, name, column=column)
+    figure = figures.draw(shown, name, column=column)
     assert figure.get_figwidth() == width and (column == "double" or figure.get_figheight() <= TALLEST_IN)
     renderer = FigureCanvasAgg(figure).get_renderer()
     frame = figure.bbox.padded(2)
@@ -364,7 +360,7 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
         {"threads": n, **{f"{b}_speedup{e}": n * f * part for b, f in factors.items() for e, part in ends.items()}}
         for n in (2, 1)
     ]
-    lines = bound_lines(pd.DataFrame(rows), ["forkjoin", "tasks", "taskiter", "gpu_forkjoin"])
+    lines = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
     assert [line.names for line in lines] == [("area", "taskgraph", "taskiter"), ("forkjoin",), ("brent",)]
     assert lines[1].x.tolist() == [1, 2] and lines[1].low == pytest.approx([0.72, 1.44])
     assert [line.names for line in bound_lines(pd.DataFrame(rows), ["tasks:taskwait=loop"])] == [

@@ -23,6 +23,7 @@ from forktask.experiments.report.exports import latex_tables
 from forktask.experiments.report.render_text import render_answers, render_text
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.report.words import axes_text
+from forktask.experiments.subjects.models import parse_model
 from forktask.experiments.tables.numbers import format_time
 
 
@@ -118,7 +119,11 @@ def test_every_number_of_the_table_comes_from_the_rows(folder, page):
     assert len(table) == 1 + 13
 
     def mean(model, threads):
-        times = [r["step_time_s"] for r in samples if (model_label(r["model"]), r["threads"]) == (model, threads)]
+        times = [
+            r["step_time_s"]
+            for r in samples
+            if (model_label(parse_model(r["model"])), r["threads"]) == (model, threads)
+        ]
         return math.exp(math.fsum(map(math.log, times)) / len(times)), len(times)
 
     for cells in table[1:]:
@@ -266,7 +271,7 @@ def test_answers_are_those_of_the_tables():
     assert [(row["model"], row["reference"]) for row in found] == expected
     assert [row["contestant"] for row in found] == [True] * 4 + [False] * 3
     again = "forkjoin, again (A/A)"  # the same words in the forest plot and in all legends and tables
-    assert found[0]["label"] == model_label("forkjoin:again=1") == again
+    assert found[0]["label"] == model_label(parse_model("forkjoin:again=1")) == again
     assert again in [text.get_text() for text in figures.draw(sweep).legends[0].get_texts()]
     for row in found:
         theirs = 1 if row["reference"] == "serial" else 2

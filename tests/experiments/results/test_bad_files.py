@@ -32,6 +32,7 @@ from forktask.experiments.scaling.model import BASELINE, Baselines, differences
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads, read_machine
 from forktask.experiments.simulate.predict import error_text, knows_machine, missing, prediction_table
 from forktask.experiments.studies.configuration import read_study
+from forktask.experiments.subjects.models import model_in_file
 from forktask.experiments.sweep.configuration import (
     ARGUMENTS,
     AXES,
@@ -320,7 +321,8 @@ def test_changed_arguments_are_refused(data):
 ABOUT = {
     **dict.fromkeys(("threads", "iterations", "stride", "first_iteration"), 1),
     **dict.fromkeys(("run_start_ns", "run_stop_ns"), 1),
-    **dict.fromkeys(("model", "plan_name", "barrier", "injected"), "none"),
+    "model": "serial",
+    **dict.fromkeys(("plan_name", "barrier", "injected"), "none"),
     "plan": {"batch": 4},
     "overhead": 0.01,
     "overheads": [0.01],
@@ -336,7 +338,7 @@ def test_changed_event_logs_are_refused_or_read(data, tmp_path):
     states = np.zeros(1, STATE_DTYPE)
     loops = {"name": ["a"], "layer": [""], "phase": ["forward"], "first_task": [0], "num_blocks": [1]}
     about = changed(ABOUT, data.draw(st.sampled_from(list(places(ABOUT)))), data.draw(CHANGE))
-    checked(ABOUT, About)
+    checked(ABOUT, About, dec_hook=model_in_file)
     path = tmp_path / "events.npz"
     parts = {f"loop_{name}": values for name, values in loops.items()}
     edges, copies = np.zeros((3, 0), np.int32), np.zeros(0, COPY_DTYPE)

@@ -287,8 +287,8 @@ def test_what_a_library_prints_is_no_answer():
         "def measure(job):\n    print('hello'); os.write(1, b'from C\\n'); return {'model': job['model']}\n"
         "sys.exit(answer_job(measure))"
     )
-    row = measure_in_process({"model": "m", "cpus": None}, {}, 60.0, (sys.executable, "-P", "-c", program))
-    assert row == {"model": "m"}
+    row = measure_in_process({"model": "serial", "cpus": None}, {}, 60.0, (sys.executable, "-P", "-c", program))
+    assert row == {"model": "serial"}
 
 
 # --- schedules

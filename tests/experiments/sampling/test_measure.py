@@ -27,7 +27,7 @@ from forktask.experiments.sampling.timing import (
     turn_lengths,
     warm_up,
 )
-from forktask.experiments.subjects.models import MODELS
+from forktask.experiments.subjects.models import MODELS, parse_model
 from forktask.experiments.subjects.subject import hash_arrays
 
 
@@ -158,7 +158,7 @@ JOB = {"kind": "sample", "cpus": None, "check_iterations": 20, "turn_s": 0.01, "
 def sample_of(job, bound):
     """A sample with two turns, taken in this process."""
     requests = iter([{}, {"long_first": True}, {"long_first": False}, None])
-    return converse(measure_sample(job, bound), lambda said: next(requests))
+    return converse(measure_sample({**job, "model": parse_model(job["model"])}, bound), lambda said: next(requests))
 
 
 @pytest.mark.two_cpus

@@ -16,7 +16,7 @@ from forktask.experiments.analysis.speeds import speed_table
 from forktask.experiments.report import figures
 from forktask.experiments.sampling.phases import phase_walls, phases_beside
 from forktask.experiments.sampling.profile import measure_profile
-from forktask.experiments.subjects.models import built_models
+from forktask.experiments.subjects.models import built_models, parse_model
 
 PHASES = ("load", "forward", "backward", "update")
 
@@ -107,7 +107,7 @@ MODELS = [
 def test_phases_add_up_in_every_model(model, threads):
     """Check that phases' walls stay within the pass, busy sums within the threads' time, overlap within busy times."""
     plan = {"network": "lenet5", "batch": 64, "granularity": "images=16"}
-    job = {"kind": "profile", "model": model, "threads": threads, "cpus": None, "plan": plan, "seed": 1}
+    job = {"kind": "profile", "model": parse_model(model), "threads": threads, "cpus": None, "plan": plan, "seed": 1}
     row = measure_profile({**job, "target_s": 0.02, "memory_limit": None})
     busy = sum(row["loop_time_s"].values())
     assert busy <= threads * row["pass_time_s"]

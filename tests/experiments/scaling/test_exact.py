@@ -20,7 +20,7 @@ GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"
 def fact(model="taskiter", threads=2, **changes):
     """A row of which nothing can be said against."""
     return {
-        "model": model,
+        "model": parse_model(model),
         "threads": threads,
         "deterministic": True,
         "records": model in ("taskiter", "taskgraph"),

@@ -12,12 +12,18 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.bounds.bounds import fork_join_static_bound, graph_bounds_of
+from forktask.experiments.simulate import policies
 from forktask.experiments.simulate.machine_model import MachineModel, Overheads
-from forktask.experiments.simulate.policies import Subject, simulate
-from forktask.experiments.subjects.models import make_executor
+from forktask.experiments.simulate.policies import Subject
+from forktask.experiments.subjects.models import make_executor, parse_model
 
 TASKS = ("tasks", "taskgraph", "taskgraph:placement=stealing", "taskiter", "taskiter:placement=stealing")
 MODELS = ("forkjoin", "forkjoin:schedule=dynamic", "forkjoin:schedule=guided", *TASKS, "tasks:taskwait=none")
+
+
+def simulate(subject, model, *arguments, **options):
+    """Simulate the model that a text names."""
+    return policies.simulate(subject, parse_model(model), *arguments, **options)
 
 
 def step(plan, seconds, model, threads, **options):

@@ -57,7 +57,7 @@ def test_a_model_that_was_not_built_is_refused_with_a_remedy(monkeypatch):
     """Check that what to install is said, and what there is."""
     monkeypatch.setattr(type(MODELS["serial"]), "is_built", property(lambda model: model.name != "starpu"))
     with pytest.raises(UsageError, match=r"'starpu' .* install the library, then forktask again .* serial, forkjoin"):
-        parse_model("starpu")
+        parse_models(["starpu"])
 
 
 def test_a_model_given_twice_counts_once():

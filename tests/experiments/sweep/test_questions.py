@@ -6,6 +6,7 @@ from experiments.synthetic_results import synthetic_rows, typed
 
 from forktask.experiments.analysis.questions import questions
 from forktask.experiments.results.folder import Results
+from forktask.experiments.subjects.models import SERIAL, parse_models
 from forktask.experiments.sweep.status import undecided
 
 
@@ -47,6 +48,6 @@ def test_a_model_without_fork_join_is_compared_with_the_serial_run():
         (("taskiter", "forkjoin"), 2, "forkjoin"),
         (("taskiter",), 1, "taskiter"),
     ):
-        contestants = [("serial", 1), *((model, threads) for model in models)]
+        contestants = [(SERIAL, 1), *((model, threads) for model in parse_models(models))]
         *_, last = questions(contestants, lambda some: some[0])
         assert last == ((first, threads), [("serial", 1)], f"{threads} thread{'s' * (threads > 1)}", False)

@@ -1,37 +1,29 @@
-"""Measuring process for PyTorch on a network of forktask: the peer's side of `forktask peers`.
-
-    python -P -m forktask.experiments.peers.torch_worker < job.json
-
-The same data, initial parameters, optimiser and timing loop as measure.py; a job has the same keys, and `mode` in
-place of `model`.
-"""
+"""PyTorch on a network of forktask, as one more executor: the same data, initial parameters and optimiser."""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ...cython_src.binding.executor import BaseExecutor
+from ...cython_src.errors import MachineError, UsageError
 from ...cython_src.networks.registry import get_network
-from ..sampling.child import answer_job
-from ..sampling.timing import Stepper, take_turns, warm_up
-from ..subjects.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
+from ..subjects.peer_models import GPU_TORCH, TORCH
+from ..subjects.subject import LEARNING_RATE
 from .torch_network import torch_network
 
 
-class TorchExecutor:
-    """PyTorch's training step or inference of a network, behind the executors' `run`.
+class TorchTraining:
+    """PyTorch's training step or inference of a network.
 
     Parameters
     ----------
     bound : BoundPlan
         Source of initial parameters and data.
     mode : {"eager", "channels_last", "sdpa", "compile"}
-        See `modes.MODES`.
+        See `TorchOptions`.
     device : {"cpu", "cuda"}
         Both compute in float32, without TF32.
     network : Network, optional
@@ -114,6 +106,18 @@ class TorchExecutor:
             # A captured graph overwrites its outputs when it is launched again.
             self.losses.append(loss.detach().clone() if self.device == "cuda" else loss.detach())
 
+    def collect(self, bound) -> None:
+        """Copy parameters, and the losses of all steps so far or the last answer, to where a plan keeps its own."""
+        state = self.module.state_dict()
+        for name in bound.plan.attributes["parameters"]:
+            bound.view(name)[...] = state[name].cpu().numpy()
+        if self.outputs is not None:
+            name = "logits" if self.tokens else "probabilities"
+            bound.view(name)[...] = self.outputs.cpu().numpy().reshape(bound.view(name).shape)
+        kept = bound.arrays.get("losses")
+        for step, loss in enumerate(self.losses if kept is not None else ()):
+            kept[step % len(kept)] = float(loss)
+
 
 def _data(bound) -> tuple[np.ndarray, np.ndarray]:
     """Copy the data set: samples, and their labels, or the token after each of theirs."""
@@ -144,40 +148,52 @@ def _is_trained(name: str, attributes: Mapping[str, Any]) -> bool:
     return not any(name.startswith(f"{part}.") for part in frozen)
 
 
-def measure_torch(job: Mapping[str, Any]) -> Generator[dict[str, Any], Any, dict[str, Any]]:
-    """Measure PyTorch in turns with others: the row of a sample, with the losses of the first steps."""
-    import torch
+class TorchExecutor(BaseExecutor):
+    """PyTorch's training step, or its inference, in place of the plan's blocks.
 
-    torch.set_num_threads(job["threads"])
-    torch.set_flush_denormal(True)
-    bound = build(job)
-    yield {}
-    started = time.time()
-    executor = TorchExecutor(bound, job["mode"], "cuda" if job.get("device") == "gpu" else "cpu")
-    stepper = Stepper(executor)
-    start = time.perf_counter()
-    stepper.run(1)
-    first_run_s = time.perf_counter() - start
-    stepper.run(max(job["check_iterations"] - 1, 1))
-    answered = [float(loss) for loss in executor.losses]
-    if executor.outputs is not None:
-        rows = executor.outputs.flatten(0, -2)[:ANSWERED_ROWS]
-        rows = rows.double().softmax(dim=-1) if executor.tokens else rows
-        answered = [float(p) for p in rows[:, :ANSWERED_CLASSES].ravel()]
-    executor.losses.clear()
-    warm = warm_up(stepper, job["warmup_s"])
-    yield from take_turns(stepper, warm.pass_time_s, job["turn_s"])
-    return {
-        "kind": "sample",
-        "first_run_s": first_run_s,
-        "stationary": warm.stationary,
-        "answer": answered,
-        "torch": torch.__version__,
-        "torch_threads": torch.get_num_threads(),
-        "pid": os.getpid(),
-        "started": started,
-    }
+    Raises
+    ------
+    UsageError
+        A plan of no network, a mode without a meaning for it, or a GPU that PyTorch does not see.
+    """
+
+    about = TORCH
+
+    def _prepare(self, bound, *recorded) -> None:
+        import torch
+
+        network = bound.plan.attributes.get("network")
+        if network is None:
+            raise UsageError(f"model {self.model!r} trains networks, got the graph {bound.plan.name!r}; leave it out")
+        meant = {"channels_last": "dataset.images", "sdpa": "dataset.tokens"}.get(self.options.mode)
+        if meant is not None and meant not in bound.arrays:
+            raise MachineError(
+                f"mode={self.options.mode} of PyTorch is for networks of {meant.rpartition('.')[2]}, got {network!r}; "
+                f"leave it out"
+            )
+        device = "cuda" if self.about.is_gpu else "cpu"
+        if device == "cuda" and not torch.cuda.is_available():
+            raise MachineError(
+                f"PyTorch must see the GPU too, and torch {torch.__version__} does not; install a CUDA build of PyTorch"
+            )
+        torch.set_num_threads(self.num_threads)
+        torch.set_flush_denormal(True)
+        self._training = TorchTraining(bound, self.options.mode, device)
+
+    def _run(self, bound, first_replay: int, num_replays: int) -> None:
+        stride = bound.iteration_stride
+        self._training.run(num_replays * stride, first_replay * stride)
+
+    def collect(self) -> bool:
+        """Copy what was computed to where the plan keeps its own results."""
+        self._training.collect(self.bound)
+        return True
+
+    def _forget(self) -> None:
+        self._training: Any = None
 
 
-if __name__ == "__main__":
-    sys.exit(answer_job(measure_torch))
+class GpuTorchExecutor(TorchExecutor):
+    """The same on a GPU, in float32 without TF32."""
+
+    about = GPU_TORCH

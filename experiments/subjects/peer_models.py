@@ -1,0 +1,42 @@
+"""Descriptions of other programs that train the same networks by kernels of their own: PyTorch and llm.c."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from ...cython_src.binding.execution_model import ExecutionModel
+from ...cython_src.records import Record, about
+
+
+class TorchOptions(Record):
+    """Options of `torch` and `gpu_torch`."""
+
+    mode: Annotated[
+        str,
+        about(
+            "`eager`: PyTorch's default, attention as a product, a masked softmax and a product; `channels_last`: of "
+            "images, channels in the innermost dimension; `sdpa`: of tokens, attention through "
+            "`scaled_dot_product_attention`; `compile`: `torch.compile`, attention as in `sdpa`",
+            choices=("eager", "channels_last", "sdpa", "compile"),
+        ),
+    ] = "eager"
+
+
+class LlmcOptions(Record):
+    """Options of `llmc`."""
+
+    program: Annotated[str, about("llm.c's `train_gpt2`, built for the processor by its user")] = "train_gpt2"
+
+
+_peer = partial(ExecutionModel, is_peer=True, is_reference=True, reproducible=False)
+_torch = partial(_peer, options=TorchOptions, package="torch")
+TORCH = _torch(
+    "torch",
+    ".experiments.peers.torch_executor:TorchExecutor",
+    says="PyTorch, by kernels of its own",
+    colors=("red",),
+    markers="DdHh",
+)
+GPU_TORCH = _torch("gpu_torch", ".experiments.peers.torch_executor:GpuTorchExecutor", device="gpu", max_threads=1)
+LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")
