@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -302,12 +302,13 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
     parser.set_defaults(default_models=default)
 
 
-def models(arguments: Namespace) -> tuple[ModelSpec, ...]:
-    """Return the models that were asked for, on the device that was asked for, each once."""
-    from ..subjects.models import models_on
+def models(arguments: Namespace, peers: bool = False) -> Sequence[ModelSpec]:
+    """Return the models that were asked for, on the device that was asked for, each once; other programs where `peers`."""
+    from ..subjects.models import check_ours, models_on
 
     named = [part for part in arguments.models.split(",") if part]
-    return models_on(getattr(arguments, "device", None), named, arguments.default_models)
+    found = models_on(getattr(arguments, "device", None), named, arguments.default_models)
+    return found if peers else check_ours(found)
 
 
 def add_threads(parser: ArgumentParser, default: str = "1,2,4,... up to the physical cores of this process") -> None:
@@ -329,9 +330,9 @@ def threads(arguments: Namespace) -> tuple[int, ...]:
 
     asked = (arguments.threads,) if isinstance(arguments.threads, int) else arguments.threads
     if asked != "cores":
-        return check_counts(models(arguments), asked)
+        return check_counts(models(arguments, peers=True), asked)
     on_gpu = getattr(arguments, "device", None) == "gpu"
-    if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments)):
+    if on_gpu and all(spec.model.max_threads == 1 for spec in models(arguments, peers=True)):
         return (1,)
     return core_counts()
 

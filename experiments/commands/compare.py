@@ -61,7 +61,7 @@ def configuration_of(arguments: Namespace):
     from ..subjects.models import parse_models
     from ..sweep.configuration import Configuration, Grid, Measure, budgeted, check_axes, measure_given
 
-    chosen = models(arguments)
+    chosen = models(arguments, peers=True)
     if SERIAL not in chosen and any(spec.is_gpu for spec in parse_models(chosen)):
         chosen = (SERIAL, *chosen)  # the speedup of a GPU is that over the CPU's serial run
     axes = {

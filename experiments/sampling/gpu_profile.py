@@ -17,7 +17,7 @@ import numpy as np
 from ...cython_src.lowering.options import PlanOptions
 from ...forkjoin.gpu_executor import GpuStreamExecutor
 from ...tasking.performance_models import OUTLIERS
-from ..subjects.models import describe_gpu_convolutions, make_executor, models_on
+from ..subjects.models import check_ours, describe_gpu_convolutions, make_executor, models_on
 from ..subjects.subject import build
 from ..tables import Column, text_table
 from ..tables.columns import count_column, number_column, percent_column, text_column
@@ -221,7 +221,7 @@ def format_profile(row: Mapping[str, Any]) -> str:
 
 def profile_network(network: str, options: PlanOptions, model: str, seconds: float) -> dict[str, Any]:
     """Profile a network under one model of a GPU, for about so many seconds in each part; see `measure_gpu_profile`."""
-    (spec,) = models_on("gpu", [model], ())
+    (spec,) = check_ours(models_on("gpu", [model], ()))
     plan = {"network": network, **options.as_dict()}
     row = measure_gpu_profile({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1, "target_s": seconds})
     return {**row, "convolutions": describe_gpu_convolutions(options.conv)}

@@ -331,6 +331,20 @@ def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
     return specs
 
 
+def check_ours(specs: Sequence[ModelSpec]) -> Sequence[ModelSpec]:
+    """Return models whose blocks can be logged, tuned or trained with.
+
+    Raises
+    ------
+    UsageError
+        One of them is another program, with kernels of its own.
+    """
+    for spec in specs:
+        if spec.is_peer:
+            raise UsageError(f"{spec} is another program, whose time alone can be compared; use it in compare or run")
+    return specs
+
+
 def process_environment(spec: ModelSpec) -> dict[str, str]:
     """Return environment variables for a process that runs this model: the OpenMP runtime to preload, if not the usual.
 

@@ -27,7 +27,7 @@ from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
-from ..subjects.models import check_threads, convolution_for, models_on, runnable
+from ..subjects.models import check_ours, check_threads, convolution_for, models_on, runnable
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
@@ -360,6 +360,7 @@ def configure(
         (model,) = models_on(device, [config.model], ())
         threads = given.get("threads", 1) if device == "gpu" else config.threads
         config = config.with_changes(model=str(model), threads=threads)
+    check_ours([config.spec])
     limit = config.spec.model.max_threads
     if limit is not None and "threads" not in given:
         config = config.with_changes(threads=limit)

@@ -11,7 +11,9 @@ from cython_src.reference_tokens import AdamW
 from experiments.synthetic_results import sweep_of, synthetic_rows, typed
 
 from forktask.cython_src.binding.bind import bind
+from forktask.cython_src.errors import UsageError
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
 from forktask.experiments.analysis.agreement import differences
@@ -21,8 +23,8 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.verdicts import answers
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import FailureRow, SampleRow
-from forktask.experiments.subjects.models import parse_model
-from forktask.experiments.subjects.subject import fill_dataset
+from forktask.experiments.subjects.models import make_executor, parse_model
+from forktask.experiments.subjects.subject import build, fill_dataset
 from forktask.experiments.sweep.shards import Answers, check_near_answer
 
 PEERS = ("serial", "forkjoin", "taskiter", "torch", "torch:mode=compile")
@@ -79,51 +81,51 @@ def test_files_of_llmc_byte_by_byte(tmp_path):
 
 # A program that reads the files of llm.c's train_gpt2 and prints its lines; losses come from the file named below.
 STAND_IN = """#!{python}
-import struct, sys, time
+import itertools, struct, sys, time
 with open("gpt2_124M.bin", "rb") as model, open("dev/data/tinyshakespeare/tiny_shakespeare_train.bin", "rb") as tokens:
     sizes, counts = struct.unpack("<8i", model.read(32)), struct.unpack("<3i", tokens.read(12))
 assert sizes[:2] == (20240326, 3) and counts == (20240520, 1, 4 * 64 + 1)
 print("[GPT-2]")
 print("val loss 5.5")
-for step, loss in enumerate({losses}):
+for step, loss in enumerate(itertools.chain({losses}, itertools.repeat({losses}[-1], {more}))):
+    time.sleep(1e-3)
     print(f"step {{step}}: train loss {{loss:f}} (took {{1.5:f}} ms)")
-time.sleep({sleep})
-sys.exit({code})
+sys.exit(1)
 """
 
 
-def stand_in(folder, losses, sleep=0, code=0):
-    """Write such a program."""
+def stand_in(folder, losses, more=0):
+    """Write such a program, which goes on with the last loss for `more` steps."""
     path = folder / "train_gpt2"
-    path.write_text(
-        STAND_IN.format(python=sys.executable, losses=[float(loss) for loss in losses], sleep=sleep, code=code)
-    )
+    path.write_text(STAND_IN.format(python=sys.executable, losses=[float(loss) for loss in losses], more=more))
     path.chmod(0o755)
     return str(path)
 
 
-def samples_beside(program, folder, *more):
-    """Measure gpt2_tiny beside a program of llm.c; returns samples and failures."""
-    words = "compare --network gpt2_tiny --batch 4 --optimizer adamw --threads 1 --seed 0 --quick"
-    main([*words.split(), "--models", f"serial,llmc:program={program}", "--out", str(folder), *more])
-    results = read_results(folder)
-    return results.of(SampleRow), results.of(FailureRow)
-
-
 def test_a_program_of_llmc_is_measured_by_its_lines(tmp_path):
     """Check that losses are compared with ours of the same steps, lines are counted, and the program is ended then."""
-    samples, failures = samples_beside(stand_in(tmp_path, [9.0] * 9), tmp_path / "wrong")
-    assert [row.model for row in samples] == ["serial"]
-    assert "must be those of our steps" in failures[0].message and "differs in number 0" in failures[0].message
+    plan = {"network": "gpt2_tiny", "batch": 4, "optimizer": "adamw"}
+    job = {"plan": {**plan, **{k: v for k, v in PlanOptions(batch=4).as_dict().items() if k not in plan}}}
     losses = llmc_losses()
-    program = stand_in(tmp_path, [*losses, *[losses[-1]] * 5000], sleep=1000)
-    samples, failures = samples_beside(program, tmp_path / "right")
-    assert not failures and {row.model.name for row in samples} == {"serial", "llmc"}
-    assert all(row.step_time_s > 0 for row in samples)
-    samples, failures = samples_beside(stand_in(tmp_path, losses, code=1), tmp_path / "ended")
-    assert "for each step, got 3" in failures[0].message
-    samples, failures = samples_beside("no_such_program", tmp_path / "none")
-    assert failures[0].reason == "machine" and "must name a program that can be run" in failures[0].message
+
+    def prepare(program):
+        spec = parse_model(f"llmc:program={program}")
+        with make_executor(spec, 1) as executor:
+            executor.prepare(build({**job, "seed": 0, "threads": 1}, spec))
+            executor.run(2)
+
+    with pytest.raises(UsageError, match="must be those of our steps, .* differs in number 0"):
+        prepare(stand_in(tmp_path, [9.0] * 9))
+    with pytest.raises(UsageError, match="for each step, got 3"):
+        prepare(stand_in(tmp_path, losses))
+    with pytest.raises(UsageError, match="must name a program that can be run"):
+        prepare("no_such_program")
+    program, out = stand_in(tmp_path, losses, 10**6), str(tmp_path / "out")
+    words = "compare --network gpt2_tiny --batch 4 --optimizer adamw --threads 1 --seed 0 --quick"
+    assert main([*words.split(), "--models", f"serial,llmc:program={program}", "--out", out]) == 0
+    samples = read_results(out).of(SampleRow)
+    assert {row.model.name for row in samples} == {"serial", "llmc"}
+    assert next(row for row in samples if row.model.is_peer).step_time_s > 1e-3
 
 
 def llmc_losses():
