@@ -303,7 +303,7 @@ def add_models(parser: ArgumentParser, default: tuple[str, ...]) -> None:
 
 
 def models(arguments: Namespace, peers: bool = False) -> Sequence[ModelSpec]:
-    """Return the models that were asked for, on the device that was asked for, each once; other programs where `peers`."""
+    """Return the models asked for, on the device asked for, each once; other programs too where `peers`."""
     from ..subjects.models import check_ours, models_on
 
     named = [part for part in arguments.models.split(",") if part]

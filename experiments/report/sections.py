@@ -226,7 +226,7 @@ def _sections_of_cost(sweep: Sweep, plan_id: str) -> Iterable[Section]:
     of_plan = partial(_section, plan_id)
     costs = records_of(cost_table(sweep), plan_id)
     table = Table("costs", columns.COST, costs if any(math.isfinite(row["prepare_s"]) for row in costs) else [])
-    yield of_plan("One-time costs, and iterations until they are earned back", table, figures=("overhead",))
+    yield of_plan("One-time costs, and iterations until they are earned back", table)
     table = Table("bounds", columns.BOUND, records_of(bound_table(sweep), plan_id))
     yield of_plan("Bounds on the time of a step, from serial block durations", table, in_terminal=False)
     accounts = records_of(accounting_table(sweep), plan_id)
