@@ -78,6 +78,15 @@ def loaded_runtime() -> str:
         return "libomp" if any("/libomp" in line or "/libiomp" in line for line in maps) else "libgomp"
 
 
+def check_runtime(wanted: str) -> None:
+    """Raise `UsageError` if this process has loaded another OpenMP runtime than the one asked for."""
+    if wanted != (loaded := loaded_runtime()):
+        raise UsageError(
+            f"runtime={wanted} must be the OpenMP runtime that this process has loaded, which is {loaded}; set "
+            f"LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
+        )
+
+
 def check_team(team_size: int, num_threads: int) -> None:
     """Raise `MachineError` if the team has another number of threads than requested."""
     if team_size != num_threads:
@@ -190,6 +199,11 @@ class ForkJoinExecutor(LoopExecutor):
     def __init__(self, num_threads: int, **settings: Any):
         super().__init__(num_threads, **settings)
         self._team = ForkJoinTeam(self.num_threads, self.cpus, self.options.schedule, self.options.chunk_size)
+
+    def _prepare(self, bound: BoundPlan) -> None:
+        if self.options.runtime != "libgomp":  # a program of the user's may have loaded any
+            check_runtime(self.options.runtime)
+        super()._prepare(bound)
 
     def conduct(self) -> Conduct:
         """Return what this executor does besides running blocks."""

@@ -10,6 +10,7 @@ from ..cython_src.gpu.options import CopiedGpuOptions, GpuOptions
 from ..cython_src.records import Record, about
 
 _TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
+_RUNTIME = about("the OpenMP library; `libomp` is preloaded", choices=("libgomp", "libomp"))
 
 
 class ForkJoinOptions(Record):
@@ -29,15 +30,14 @@ class ForkJoinOptions(Record):
     chunk_size: Annotated[
         int, about("blocks handed out at once; 0: the schedule's own number", least=0, below=1 << 31)
     ] = 0
+    runtime: Annotated[str, _RUNTIME] = "libgomp"
 
 
 class OpenMPTasksOptions(Record):
     """Options of `openmp_tasks`."""
 
     taskwait: Annotated[str, _TASKWAIT] = "none"
-    runtime: Annotated[str, about("the OpenMP library; `libomp` is preloaded", choices=("libgomp", "libomp"))] = (
-        "libgomp"
-    )
+    runtime: Annotated[str, _RUNTIME] = "libgomp"
 
 
 class StarPUOptions(Record):

@@ -14,7 +14,7 @@ from ..cython_src.binding.executor_contract import Conduct
 from ..cython_src.errors import MachineError, UsageError
 from ..cython_src.plan.barriers import barrier_after
 from ..cython_src.plan.dependences import record_graph
-from .executor import ForkGuard, LoopExecutor, check_team, enter_openmp, loaded_runtime, openmp_conduct
+from .executor import ForkGuard, LoopExecutor, check_runtime, check_team, enter_openmp, openmp_conduct
 from .models import OPENMP_TASKS, STARPU, TASKFLOW, TBB
 from .outside_runs import OutsideRuns
 
@@ -69,12 +69,7 @@ class OpenMPTasksExecutor(OutsideExecutor):
     about = OPENMP_TASKS
 
     def _prepare(self, bound) -> None:
-        runtime = self.options.runtime
-        if runtime != loaded_runtime():
-            raise UsageError(
-                f"runtime={runtime} must be the OpenMP runtime that this process has loaded, which is "
-                f"{loaded_runtime()}; set LD_PRELOAD to the path of libomp.so for libomp, to nothing for libgomp"
-            )
+        check_runtime(self.options.runtime)
         self._make(bound)
 
     def conduct(self) -> Conduct:

@@ -64,8 +64,8 @@ from forktask.forkjoin.executor import ForkJoinExecutor, loaded_runtime
 from forktask.forkjoin.outside_executors import OpenMPTasksExecutor
 done = []
 for pattern in ("stencil_1d", "spread", "all_to_all"):
-    for make in (lambda: OpenMPTasksExecutor(2, runtime="libomp"), lambda: ForkJoinExecutor(2, region="persistent")):
-        with make() as executor:
+    for kind, options in ((OpenMPTasksExecutor, {}), (ForkJoinExecutor, {"region": "persistent"})):
+        with kind(2, runtime="libomp", **options) as executor:
             bound = bind(task_bench(pattern, 8, 6))
             executor.prepare(bound)
             executor.run(20)

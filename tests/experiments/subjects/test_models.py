@@ -4,7 +4,9 @@ import os
 
 import pytest
 
+from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.subjects.models import (
     MODELS,
     built_models,
@@ -96,7 +98,7 @@ def test_executors_get_their_options():
 def test_every_value_of_the_table_is_taken(name):
     """Check that executors accept each word that a spec may give them (the OpenMP runtime is chosen earlier)."""
     for option, field in MODELS[name].fields.items():
-        if option in ("runtime", "profile"):  # chosen before the process starts; a folder
+        if option in ("runtime", "profile", "program"):  # chosen before the process starts; paths
             continue
         for value in field.choices or (str(max(field.least, 2)),):
             unroll = ":unroll=2" if option == "slots" else ""  # of what there are no more than
@@ -105,10 +107,13 @@ def test_every_value_of_the_table_is_taken(name):
 
 
 def test_another_openmp_runtime_is_preloaded(monkeypatch):
-    """Check what a process of openmp_tasks on libomp must start with, and the message where there is none."""
-    assert process_environment(parse_model("openmp_tasks")) == {}
+    """Check what a process on libomp must start with, and the messages where there is none, or another is loaded."""
+    assert process_environment(parse_model("openmp_tasks")) == process_environment(parse_model("forkjoin")) == {}
     monkeypatch.setattr("forktask.experiments.subjects.models.glob.glob", lambda pattern: ["libomp.so.5"])
-    assert process_environment(parse_model("openmp_tasks:runtime=libomp")) == {"LD_PRELOAD": "libomp.so.5"}
+    for name in ("openmp_tasks", "forkjoin:region=persistent"):
+        assert process_environment(parse_model(f"{name}:runtime=libomp")) == {"LD_PRELOAD": "libomp.so.5"}
+        with make_executor(f"{name}:runtime=libomp", 1) as executor, pytest.raises(UsageError, match="LD_PRELOAD"):
+            executor.prepare(bind(task_bench("no_comm", 2, 2)))
     monkeypatch.setattr("forktask.experiments.subjects.models.glob.glob", lambda pattern: [])
     with pytest.raises(UsageError, match="libomp5"):
         process_environment(parse_model("openmp_tasks:runtime=libomp"))
