@@ -174,14 +174,16 @@ def folder(name: str, files: list[Path], root: Path) -> str:
     used |= {*LOWEST[: LOWEST.index(name) if name in LOWEST else None]}
     text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name}))
     if name == "maps":
+        text += '\ncdef extern from "kernel_arguments.h" nogil:\n'
         for struct, fields in {**arguments.STRUCTS, **arguments.BOXES}.items():
-            text += f"\ncdef struct {struct}:\n    int {', '.join(fields)}\n"
+            text += f"    ctypedef struct {struct}:\n        int {', '.join(fields)}\n"
     done: list[Path] = []
 
     def add(file: Path) -> None:
         """Add a header to `done` behind those of the folder that it includes."""
         for other in re.findall(r'#include "(\w+\.h)"', file.read_text()):
-            add(file.with_name(other))
+            if file.with_name(other) in files:  # else the build writes it
+                add(file.with_name(other))
         if file not in done:
             done.append(file)
 
@@ -201,8 +203,9 @@ def main(output: str, *files: str) -> None:
     folders: dict[str, list[Path]] = {}
     texts: dict[str, str] = {}
     for file in (Path(name).resolve() for name in files):
-        top = file.relative_to(root).parts[0]
-        folders.setdefault(file.parent.name if top == "cython_src" else f"/{top}", []).append(file)
+        top, room, *_ = file.relative_to(root).parts
+        room = f"/{top}/{room}" if top == "experiments" else f"/{top}"
+        folders.setdefault(file.parent.name if top == "cython_src" else room, []).append(file)
     for name, inside in folders.items():
         if not name.startswith("/"):
             texts[name] = folder(name, inside, root)
