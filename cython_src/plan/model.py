@@ -181,6 +181,7 @@ class BlockLoop:
     phase: str = "other"
     iteration_offset: int = 0
     first_task: int = 0
+    chain: str = ""  # of sums to which it belongs, see chained_sums.py
 
     def __repr__(self) -> str:
         return f"<loop {self.name!r}: {self.num_blocks} blocks of kernel {self.kernel!r}>"

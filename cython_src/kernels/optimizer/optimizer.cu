@@ -32,27 +32,6 @@ KERNEL(optimizer_sgd)
     }
 }
 
-/* SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]. Bounds: rows. */
-KERNEL(sgd)
-{
-    const int inputs = a.inputs;
-    const auto &b = block_bounds(a);
-    const float rate = a.learning_rates[iteration_of(a) % a.num_rates];
-    const float momentum = (float)a.momentum, decay = (float)a.weight_decay;
-    const long long size = (long long)a.outputs * (inputs + 1), items = (long long)(b.o1 - b.o0) * (inputs + 1);
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const int o = b.o0 + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
-        const long long at = (long long)o * (inputs + 1) + k;
-        float *w = k < inputs ? a.weight + (long long)o * inputs + k : a.bias + o;
-        float *v = k < inputs ? a.weight_momentum + (long long)o * inputs + k : a.bias_momentum + o;
-        float sum = a.partials[at];
-        for (int p = 1; p < a.num_partials; p++)
-            sum += a.partials[p * size + at];
-        a.gradient[at] = sum;
-        *w -= rate * (*v = momentum * *v + (sum + decay * *w));
-    }
-}
-
 KERNEL(optimizer_adam)
 {
     const auto &b = block_bounds(a);

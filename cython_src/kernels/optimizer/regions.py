@@ -46,20 +46,3 @@ def gradient_sum(a, b, shapes):
 def gradient_scale(a, b, shapes):
     kinds = {"squares": read, "scale": write, "norm_log": update}
     return [kinds[operand](operand) for operand in shapes]
-
-
-def _joint_cost(a, b, shapes):
-    sums = (a["inputs"] + 1) * (a["num_partials"] + 5.0) * size(b["o"])
-    return sums, 4.0 * sums
-
-
-@touches("sgd", cost=_joint_cost)
-def joint_step(a, b, shapes):
-    """Rows of weights and biases; the sum of gradients may be the only partial one, which then has its shape."""
-    if shapes["gradient"] == shapes["partials"]:
-        yield update("partials", (0, 1), b["o"])
-    else:
-        yield from (read("partials", (0, a["num_partials"]), b["o"]), write("gradient", b["o"]))
-    for operand in ("weight", "bias", "weight_momentum", "bias_momentum"):
-        yield update(operand, b["o"])
-    yield read("learning_rates")

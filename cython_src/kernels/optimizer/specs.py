@@ -17,10 +17,4 @@ KERNELS = {
     ),
     "gradient_sum": takes("partials? gradient squares", ELEMENTS, bounds="e0 e1 partial"),
     "gradient_scale": takes("squares scale norm_log?", "num_squares length", "max_norm", ()),
-    "sgd": takes(
-        "partials gradient weight bias weight_momentum bias_momentum learning_rates",
-        "num_partials outputs inputs num_rates",
-        "momentum weight_decay",
-        "o0 o1",
-    ),
 }
