@@ -26,13 +26,7 @@ STOPPED = 1  # status of a block that was left out
 
 class ForkGuard:
     """Notes in which process a library has started threads. They do not survive a fork, but the library's book-keeping
-    does: a child would wait for them for ever.
-
-    Parameters
-    ----------
-    library : str
-        Its name, for messages.
-    """
+    does: a child would wait for them for ever. `library`: its name, for messages."""
 
     def __init__(self, library: str):
         self.library = library

@@ -37,22 +37,9 @@ def choose_place(
     ready_s: float,
     missing_bytes: dict[str, list[int]],
 ) -> str:
-    """Return where a task should run.
-
-    Parameters
-    ----------
-    free_s : dict of place to float
-        When each place has done what it was given.
-    ready_s : float
-        When the data are there, wherever that is.
-    missing_bytes : dict of place to list of int
-        Sizes of the copies that would be needed first.
-
-    Returns
-    -------
-    str
-        While a place has no believable history, the one with the shorter history, so that both are learnt.
-    """
+    """Return where a task should run. `free_s`: when each place has done what it was given; `ready_s`: when the data
+    are there, wherever that is; `missing_bytes`: sizes of the copies that would be needed first. While a place has no
+    believable history, that is the one with the shorter history, so that both are learnt."""
     expected = {place: models.expected_s(kernel, size, place) for place in PLACES}
     if None in expected.values():
         return min(PLACES, key=lambda place: models.count(kernel, size, place))
@@ -64,25 +51,15 @@ def choose_place(
 
 @dataclass(frozen=True)
 class Task:
-    """Blocks [first, first + count) of a loop.
-
-    Attributes
-    ----------
-    size : int
-        Operations and bytes: histories of durations are kept by size.
-    uses : list
-        See `GpuBoundPlan.uses_of`.
-    pieces : dict of (str, int) to bool
-        Each piece of a buffer or arena that is used, and whether it is written.
-    """
+    """Blocks [first, first + count) of a loop."""
 
     loop: int
     first: int
     count: int
     kernel: str
-    size: int
-    uses: list
-    pieces: dict[tuple[str, int], bool]
+    size: int  # operations and bytes: histories of durations are kept by size
+    uses: list  # see `GpuBoundPlan.uses_of`
+    pieces: dict[tuple[str, int], bool]  # each piece of a buffer or arena that is used, and whether it is written
 
 
 class HostUses:

@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 class HostTask:
-    """Something to run; `ended` once it has, or was left out after a failure.
-
-    Parameters
-    ----------
-    run : callable
-        Function of the worker's number; true if it failed.
-    """
+    """Something to run; `ended` once it has, or was left out after a failure. `run`: function of the worker's number;
+    true if it failed."""
 
     def __init__(self, run: Callable[[int], object]):
         self.run, self.ended = run, False
@@ -73,13 +68,8 @@ class HostWorkers:
             self._changed.wait_for(lambda: all(task.ended for task in tasks))
 
     def drain(self) -> None:
-        """Wait until all tasks have ended.
-
-        Raises
-        ------
-        BaseException
-            What a task has raised, other than a kernel's failure.
-        """
+        """Wait until all tasks have ended. Raises `BaseException`: what a task has raised, other than a kernel's
+        failure."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
             error, self._error = self._error, None

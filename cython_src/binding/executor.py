@@ -120,13 +120,7 @@ class BaseExecutor(RunWhile, ABC):
 
     @property
     def workers(self) -> Any:
-        """State of the workers, with the event log.
-
-        Raises
-        ------
-        UsageError
-            No plan was prepared.
-        """
+        """State of the workers, with the event log. Raises `UsageError`: no plan was prepared."""
         if self._workers is None:
             raise self._unprepared()
         return self._workers

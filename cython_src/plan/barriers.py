@@ -58,13 +58,8 @@ def _record_segment(table, first: int, stop: int) -> TaskGraph:
 
 
 def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
-    """Join open graphs in a row, with a barrier behind each; the last one leads to the next iteration.
-
-    Parameters
-    ----------
-    segments : sequence of TaskGraph
-        Recorded with `closed=False`; their tasks are numbered one after the other.
-    """
+    """Join open graphs in a row, with a barrier behind each; the last one leads to the next iteration. `segments`:
+    recorded with `closed=False`; their tasks are numbered one after the other."""
     num_tasks = sum(graph.num_tasks for graph in segments)
     first_barrier = num_tasks + sum(graph.num_joins for graph in segments)
     num_nodes = first_barrier + len(segments)
