@@ -101,17 +101,9 @@ def checked_class(kind: type[T]) -> type[T]:
 
 
 def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = (), **further: Iterable[str]) -> None:
-    """Let all functions and classes of a module of the interface raise as `checked_call` does.
-
-    Parameters
-    ----------
-    names : dict
-        The module's, with `__all__`.
-    leave_out : iterable of str
-        Those that cost less than a check.
-    **further : iterable of str
-        Name of a function -> names that its `**` takes.
-    """
+    """Let all functions and classes of a module of the interface raise as `checked_call` does. `names`: the module's,
+    with `__all__`; `leave_out`: those that cost less than a check; `**further`: name of a function -> names that its
+    `**` takes."""
     for name in set(names["__all__"]).difference(leave_out):
         value = names[name]
         if inspect.isclass(value):
