@@ -14,7 +14,7 @@ from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
 from .models import TASKGRAPH, TASKITER, TASKS
-from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Team
+from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Threads
 
 # Rough rates of one core, for plans that were not measured.
 FLOPS_PER_NS, BYTES_PER_NS = 100, 10
@@ -70,7 +70,7 @@ class _TaskingExecutor(BaseExecutor):
             spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
         spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
-        self._team = Team(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
+        self._team = Threads(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
         self._runtime = None
 
     def _run(self, bound, first_replay, num_replays):

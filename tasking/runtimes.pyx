@@ -50,7 +50,7 @@ class StuckGraph(RuntimeError):
     """The watchdog found no progress: no block ran or finished for the given time. The message holds the state."""
 
 
-cdef class Team:
+cdef class Threads:
     """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
 
     An idle thread looks for work for `spin_ns` before it sleeps; with preemption "swap" a thread that waits exchanges
@@ -58,7 +58,7 @@ cdef class Team:
     swaps between threads that are not pinned to a CPU of their own.
     """
 
-    cdef CTeam team
+    cdef Team team
     cdef readonly int num_threads
     cdef readonly int64_t spin_ns
     cdef readonly str preemption
@@ -175,7 +175,7 @@ cdef _dump_workers(Scheduler *s):
 cdef class _Runtime:
     """Base of all runtimes: the bound plan, its workers, and a run from its check to its end."""
 
-    cdef readonly Team team
+    cdef readonly Threads team
     cdef readonly BoundPlan bound
     cdef readonly Workers workers
     cdef readonly double watchdog_s
@@ -183,7 +183,7 @@ cdef class _Runtime:
     cdef void *state
     cdef Scheduler *scheduler
 
-    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers):
+    cdef _set_up(self, Threads team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers):
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
@@ -311,8 +311,8 @@ cdef class ReplayRuntime(_Runtime):
 
     cdef Replay replay
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s, Workers workers,
-                  priority):
+    def __cinit__(self, Threads team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s,
+                  Workers workers, priority):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
@@ -369,7 +369,7 @@ cdef class ProgramRuntime(_Runtime):
 
     cdef Programs compiled
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
+    def __cinit__(self, Threads team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
                   Workers workers, priority):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
         cdef _Hints of_tasks = _Hints(bound.plan, cost, priority)
@@ -433,7 +433,7 @@ cdef class EagerRuntime(_Runtime):
     cdef Eager eager
     cdef list keep
 
-    def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity,
+    def __cinit__(self, Threads team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity,
                   double watchdog_s):
         cdef EagerTable table
         memset(&self.eager, 0, sizeof(self.eager))

@@ -200,7 +200,7 @@ def function_lengths(text: str) -> Iterator[tuple[str, int]]:
             continue
         length = 1
         for number, other in enumerate(lines[start + 1 :], 2):
-            inside = other.startswith(found[1] + " ") or other.startswith(found[1] + ")")
+            inside = other.startswith((found[1] + " ", found[1] + ")"))
             if other.strip() and not inside:
                 break
             length = number if other.strip() else length

@@ -358,29 +358,8 @@ def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, me
 
 
 def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
-    """Give a plan memory and kernels of this processor.
-
-    Parameters
-    ----------
-    plan : Plan
-    storage : Storage, optional
-        Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
-    instruction_set : str, optional
-        Of the compiled kernels; default: the best this processor has.
-    arrays : mapping of str to ndarray, optional
-        Memory of buffers that another binding owns (`BoundPlan.again`).
-
-    Returns
-    -------
-    BoundPlan
-
-    Raises
-    ------
-    UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
-    """
+    """Give a plan memory and kernels of this processor, as `targets.bind` says; `arrays`: memory of buffers that
+    another binding owns (`BoundPlan.again`)."""
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
     cdef uintptr_t micro_address = 0
     cdef Py_ssize_t k

@@ -16,33 +16,12 @@ from ..errors import UsageError, did_you_mean
 from ..reading import Count, Name, Number, Text
 from ..shown import Shown
 
-__all__ = [  # noqa: RUF022  what users import, in the order in which a reader needs it
-    "Network",
-    "Layer",
-    "Convolution",
-    "BatchNorm",
-    "ReLU",
-    "ReLU6",
-    "Sigmoid",
-    "Add",
-    "MaxPool",
-    "AveragePool",
-    "GlobalPool",
-    "Dropout",
-    "FullyConnected",
-    "Tokens",
-    "Embedding",
-    "Positions",
-    "Trigram",
-    "FirstToken",
-    "NoNorm",
-    "LayerNorm",
-    "Linear",
-    "Attention",
-    "GELU",
-    "TiedHead",
-    "Softmax",
-]
+# What users import, in the order in which a reader needs it.
+__all__ = [  # noqa: RUF022
+    "Network", "Layer", "Convolution", "BatchNorm", "ReLU", "ReLU6", "Sigmoid", "Add", "MaxPool", "AveragePool",
+    "GlobalPool", "Dropout", "FullyConnected", "Tokens", "Embedding", "Positions", "Trigram", "FirstToken", "NoNorm",
+    "LayerNorm", "Linear", "Attention", "GELU", "TiedHead", "Softmax",
+]  # fmt: skip
 
 Small = Annotated[float, Meta(ge=0, lt=1e15)]
 

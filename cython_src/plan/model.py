@@ -220,33 +220,18 @@ class BlockLoop:
 class AccessTable:
     """All accesses of a plan on cell ids, as flat int32 arrays: task -> accesses -> cell list -> cells.
 
-    Attributes
-    ----------
-    task_offsets : int32, shape (num_tasks + 1,)
-        Accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1.
-    access_kind : uint8, shape (num_accesses,)
-        READ, WRITE, UPDATE, CONCURRENT or COMMUTATIVE; reductions have been lowered to these.
-    access_list : int32, shape (num_accesses,)
-        Number of the access's cell list; equal lists are stored once.
-    list_offsets, list_cells : int32
-        Cells of list l are list_cells[list_offsets[l]:list_offsets[l + 1]], ascending.
-    access_buffer : int32, shape (num_accesses,)
-        Index of the access's buffer in `Plan.buffers`.
-
-    Notes
-    -----
     Cells are cells of storage. Buffers that share memory have cells in common: pieces so small that each lies within
     one cell of every buffer that covers it. So shared memory needs no rule of its own.
     """
 
     num_tasks: int
     num_cells: int
-    task_offsets: np.ndarray
-    access_kind: np.ndarray
-    access_list: np.ndarray
+    task_offsets: np.ndarray  # accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1
+    access_kind: np.ndarray  # uint8: READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE; reductions were lowered to these
+    access_list: np.ndarray  # number of the access's cell list; equal lists are stored once
     list_offsets: np.ndarray
-    list_cells: np.ndarray
-    access_buffer: np.ndarray
+    list_cells: np.ndarray  # of list l, ascending: list_cells[list_offsets[l]:list_offsets[l + 1]]
+    access_buffer: np.ndarray  # index of the access's buffer in `Plan.buffers`
 
     def __repr__(self) -> str:
         return f"<{len(self.access_kind)} accesses of {self.num_tasks} tasks to {self.num_cells} cells>"

@@ -96,15 +96,11 @@ def extern(path: Path, root: Path, lines: list[str]) -> str:
 def view(file: Path, headers: list[Path], root: Path) -> str:
     """Return the .pxd file of a module that uses some of what headers declare, each after what it needs itself."""
     text = file.read_text()
-    clashes = re.findall(r"^cdef class (\w+)", text, re.M)  # a struct Team is CTeam to a module with a class Team
     known = {}
     for path in headers:
         for name, lines in items(path, {*re.findall(r"\.(\w+)", text)}).items():
-            struct = f'ctypedef struct C{name} "{name}":' if name in clashes else lines[0]
-            others = [re.sub(rf"\b({'|'.join(clashes) or '-'})\b", r"C\1", line) for line in lines]
             # What a function takes a pointer to is such a function too.
-            others = [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in others]
-            known["C" + name if name in clashes else name] = path, [struct, *others[1:]] if lines[1:] else others
+            known[name] = path, [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in lines]
     done, result = set(), HEAD + "from interface_c cimport *\n"
 
     def add(name: str) -> None:
