@@ -63,8 +63,9 @@ static inline Convolution convolution_of(NhwcMap source, NhwcMap target, Geometr
 {
     /* Of a data gradient: of the equivalent convolution with reversed taps. */
     const int padding = transposed ? (g.kernel - 1) * g.dilation - g.padding : g.padding;
-    return (Convolution){source,      target, g.kernel,                   g.stride,  padding, g.dilation, g.groups,
-                         g.algorithm, option, winograd_side(g.algorithm), transposed};
+    return (Convolution){source,     target,   g.kernel,    g.stride, padding,
+                         g.dilation, g.groups, g.algorithm, option,   winograd_side(g.algorithm),
+                         transposed};
 }
 
 /* a / b, rounded down; b is positive. */
