@@ -51,17 +51,9 @@ def expected_cost_ns(plan):
 
 
 class _TaskingExecutor(BaseExecutor):
-    """Base of the task executors: the team of threads, the event log, `run`.
-
-    Parameters
-    ----------
-    num_threads, **settings
-        As for `BaseExecutor`. The thread that calls `run` executes no block: it sleeps, and polls for signals.
-    watchdog_s : float
-        Seconds without any progress after which a run is stopped with an error; 0: never.
-    spin_ns : int, optional
-        How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
-    """
+    """Base of the task executors: the team of threads, the event log, `run`. The thread that calls `run` executes no
+    block: it sleeps, and polls for signals. `watchdog_s`: seconds without any progress after which a run is stopped
+    with an error, 0: never; `spin_ns`: how long a thread without work looks for some before it sleeps."""
 
     def __init__(self, num_threads, *, watchdog_s=60.0, spin_ns=None, **settings):
         super().__init__(num_threads, **settings)

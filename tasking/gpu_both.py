@@ -96,17 +96,6 @@ class GpuBothExecutor(GpuExecutor):
 
     The calling thread places tasks, and launches those of the device; `num_threads` of the host run the others.
 
-    Attributes
-    ----------
-    models : PerformanceModels
-        Histories, empty at first.
-    placed : dict of place to int
-        Tasks run there so far.
-    divided : set of int
-        Loops of which some tasks ran on the host and some on the device in one replay.
-
-    Notes
-    -----
     Host and device add in different orders, so results depend, within rounding, on where tasks ran.
 
     The calling thread takes tasks in plan order and keeps `Coherence` up to date in that order. What a task on the host
@@ -121,10 +110,10 @@ class GpuBothExecutor(GpuExecutor):
         super().__init__(num_threads, **settings)
         self.policy = self.options.policy
         self.split = self.options.split if self.policy == "dmda" else 1
-        self.models = PerformanceModels()
+        self.models = PerformanceModels()  # histories, empty at first
         self.clock = time.perf_counter
-        self.placed = dict.fromkeys(PLACES, 0)
-        self.divided: set[int] = set()
+        self.placed = dict.fromkeys(PLACES, 0)  # tasks run there so far
+        self.divided: set[int] = set()  # loops of which some tasks ran on the host, some on the device, in one replay
         self._host: HostWorkers | None = None
 
     def _record(self, bound):
@@ -174,20 +163,14 @@ class GpuBothExecutor(GpuExecutor):
 
 
 class _Run:
-    """State of a run of `GpuBothExecutor`.
-
-    Attributes
-    ----------
-    free_s : dict of place to list of float
-        Expected end of the work that each worker of the host, and the device, was given.
-    on_device : list
-        Launches whose duration was not read yet: task, events before and after it, whether it came with a copy.
-    """
+    """State of a run of `GpuBothExecutor`."""
 
     def __init__(self, executor: GpuBothExecutor, bound):
         self.executor, self.bound = executor, bound
+        # Expected end of the work that each worker of the host, and the device, was given.
         self.free_s = {HOST: [0.0] * executor.num_threads, DEVICE: [0.0]}
         self.written_s: dict[tuple[str, int], float] = {}  # when the last writer of each piece is expected to end
+        # Launches whose duration was not read yet: task, events before and after it, whether it came with a copy.
         self.on_device: list[tuple] = []
         self.in_flight: set[str] = set()  # what the device may not have read from the host's memory yet
         self.busy_pieces: set[tuple[str, int]] = set()  # of managed memory: what the stream may be using

@@ -23,21 +23,11 @@ class HostTask:
 
 
 class HostWorkers:
-    """Threads for tasks.
-
-    Parameters
-    ----------
-    cpus : sequence of int, optional
-        One for each thread, to pin to.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether a task has failed since `clear`; those that start later are left out.
-    """
+    """Threads for tasks, pinned to a CPU each where `cpus` are given."""
 
     def __init__(self, num_workers: int, cpus: Sequence[int] | None = None):
-        self.num_workers, self.failed = num_workers, False
+        self.num_workers = num_workers
+        self.failed = False  # whether a task has failed since `clear`; those that start later are left out
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._ready: deque[HostTask] = deque()

@@ -16,19 +16,8 @@ MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bi
 
 
 def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[int, int]:
-    """Return (number of passes, first pass) of a run, or refuse numbers that no run may have.
-
-    Parameters
-    ----------
-    stride : int
-        Iterations that one pass of the plan takes.
-
-    Raises
-    ------
-    UsageError
-        No whole number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63
-        on.
-    """
+    """Return (number of passes, first pass) of a run, of `stride` iterations each. Raises `UsageError`: no whole
+    number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63 on."""
     try:
         num_iterations, first_iteration = index(num_iterations), index(first_iteration)
     except TypeError:

@@ -128,7 +128,7 @@ def task_bench(
     imbalance: float = 1.0,
     check: bool = True,
 ) -> Plan:
-    """A plan of one graph.
+    """A plan of one graph, a loop for each step, all of whose tasks write a cell of a cache line each, "cells".
 
     Parameters
     ----------
@@ -148,16 +148,6 @@ def task_bench(
         Of load_imbalance: a task has between (1 - imbalance) and 1 times `work`, anew in each iteration.
     check : bool
         Each task checks that its inputs came from the right tasks of the right iteration.
-
-    Returns
-    -------
-    Plan
-        A loop for each step. All its tasks write a cell of a cache line each, "cells".
-
-    Raises
-    ------
-    UsageError
-        An unknown pattern or kernel, or sizes out of range.
     """
     _check(pattern, width, steps, radix, kernel, work, imbalance)
     attributes = {

@@ -26,19 +26,8 @@ def barrier_after(plan, barrier: str) -> list[bool]:
 
 
 def record_with_barriers(plan, barrier: str) -> TaskGraph:
-    """Record a plan's graph for replay.
-
-    Parameters
-    ----------
-    plan : Plan
-    barrier : {"loop", "phase", "iteration", "none"}
-        "none": closed by the dependences of each iteration on the one before.
-
-    Returns
-    -------
-    TaskGraph
-        Closed, without kinds of edges. With n barriers its last n nodes are these.
-    """
+    """Record a plan's graph for replay: closed, without kinds of edges, its barriers, if any, as its last nodes;
+    without ("none") by the dependences of each iteration on the one before."""
     if barrier == "none" or not plan.num_tasks:
         return record_graph(plan.accesses, closed=True)
     last = [

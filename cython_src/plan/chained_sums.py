@@ -23,15 +23,8 @@ FORMS = ("chain", "commutative", "tree")
 def rewrite_chains(
     buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], form: str
 ) -> tuple[dict[str, Buffer], list[BlockLoop]]:
-    """Return buffers and loops in which every chain has another form.
-
-    Parameters
-    ----------
-    buffers, loops
-        Of a plan that is being built. Loops of a chain follow each other, name it as `chain`, and have the attribute
-        `accumulate`: whether they add to what is there.
-    form : str
-        One of `FORMS`.
+    """Return buffers and loops, of a plan that is being built, in which every chain has another of `FORMS`. Loops of a
+    chain follow each other, name it as `chain`, and have the attribute `accumulate`: whether they add to what is there.
     """
     buffers = dict(buffers)
     rewritten: list[BlockLoop] = []

@@ -148,23 +148,9 @@ def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -
 
 
 def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int], batch: int) -> int:
-    """Code of the algorithm for one convolution.
-
-    Parameters
-    ----------
-    option : str
-        One of NHWC_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
-    direction : {"forward", "data", "weights"}
-    attributes : mapping
-        Of the kernel; groups.
-    batch : int
-        Images of a step.
-
-    Raises
-    ------
-    UsageError
-        A kernel that is too large, or too many channels.
-    """
+    """Code of the algorithm for one convolution, as one of NHWC_OPTIONS asks for, or direct where that does not apply
+    (Winograd to kernels that are not 3 x 3). `direction`: "forward", "data" or "weights"; `batch`: images of a step.
+    Raises `UsageError`: a kernel that is too large, or too many channels."""
     if attributes["kernel"] > MAX_KERNEL:
         raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
     channels = max(attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes)

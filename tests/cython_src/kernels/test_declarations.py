@@ -96,7 +96,7 @@ def test_a_module_sees_what_it_uses(declarations, tmp_path):
         "static void start(Team *team)\n{\n}\nstatic void unused(Team *team)\n{\n}\n"
         "static void (*const run[])(Team *team) = {start, unused};\n"
     )
-    module.write_text("cdef class Threads:\n    def go(self):\n        start(&self.t)\n        self.t.body = run[AWAKE]\n")
+    module.write_text("cdef class A:\n    def go(self):\n        start(&self.t)\n        self.t.body = run[AWAKE]\n")
     text = declarations.view(module, [header], tmp_path)
     blocks = text.split('\ncdef extern from "team.h" nogil:\n')[1:]
     assert blocks == [
