@@ -80,6 +80,7 @@ class Layout(ABC):
     loops: ClassVar[Mapping[type, Loops]]  # of each kind of layer that has kernels; Softmax is an end
     ends: ClassVar[Ends]
     conv_options: tuple[str, ...]  # values of the option "conv" that have kernels
+    joint_sgd: bool = False  # one loop takes SGD's step of a layer's weights and of its bias
 
     def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""

@@ -35,12 +35,15 @@ class Gradient:
 def append_updates(low: Lowering) -> None:
     """Sum the partial gradients of every trained parameter and take the optimiser's step."""
     rates = low.builder.buffer("learning_rates", (low.data.num_learning_rates,), role="table")
-    gradients = [gradient_of(low, name) for name in low.partials]
-    scale = ""
-    if low.options.clip_norm and gradients:
+    gradients, o = [gradient_of(low, name) for name in low.partials], low.options
+    scale, biases = "", {}
+    if o.clip_norm and gradients:
         gradients, scale = clip(low, gradients)
+    elif low.layout.joint_sgd and o.optimizer == "sgd" and o.decay == "all":
+        biases = {f"{g.layer}.weight": g for g in gradients if g.parameter.endswith(".bias")}
     for gradient in gradients:
-        optimizer_step(low, gradient, rates, scale)
+        if gradient not in biases.values():
+            optimizer_step(low, gradient, rates, scale, biases.get(gradient.parameter))
 
 
 def gradient_of(low: Lowering, name: str) -> Gradient:
@@ -89,8 +92,8 @@ def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]
     return [replace(gradient, partials="") for gradient in gradients], scale
 
 
-def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) -> None:
-    """Append the optimiser's step for one parameter."""
+def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str, bias: Gradient | None) -> None:
+    """Append the optimiser's step for one parameter; by SGD also for the bias whose gradient lies beside that of it."""
     o, name = low.options, gradient.parameter
     operands = {"gradient": gradient.buffer, "parameter": name, "learning_rates": rates}
     operands |= {"partials": gradient.partials, "scale": scale}
@@ -106,7 +109,11 @@ def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) ->
     else:
         states = {"first_moment": f"{name}.exp_avg", "second_moment": f"{name}.exp_avg_sq"}
         attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
+    if bias:
+        operands |= {"bias": bias.parameter, "bias_gradient": bias.buffer}
+        states |= {"bias_velocity": f"{bias.parameter}.momentum"} if o.momentum else {}
     for operand, state in states.items():
-        operands[operand] = low.builder.buffer(state, low.parameter_shapes[name], role="optimizer_state")
-    kernel = f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}"
-    low.loop(f"{name}.update", kernel, operands, gradient.bounds, gradient.layer, "update", **attributes)
+        shape = low.parameter_shapes[state.rpartition(".")[0]]
+        operands[operand] = low.builder.buffer(state, shape, role="optimizer_state")
+    kernel, layer = f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}", gradient.layer
+    low.loop(f"{layer if bias else name}.update", kernel, operands, gradient.bounds, layer, "update", **attributes)

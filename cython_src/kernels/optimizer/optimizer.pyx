@@ -52,6 +52,11 @@ cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noe
     task.momentum = <float> a.momentum
     task.decay = <float> a.weight_decay
     optimizer_loops(a.micro).sgd(&task)
+    if a.bias != NULL:  # its gradient is the last column of the weights'
+        task.partial += a.elements.row_stride - 1
+        task.gradient, task.parameter, task.first = a.bias_gradient, a.bias, a.bias_velocity
+        task.start, task.stop, task.row_length = a.e0 // a.elements.row_length, a.e1 // a.elements.row_length, 1
+        optimizer_loops(a.micro).sgd(&task)
     return 0
 
 
@@ -134,6 +139,14 @@ def _sgd_reference(operands, attributes, bounds, iteration):
         v[:] = attributes["momentum"] * v + g
         g = v
     w -= rate * g
+    if "bias" in operands:
+        row, stride = attributes["row_length"], attributes["row_stride"]
+        own = {"gradient": "bias_gradient", "parameter": "bias", "velocity": "bias_velocity"}
+        further = {name: operands[other] for name, other in own.items() if other in operands}
+        _sgd_reference(
+            {name: operands[name] for name in ("partials", "learning_rates")} | further,
+            {**attributes, "row_length": 1, "row_offset": stride - 1},
+            {name: e // row for name, e in bounds.items()}, iteration)
 
 
 def _adam_reference(operands, attributes, bounds, iteration):
@@ -162,7 +175,8 @@ def _scale_reference(operands, attributes, bounds, iteration):
         operands["norm_log"][iteration % attributes["length"]] = norm
 
 
-# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
+# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` the blocks are whole rows
+# of weights, and take the step of these rows' biases too.
 implement(KERNELS, "optimizer_sgd", _sgd_reference, <uintptr_t> &sgd)
 implement(KERNELS, "optimizer_adam", _adam_reference, <uintptr_t> &adam)
 # Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of

@@ -23,7 +23,8 @@ def _summed(a, rows, shapes):
 def _step_cost(a, b, shapes):
     moved = a["num_partials"] + 1 if "partials" in shapes else 1
     states = sum(operand in shapes for operand in ("velocity", "first_moment", "second_moment"))
-    return 0.0, 4.0 * (moved + 2 + 2 * states) * size(b["e"])
+    elements = size(b["e"]) + (size(_rows(a, b)) if "bias" in shapes else 0)
+    return 0.0, 4.0 * (moved + 2 + 2 * states) * elements
 
 
 @touches("optimizer_sgd", "optimizer_adam", cost=_step_cost)
@@ -33,6 +34,8 @@ def step(a, b, shapes):
     for operand in shapes:
         if operand in ("learning_rates", "scale"):
             yield read(operand)
+        elif operand == "bias_gradient":
+            yield write(operand, rows)
         elif operand not in ("partials", "gradient"):
             yield update(operand, rows)
 

@@ -4,7 +4,7 @@ from ..interface.arguments import ELEMENTS, takes
 
 KERNELS = {
     "optimizer_sgd": takes(
-        "partials? gradient parameter velocity? learning_rates scale?",
+        "partials? gradient parameter velocity? learning_rates scale? bias? bias_gradient? bias_velocity?",
         (*ELEMENTS, "num_rates"),
         "momentum weight_decay",
         "e0 e1",

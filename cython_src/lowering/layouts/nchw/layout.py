@@ -31,6 +31,7 @@ class Nchw(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
+    joint_sgd = True
     loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **pixels.LOOPS, **dense.LOOPS}
 
     def __init__(self, name: str, lanes: int, conv_options: tuple[str, ...]):
