@@ -30,15 +30,9 @@ _WORDS: dict[Any, str] = {
 def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
     """Return a function that raises `UsageError` for arguments that do not fit its signature and annotations.
 
-    Parameters
-    ----------
-    function : callable
-        A text in an `Annotated` parameter is the remedy that the sentence names; numbers and texts have their ranges
-        as those of `reading` do. What has no annotation takes anything.
-    name : str, optional
-        By which users call it; default: its own.
-    further : iterable of str
-        Names that its `**` takes.
+    A text in an `Annotated` parameter is the remedy that the sentence names; numbers and texts have their ranges as
+    those of `reading` do. What has no annotation takes anything. `name`: by which users call the function; `further`:
+    names that its `**` takes.
     """
     name, signature = name or function.__name__, inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]

@@ -440,12 +440,7 @@ class RandomOrder:
     Each node has a counter of unfinished predecessors. It starts at `num_intra`; when a node is done, it is armed
     again to `num_intra + num_cross` before its successors are released. Which ready node comes next is drawn; in half
     of the runs some nodes are held back for as long as anything else is ready, because a missing edge shows best
-    when its source comes late.
-
-    Parameters
-    ----------
-    graph : TaskGraph
-        Closed; or not closed, then there is a barrier between iterations.
+    when its source comes late. A graph that is not closed has a barrier between iterations.
     """
 
     def __init__(self, bound: BoundPlan, graph: TaskGraph):
@@ -463,14 +458,8 @@ class RandomOrder:
         self.armed = (graph.num_intra + graph.num_cross).tolist()
 
     def run(self, num_replays: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Run `num_replays` passes and return the order as (task, replay) pairs.
-
-        Raises
-        ------
-        AssertionError
-            The graph released a node twice, or not as often as asked.
-        BlockFailure
-        """
+        """Run `num_replays` passes and return the order as (task, replay) pairs. Raises `AssertionError`: the graph
+        released a node twice, or not as often as asked; `BlockFailure`."""
         if not self.graph.closed:
             order = []
             for replay in range(num_replays):

@@ -145,13 +145,8 @@ class Block:
 class UniformBlocks(Sequence):
     """Blocks kept as arrays, for graphs of up to millions of tasks; they are made into `Block` when looked at.
 
-    Their accesses are found in the plan's access table only: `Block.accesses` is empty.
-
-    Parameters
-    ----------
-    bounds : int32, shape (num_blocks, bounds_width)
-    flops, bytes : float
-        Of each block.
+    Their accesses are found in the plan's access table only: `Block.accesses` is empty. `bounds`: int32, shape
+    (num_blocks, bounds_width); `flops`, `bytes`: of each block.
     """
 
     def __init__(self, bounds: np.ndarray, flops: float = 0.0, bytes: float = 0.0):
@@ -345,20 +340,9 @@ class Plan(Shown):
     def from_accesses(
         cls, name: str, buffers: Iterable[Buffer], loops: Sequence[BlockLoop], accesses: AccessTable, **options: Any
     ) -> Plan:
-        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`.
-
-        The sizes are checked, the independence of blocks is not: whoever builds the table answers for it.
-
-        Parameters
-        ----------
-        options
-            Further attributes of `Plan`.
-
-        Raises
-        ------
-        UsageError
-            The table does not fit the loops.
-        """
+        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`; `options`:
+        further attributes of `Plan`. The sizes are checked, the independence of blocks is not: whoever builds the table
+        answers for it. Raises `UsageError`: the table does not fit the loops."""
         first_task = 0
         for loop in loops:
             if loop.first_task != first_task:
