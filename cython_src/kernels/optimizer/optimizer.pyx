@@ -175,8 +175,8 @@ def _scale_reference(operands, attributes, bounds, iteration):
         operands["norm_log"][iteration % attributes["length"]] = norm
 
 
-# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` blocks are whole rows of
-# weights, and take the step of these rows' biases too.
+# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` blocks are whole rows
+# of weights, and take the step of these rows' biases too.
 implement(KERNELS, "optimizer_sgd", _sgd_reference, <uintptr_t> &sgd)
 implement(KERNELS, "optimizer_adam", _adam_reference, <uintptr_t> &adam)
 # Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
