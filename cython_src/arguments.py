@@ -30,15 +30,9 @@ _WORDS: dict[Any, str] = {
 def checked_call(function: F, name: str = "", further: Iterable[str] = ()) -> F:
     """Return a function that raises `UsageError` for arguments that do not fit its signature and annotations.
 
-    Parameters
-    ----------
-    function : callable
-        A text in an `Annotated` parameter is the remedy that the sentence names; numbers and texts have their ranges
-        as those of `reading` do. What has no annotation takes anything.
-    name : str, optional
-        By which users call it; default: its own.
-    further : iterable of str
-        Names that its `**` takes.
+    A text in an `Annotated` parameter is the remedy that the sentence names; numbers and texts have their ranges as
+    those of `reading` do. What has no annotation takes anything. `name`: by which users call the function; `further`:
+    names that its `**` takes.
     """
     name, signature = name or function.__name__, inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
@@ -101,17 +95,9 @@ def checked_class(kind: type[T]) -> type[T]:
 
 
 def check_arguments(names: dict[str, Any], *, leave_out: Iterable[str] = (), **further: Iterable[str]) -> None:
-    """Let all functions and classes of a module of the interface raise as `checked_call` does.
-
-    Parameters
-    ----------
-    names : dict
-        The module's, with `__all__`.
-    leave_out : iterable of str
-        Those that cost less than a check.
-    **further : iterable of str
-        Name of a function -> names that its `**` takes.
-    """
+    """Let all functions and classes of a module of the interface raise as `checked_call` does. `names`: the module's,
+    with `__all__`; `leave_out`: those that cost less than a check; `**further`: name of a function -> names that its
+    `**` takes."""
     for name in set(names["__all__"]).difference(leave_out):
         value = names[name]
         if inspect.isclass(value):

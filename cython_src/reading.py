@@ -35,13 +35,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 def home_expanded(path: Path | str) -> Path:
-    """Return a path with the user's home in the place of ~.
-
-    Raises
-    ------
-    UsageError
-        This user has no home.
-    """
+    """Return a path with the user's home in the place of ~. Raises `UsageError`: this user has no home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -53,17 +47,8 @@ def home_expanded(path: Path | str) -> Path:
 @contextmanager
 def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]:
     """Open a file for reading and give it with its size; a pipe or a device is refused before anything waits for it.
-
-    Parameters
-    ----------
-    title : str
-        What the file should be, for messages.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be opened or read, or is not a regular one.
-    """
+    `title`: what the file should be, for messages. Raises `UsageError`: the file cannot be opened or read, or is not a
+    regular one."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
@@ -84,13 +69,8 @@ def open_regular(path: Path | str, title: str) -> Iterator[tuple[BinaryIO, int]]
 
 
 def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> bytes:
-    """Return the content of a regular file of at most `most_bytes`.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be opened, is not a regular one, or is larger.
-    """
+    """Return the content of a regular file of at most `most_bytes`. Raises `UsageError`: the file cannot be opened, is
+    not a regular one, or is larger."""
     with open_regular(path, title) as (file, size):
         if size > most_bytes:
             raise UsageError(f"{path} must have at most {most_bytes} bytes, got {size}; name a {title}")
@@ -100,19 +80,8 @@ def read_regular(path: Path | str, title: str, most_bytes: int = 64 << 20) -> by
 @contextmanager
 def decoding(path: Path | str, title: str, remedy: str) -> Iterator[None]:
     """Turn whatever a decoder raises for the content of a file into one sentence: of damaged files libraries raise
-    anything (`zlib.error`, `struct.error`, `NotImplementedError`, `MemoryError`, ...).
-
-    Parameters
-    ----------
-    title : str
-        What the file should be.
-    remedy : str
-        What to do about a file that is damaged.
-
-    Raises
-    ------
-    UsageError
-    """
+    anything (`zlib.error`, `struct.error`, `NotImplementedError`, `MemoryError`, ...). `title`: what the file should
+    be; `remedy`: what to do about a file that is damaged. Raises `UsageError`."""
     try:
         yield
     except UsageError:
@@ -124,26 +93,16 @@ def decoding(path: Path | str, title: str, remedy: str) -> Iterator[None]:
 
 
 def read_arrays(path: Path | str, title: str, remedy: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an `.npz` file; the checksum of each is compared before anything in it is believed.
-
-    Raises
-    ------
-    UsageError
-        As in `open_regular` and `decoding`.
-    """
+    """Read the arrays of an `.npz` file; the checksum of each is compared before anything in it is believed. Raises
+    `UsageError`: as in `open_regular` and `decoding`."""
     with open_regular(path, title) as (file, _), decoding(path, title, remedy), zipfile.ZipFile(file) as archive:
         contents = {entry.filename.removesuffix(".npy"): archive.read(entry) for entry in archive.infolist()}
         return {name: np.load(io.BytesIO(content), allow_pickle=False) for name, content in contents.items()}
 
 
 def decode_json(content: bytes, kind: Any = Any) -> Any:
-    """Return the value that JSON stands for, of a type of msgspec.
-
-    Raises
-    ------
-    ValueError
-        No JSON, numbers that are not finite, too deep a nesting, or a value of another type: says where.
-    """
+    """Return the value that JSON stands for, of a type of msgspec. Raises `ValueError`: no JSON, numbers that are not
+    finite, too deep a nesting, or a value of another type: says where."""
     try:
         values = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -154,19 +113,8 @@ def decode_json(content: bytes, kind: Any = Any) -> Any:
 
 
 def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
-    """Read a JSON file into a type of msgspec.
-
-    Parameters
-    ----------
-    title : str
-        What the file should be, for messages.
-    remedy : str
-        What to do about a file that is none.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Read a JSON file into a type of msgspec. `title`: what the file should be, for messages; `remedy`: what to do
+    about a file that is none. Raises `UsageError`."""
     try:
         return decode_json(read_regular(path, title), kind)
     except UsageError:
@@ -176,13 +124,8 @@ def read_json(path: Path | str, title: str, kind: Any, remedy: str) -> Any:
 
 
 def read_toml(path: Path | str, title: str) -> tuple[dict[str, Any], str]:
-    """Read a TOML file; returns its values, and the comment before its first key without its marks.
-
-    Raises
-    ------
-    UsageError
-        As in `read_regular`, a large file, or no TOML.
-    """
+    """Read a TOML file; returns its values, and the comment before its first key without its marks. Raises
+    `UsageError`: as in `read_regular`, a large file, or no TOML."""
     try:
         text = read_regular(path, title, MOST_TOML_BYTES).decode()
         lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -197,13 +140,8 @@ def read_toml(path: Path | str, title: str) -> tuple[dict[str, Any], str]:
 
 
 def checked(values: Any, kind: Any, **options: Any) -> Any:
-    """Return values as JSON and TOML have them, as a type of msgspec.
-
-    Raises
-    ------
-    ValueError
-        A value of another type or out of its range: says where, and which.
-    """
+    """Return values as JSON and TOML have them, as a type of msgspec. Raises `ValueError`: a value of another type or
+    out of its range: says where, and which."""
     try:
         return msgspec.convert(values, kind, **options)
     except msgspec.ValidationError as error:

@@ -33,40 +33,23 @@ def about(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """Annotation of a field: what it means, and which values it takes.
-
-    Parameters
-    ----------
-    text : str
-        One clause, for help pages.
-    choices : sequence
-        All values there are; empty: any of the type.
-    least, above, below : float, optional
-        Numbers are in [least, below), or in (above, below).
-    """
+    """Annotation of a field: what it means, and which values it takes. `text`: one clause, for help pages; `choices`:
+    all values there are; empty: any of the type; `least`, `above`, `below`: numbers are in [least, below), or in
+    (above, below)."""
     extra = {"choices": tuple(choices), "least": least, "above": above, "below": below}
     return msgspec.Meta(description=text, extra=extra)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record.
-
-    Attributes
-    ----------
-    kind : type
-        int, float, str, bool or tuple.
-    choices : tuple
-        Empty: any value of the kind.
-    least, above, below : float or None
-        Numbers are in [least, below), or in (above, below).
-    """
+    """A field of a record."""
 
     name: str
-    kind: type
+    kind: type  # int, float, str, bool or tuple
     default: Any
     text: str
-    choices: tuple[Any, ...]
+    choices: tuple[Any, ...]  # empty: any value of the kind
+    # `least`, `above`, `below`: numbers are in [least, below), or in (above, below)
     least: float | None
     above: float | None
     below: float | None
@@ -152,13 +135,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Make a record from what was read.
-
-        Raises
-        ------
-        UsageError
-            An unknown key, or a value that a field refuses.
-        """
+        """Make a record from what was read. Raises `UsageError`: an unknown key, or a value that a field refuses."""
         cls._check_names(values, where)
         return cls(**values)
 

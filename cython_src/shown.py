@@ -9,13 +9,8 @@ from typing import Any
 
 
 def as_html(title: str, rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()) -> str:
-    """Return a line, a table and a list of sentences as HTML.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        Name of a column -> value, with the same names in all rows. None and NaN are left empty.
-    """
+    """Return a line, a table and a list of sentences as HTML. Rows map names of columns, the same in all, to values;
+    None and NaN are left empty."""
     rows = list(rows)
     lines = [list(rows[0]) if rows else [], *(map(_cell, row.values()) for row in rows)]
     table = "".join(

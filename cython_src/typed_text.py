@@ -14,24 +14,14 @@ _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,4})?|[+-]?(in
 
 
 def parse_whole(text: str) -> int:
-    """Return the whole number that a text stands for: ASCII digits and a sign, nothing else.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Return the whole number that a text stands for: ASCII digits and a sign, nothing else. Raises `ValueError`."""
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
 
 
 def parse_real(text: str) -> float:
-    """Return the number that a text stands for, in the usual decimal forms; see `parse_whole`.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Return the number that a text stands for, in the usual decimal forms; see `parse_whole`. Raises `ValueError`."""
     if len(text) > 100 or not _REAL.fullmatch(text):
         raise ValueError(f"{text!r} is no number")
     return float(text)

@@ -26,13 +26,7 @@ STOPPED = 1  # status of a block that was left out
 
 class ForkGuard:
     """Notes in which process a library has started threads. They do not survive a fork, but the library's book-keeping
-    does: a child would wait for them for ever.
-
-    Parameters
-    ----------
-    library : str
-        Its name, for messages.
-    """
+    does: a child would wait for them for ever. `library`: its name, for messages."""
 
     def __init__(self, library: str):
         self.library = library
@@ -129,18 +123,8 @@ def check_threads_start(num_threads: int) -> None:
 
 
 class LoopExecutor(BaseExecutor):
-    """Base of executors whose caller executes blocks: binding, turning a stopped run into an exception.
-
-    Parameters
-    ----------
-    num_threads : int
-        Threads that execute blocks, the calling one included.
-    cpus : list of int, optional
-        Logical CPU for each thread, to pin to during a run. Default: no pinning. The calling thread's own affinity
-        and floating-point control word are restored after each run.
-    event_capacity : int
-        Events logged for each worker; 0 switches the log off.
-    """
+    """Base of executors whose caller executes blocks: binding, turning a stopped run into an exception. The calling
+    thread is one of `num_threads`; its own affinity and floating-point control word are restored after each run."""
 
     def _prepare(self, bound: BoundPlan) -> None:
         self._workers = Workers(self.num_threads, bound.scratch_bytes, self.event_capacity)

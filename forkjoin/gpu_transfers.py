@@ -119,12 +119,7 @@ class GpuHostLoadExecutor(GpuExecutor):
 
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
-    """Run a loop's blocks on the calling thread, in order.
-
-    Raises
-    ------
-    BlockFailure
-    """
+    """Run a loop's blocks on the calling thread, in order. Raises `BlockFailure`."""
     begin = time.monotonic_ns()
     for block in range(bound.plan.loops[loop].num_blocks):
         if bound.host.run_task(loop, block, replay, workers):

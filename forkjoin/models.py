@@ -74,7 +74,7 @@ class OffloadOptions(Record):
         str,
         about(
             "what runs on the device, as the names of kernels begin; `pool`: all poolings",
-            choices=("conv", "fc", "pool", "relu", "softmax", "sgd", "depthwise", "norm", "optimizer"),
+            choices=("conv", "fc", "pool", "relu", "softmax", "depthwise", "norm", "optimizer"),
         ),
     ] = "conv"
 

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 
-from ..cython_src.binding.bind cimport BoundPlan, Workers
+from ..cython_src.binding.bind cimport BoundPlan, Workers, kept
 from .serial_loops cimport check_signals
 from outside_runs_c cimport *
 
@@ -15,15 +15,9 @@ from ..cython_src.plan.model import COMMUTATIVE, CONCURRENT, READ, UPDATE, WRITE
 
 
 def depend_lists(table):
-    """Cells of each task by the clause they go into, each cell once.
-
-    A cell that a task both reads and writes goes into `inout`.
-
-    Returns
-    -------
-    list of (offsets, cells) for in, out, inout, inoutset, mutexinoutset; int32 arrays, offsets of shape
-    (num_tasks + 1,)
-    """
+    """Cells of each task by the clause they go into, each cell once; one that a task both reads and writes goes into
+    `inout`: list of (offsets, cells) for in, out, inout, inoutset, mutexinoutset; int32 arrays, offsets of shape
+    (num_tasks + 1,)."""
     lengths = np.diff(table.list_offsets)[table.access_list]
     task_of_access = np.repeat(np.arange(table.num_tasks), np.diff(table.task_offsets))
     task = np.repeat(task_of_access, lengths).astype(np.int64)
@@ -49,24 +43,9 @@ def depend_lists(table):
 cdef class OutsideRuns:
     """What a library needs for a bound plan, and runs of it.
 
-    Parameters
-    ----------
-    bound : BoundPlan
-    workers : Workers
-    cpus : list of int or None
-    library : int
-        Address of its `OutsideLibrary`.
-    wait_after : sequence of bool, optional
-        Of libraries that create tasks anew: for each loop, wait for all tasks after it.
-    scheduler : str, optional
-        StarPU's name of a scheduling policy.
-    graph : TaskGraph, optional
-        Of libraries that run a graph; not closed.
-
-    Raises
-    ------
-    OSError
-        The library could not make ready; MemoryError if memory was short.
+    `library`: address of its `OutsideLibrary`; `wait_after`, of libraries that create tasks anew: for each loop, wait
+    for all tasks after it; `scheduler`: StarPU's name of a scheduling policy; `graph`, of libraries that run one: not
+    closed. Raises `OSError`: the library could not make ready; `MemoryError` if memory was short.
     """
 
     cdef OutsideRun record
@@ -91,30 +70,25 @@ cdef class OutsideRuns:
         self.record.num_tasks = table.num_tasks
         self.record.num_cells = table.num_cells
         self.record.workers = workers.states
-        self.record.threads = <ThreadState *> self.hold(np.zeros(workers.num_workers * sizeof(ThreadState), np.uint8))
+        threads = np.zeros(workers.num_workers * sizeof(ThreadState), np.uint8)
+        self.record.threads = <ThreadState *> kept(self.keep, threads, np.uint8)
         if cpus is not None:
-            self.record.cpus = <const int *> self.hold(np.array(cpus, np.intc))
+            self.record.cpus = <const int *> kept(self.keep, cpus, np.intc)
         if graph is None:
-            self.record.wait_after = <const uint8_t *> self.hold(np.array(wait_after, np.uint8))
+            self.record.wait_after = <const uint8_t *> kept(self.keep, wait_after, np.uint8)
             self.record.scheduler = name
             for i, (offsets, cells) in enumerate(depend_lists(table)):
-                self.record.lists[i].offsets = <const int32_t *> self.hold(offsets)
-                self.record.lists[i].cells = <const int32_t *> self.hold(cells)
+                self.record.lists[i].offsets = <const int32_t *> kept(self.keep, offsets, np.int32)
+                self.record.lists[i].cells = <const int32_t *> kept(self.keep, cells, np.int32)
         else:
             self.record.num_nodes = graph.num_nodes
-            self.record.successor_offsets = <const int32_t *> self.hold(graph.successor_offsets)
-            self.record.successors = <const int32_t *> self.hold(graph.successors)
-            self.record.num_predecessors = <const int32_t *> self.hold(graph.num_intra)
+            self.record.successor_offsets = <const int32_t *> kept(self.keep, graph.successor_offsets, np.int32)
+            self.record.successors = <const int32_t *> kept(self.keep, graph.successors, np.int32)
+            self.record.num_predecessors = <const int32_t *> kept(self.keep, graph.num_intra, np.int32)
         with nogil:
             self.session = self.library.prepare(&self.record, &error)
         if self.session == NULL:
             raise MemoryError if error == errors_of_system.ENOMEM else OSError(error, os.strerror(error))
-
-    cdef void *hold(self, array):
-        """Address of an array, which is kept."""
-        cdef uintptr_t address = array.ctypes.data
-        self.keep.append(array)
-        return <void *> address
 
     @property
     def team_size(self):

@@ -51,16 +51,7 @@ cdef void _loop_guided(const LoopRecord *loop, int64_t replay, WorkerState *work
 
 
 cdef class ForkJoinTeam:
-    """An OpenMP team of the calling thread, and the runs it makes.
-
-    Parameters
-    ----------
-    num_threads : int
-    cpus : list of int or None
-    schedule : {"static", "dynamic", "guided"}
-    chunk_size : int
-        0: the default of the schedule.
-    """
+    """An OpenMP team of the calling thread, and the runs it makes; chunk size 0: the default of the schedule."""
 
     cdef readonly int num_threads
     cdef readonly int schedule

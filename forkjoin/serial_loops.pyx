@@ -19,22 +19,9 @@ cdef int check_signals(void *errors) noexcept with gil:
 
 
 def run_serial(BoundPlan bound, Workers workers, int64_t first_replay, int64_t num_replays, int cpu, bint poll_signals):
-    """Run all loops `num_replays` times on the calling thread.
-
-    Parameters
-    ----------
-    cpu : int
-        Logical CPU to pin to during the run; -1 for none.
-    poll_signals : bool
-        The caller is the main thread: look for signals between loops.
-
-    Returns
-    -------
-    errno : int
-        Of the pinning, 0 when it succeeded.
-    errors : list
-        What signal handlers raised.
-    """
+    """Run all loops `num_replays` times on the calling thread, pinned to a logical CPU during the run, -1: to none;
+    `poll_signals`: the caller is the main thread, look for signals between loops. Returns the errno of the pinning, 0
+    when it succeeded, and what signal handlers raised."""
     cdef ThreadState state
     cdef SignalPoll poll
     cdef int64_t replay

@@ -14,7 +14,7 @@ from ..cython_src.plan.barriers import barrier_after, record_with_barriers
 from ..cython_src.plan.dependences import by_priority, remaining_path
 from ..cython_src.plan.unroll import unroll
 from .models import TASKGRAPH, TASKITER, TASKS
-from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Team
+from .runtimes import CALLER_WAKES_NS, HAS_MEMBARRIER, EagerRuntime, ProgramRuntime, ReplayRuntime, Threads
 
 # Rough rates of one core, for plans that were not measured.
 FLOPS_PER_NS, BYTES_PER_NS = 100, 10
@@ -51,17 +51,9 @@ def expected_cost_ns(plan):
 
 
 class _TaskingExecutor(BaseExecutor):
-    """Base of the task executors: the team of threads, the event log, `run`.
-
-    Parameters
-    ----------
-    num_threads, **settings
-        As for `BaseExecutor`. The thread that calls `run` executes no block: it sleeps, and polls for signals.
-    watchdog_s : float
-        Seconds without any progress after which a run is stopped with an error; 0: never.
-    spin_ns : int, optional
-        How long a thread without work looks for some before it sleeps; default: as in `default_spin_ns`.
-    """
+    """Base of the task executors: the team of threads, the event log, `run`. The thread that calls `run` executes no
+    block: it sleeps, and polls for signals. `watchdog_s`: seconds without any progress after which a run is stopped
+    with an error, 0: never; `spin_ns`: how long a thread without work looks for some before it sleeps."""
 
     def __init__(self, num_threads, *, watchdog_s=60.0, spin_ns=None, **settings):
         super().__init__(num_threads, **settings)
@@ -70,7 +62,7 @@ class _TaskingExecutor(BaseExecutor):
             spin_ns = default_spin_ns(self.num_threads, num_cpus)
         self.watchdog_s = check_seconds("watchdog_s", watchdog_s)
         spin_ns = check_whole("spin_ns", spin_ns, 0, MOST_SPIN_NS)
-        self._team = Team(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
+        self._team = Threads(self.num_threads, cpus=self.cpus, spin_ns=spin_ns, preemption=self.options.preemption)
         self._runtime = None
 
     def _run(self, bound, first_replay, num_replays):

@@ -37,22 +37,9 @@ def choose_place(
     ready_s: float,
     missing_bytes: dict[str, list[int]],
 ) -> str:
-    """Return where a task should run.
-
-    Parameters
-    ----------
-    free_s : dict of place to float
-        When each place has done what it was given.
-    ready_s : float
-        When the data are there, wherever that is.
-    missing_bytes : dict of place to list of int
-        Sizes of the copies that would be needed first.
-
-    Returns
-    -------
-    str
-        While a place has no believable history, the one with the shorter history, so that both are learnt.
-    """
+    """Return where a task should run. `free_s`: when each place has done what it was given; `ready_s`: when the data
+    are there, wherever that is; `missing_bytes`: sizes of the copies that would be needed first. While a place has no
+    believable history, that is the one with the shorter history, so that both are learnt."""
     expected = {place: models.expected_s(kernel, size, place) for place in PLACES}
     if None in expected.values():
         return min(PLACES, key=lambda place: models.count(kernel, size, place))
@@ -64,25 +51,15 @@ def choose_place(
 
 @dataclass(frozen=True)
 class Task:
-    """Blocks [first, first + count) of a loop.
-
-    Attributes
-    ----------
-    size : int
-        Operations and bytes: histories of durations are kept by size.
-    uses : list
-        See `GpuBoundPlan.uses_of`.
-    pieces : dict of (str, int) to bool
-        Each piece of a buffer or arena that is used, and whether it is written.
-    """
+    """Blocks [first, first + count) of a loop."""
 
     loop: int
     first: int
     count: int
     kernel: str
-    size: int
-    uses: list
-    pieces: dict[tuple[str, int], bool]
+    size: int  # operations and bytes: histories of durations are kept by size
+    uses: list  # see `GpuBoundPlan.uses_of`
+    pieces: dict[tuple[str, int], bool]  # each piece of a buffer or arena that is used, and whether it is written
 
 
 class HostUses:
@@ -119,17 +96,6 @@ class GpuBothExecutor(GpuExecutor):
 
     The calling thread places tasks, and launches those of the device; `num_threads` of the host run the others.
 
-    Attributes
-    ----------
-    models : PerformanceModels
-        Histories, empty at first.
-    placed : dict of place to int
-        Tasks run there so far.
-    divided : set of int
-        Loops of which some tasks ran on the host and some on the device in one replay.
-
-    Notes
-    -----
     Host and device add in different orders, so results depend, within rounding, on where tasks ran.
 
     The calling thread takes tasks in plan order and keeps `Coherence` up to date in that order. What a task on the host
@@ -144,10 +110,10 @@ class GpuBothExecutor(GpuExecutor):
         super().__init__(num_threads, **settings)
         self.policy = self.options.policy
         self.split = self.options.split if self.policy == "dmda" else 1
-        self.models = PerformanceModels()
+        self.models = PerformanceModels()  # histories, empty at first
         self.clock = time.perf_counter
-        self.placed = dict.fromkeys(PLACES, 0)
-        self.divided: set[int] = set()
+        self.placed = dict.fromkeys(PLACES, 0)  # tasks run there so far
+        self.divided: set[int] = set()  # loops of which some tasks ran on the host, some on the device, in one replay
         self._host: HostWorkers | None = None
 
     def _record(self, bound):
@@ -197,20 +163,14 @@ class GpuBothExecutor(GpuExecutor):
 
 
 class _Run:
-    """State of a run of `GpuBothExecutor`.
-
-    Attributes
-    ----------
-    free_s : dict of place to list of float
-        Expected end of the work that each worker of the host, and the device, was given.
-    on_device : list
-        Launches whose duration was not read yet: task, events before and after it, whether it came with a copy.
-    """
+    """State of a run of `GpuBothExecutor`."""
 
     def __init__(self, executor: GpuBothExecutor, bound):
         self.executor, self.bound = executor, bound
+        # Expected end of the work that each worker of the host, and the device, was given.
         self.free_s = {HOST: [0.0] * executor.num_threads, DEVICE: [0.0]}
         self.written_s: dict[tuple[str, int], float] = {}  # when the last writer of each piece is expected to end
+        # Launches whose duration was not read yet: task, events before and after it, whether it came with a copy.
         self.on_device: list[tuple] = []
         self.in_flight: set[str] = set()  # what the device may not have read from the host's memory yet
         self.busy_pieces: set[tuple[str, int]] = set()  # of managed memory: what the stream may be using

@@ -23,15 +23,8 @@ class _StreamExecutor(GpuExecutor):
         return {node: self.bound.device.event() for node in self.program.recorded}
 
     def _issue(self, replay: int, events: dict, former: dict | None, captured: bool) -> None:
-        """Give one replay to the streams.
-
-        Parameters
-        ----------
-        events, former : dict of int to event
-            Events of this replay's nodes and of the one before; None: do not wait for the one before.
-        captured : bool
-            `replay` is added to the device's counter.
-        """
+        """Give one replay to the streams. `events`, `former`: events of this replay's nodes and of the one before;
+        None: do not wait for the one before; `captured`: `replay` is added to the device's counter."""
         device, bound = self.bound.device, self.bound
         # With the same events for every replay, a wait means the last time its event was recorded: the former replay,
         # as long as this replay has not come to its node.

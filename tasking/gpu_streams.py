@@ -19,54 +19,31 @@ from ..cython_src.plan.model import Plan
 
 @dataclass(frozen=True)
 class LaunchGraph:
-    """Launches and their dependences.
+    """Launches and their dependences."""
 
-    Attributes
-    ----------
-    launches : list of (loop, first block, number of blocks) or None
-        None: a join.
-    before, before_next : list of list of int
-        For each node its predecessors in the same replay, and those in the replay before.
-    """
-
-    launches: list[tuple[int, int, int] | None]
+    launches: list[tuple[int, int, int] | None]  # none: a join
+    # `before`, `before_next`: for each node its predecessors in the same replay, and those in the replay before
     before: list[list[int]]
     before_next: list[list[int]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One node in its stream.
-
-    Attributes
-    ----------
-    waits : list of int
-        Nodes of this replay whose events come first.
-    waits_next : list of int
-        Nodes of the replay before whose events come first.
-    """
+    """One node in its stream."""
 
     node: int
     stream: int
-    waits: list[int]
-    waits_next: list[int]
+    waits: list[int]  # nodes of this replay whose events come first
+    waits_next: list[int]  # nodes of the replay before whose events come first
 
 
 @dataclass(frozen=True)
 class StreamProgram:
-    """The steps of the host in every replay.
-
-    Attributes
-    ----------
-    steps : list of Step
-        In the order in which they are given to the device.
-    recorded : frozenset of int
-        Nodes after which an event is recorded, because someone waits for it.
-    """
+    """The steps of the host in every replay."""
 
     num_streams: int
-    steps: list[Step]
-    recorded: frozenset[int]
+    steps: list[Step]  # in the order in which they are given to the device
+    recorded: frozenset[int]  # nodes after which an event is recorded, because someone waits for it
 
     @property
     def num_waits(self) -> int:
@@ -157,10 +134,7 @@ def map_to_streams(graph: LaunchGraph, max_streams: int = 8) -> StreamProgram:
     The waits within a replay do not depend on the replay before, so that what the clocks know of one replay holds for
     all later ones, shifted; waits for the replay before are those that are still missing when a second replay follows.
 
-    Parameters
-    ----------
-    max_streams : int
-        At least 1.
+    `max_streams`: at least 1.
     """
     order = _issue_order(graph)
     stream_of = _assign_streams(graph, order, max_streams)

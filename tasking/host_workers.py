@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 class HostTask:
-    """Something to run; `ended` once it has, or was left out after a failure.
-
-    Parameters
-    ----------
-    run : callable
-        Function of the worker's number; true if it failed.
-    """
+    """Something to run; `ended` once it has, or was left out after a failure. `run`: function of the worker's number;
+    true if it failed."""
 
     def __init__(self, run: Callable[[int], object]):
         self.run, self.ended = run, False
@@ -28,21 +23,11 @@ class HostTask:
 
 
 class HostWorkers:
-    """Threads for tasks.
-
-    Parameters
-    ----------
-    cpus : sequence of int, optional
-        One for each thread, to pin to.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether a task has failed since `clear`; those that start later are left out.
-    """
+    """Threads for tasks, pinned to a CPU each where `cpus` are given."""
 
     def __init__(self, num_workers: int, cpus: Sequence[int] | None = None):
-        self.num_workers, self.failed = num_workers, False
+        self.num_workers = num_workers
+        self.failed = False  # whether a task has failed since `clear`; those that start later are left out
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._ready: deque[HostTask] = deque()
@@ -73,13 +58,8 @@ class HostWorkers:
             self._changed.wait_for(lambda: all(task.ended for task in tasks))
 
     def drain(self) -> None:
-        """Wait until all tasks have ended.
-
-        Raises
-        ------
-        BaseException
-            What a task has raised, other than a kernel's failure.
-        """
+        """Wait until all tasks have ended. Raises `BaseException`: what a task has raised, other than a kernel's
+        failure."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
             error, self._error = self._error, None

@@ -12,19 +12,12 @@ OUTLIERS = ("first call", "transfer wait", "contention")
 
 @dataclass
 class History:
-    """Lengths of one kernel at one size in one place.
-
-    Attributes
-    ----------
-    mean_s : float
-        Of durations that are no outliers.
-    outliers : dict of str to list of float
-        "first call": compilation, page faults, cold caches; "transfer wait": the duration holds a copy that had to come
-        first; "contention": `OUTLIER` times the mean or more, for none of these reasons.
-    """
+    """Lengths of one kernel at one size in one place."""
 
     count: int = 0
-    mean_s: float = 0.0
+    mean_s: float = 0.0  # of durations that are no outliers
+    # "first call": compilation, page faults, cold caches; "transfer wait": the duration holds a copy that had to come
+    # first; "contention": `OUTLIER` times the mean or more, for none of these reasons.
     outliers: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, length_s: float, first: bool = False, transfer: bool = False) -> str | None:
@@ -43,13 +36,8 @@ class History:
 
 
 class PerformanceModels:
-    """Histories of all kernels, sizes and places, and the cost of copies.
-
-    Parameters
-    ----------
-    latency_s, bandwidth_bytes_per_s : float
-        Of a copy, until copies have been timed.
-    """
+    """Histories of all kernels, sizes and places, and the cost of copies. `latency_s`, `bandwidth_bytes_per_s`: of a
+    copy, until copies have been timed."""
 
     def __init__(self, latency_s: float = 1e-5, bandwidth_bytes_per_s: float = 1e10):
         self.histories: dict[tuple[str, int, str], History] = {}

@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from posix.unistd cimport getpid
 
-from ..cython_src.binding.bind cimport BoundPlan, Workers
+from ..cython_src.binding.bind cimport BoundPlan, Workers, kept
 from runtimes_c cimport *
 
 import os
@@ -26,6 +26,8 @@ cdef int64_t POLL_NS = CALLER_WAKES_NS
 # Registered at import, while the process most likely has one thread: with several the kernel waits 15 ms for the
 # others, and the first executor would pay for it.
 HAS_MEMBARRIER = bool(ft_register_membarrier())
+# Shortest task that is worth a claim, and pauses before a waiting worker looks for one: programs.h.
+CLAIM_NS, PATIENCE = PROGRAM_CLAIM_NS, PROGRAM_PATIENCE
 
 
 cdef extern from *:
@@ -48,26 +50,15 @@ class StuckGraph(RuntimeError):
     """The watchdog found no progress: no block ran or finished for the given time. The message holds the state."""
 
 
-cdef class Team:
+cdef class Threads:
     """Plain threads that run blocks; the thread that starts a run waits and polls for signals.
 
-    Parameters
-    ----------
-    num_threads : int
-    cpus : sequence of int, optional
-        Logical CPU of each thread; default: not pinned.
-    spin_ns : int
-        How long an idle thread looks for work before it sleeps.
-    preemption : {"stay", "swap"}
-        `swap`: a thread that waits exchanges CPUs with one that another process has pushed off its own.
-
-    Raises
-    ------
-    UsageError
-        Threads that cannot be started; swaps between threads that are not pinned to a CPU of their own.
+    An idle thread looks for work for `spin_ns` before it sleeps; with preemption "swap" a thread that waits exchanges
+    CPUs with one that another process has pushed off its own. Raises `UsageError`: threads that cannot be started;
+    swaps between threads that are not pinned to a CPU of their own.
     """
 
-    cdef CTeam team
+    cdef Team team
     cdef readonly int num_threads
     cdef readonly int64_t spin_ns
     cdef readonly str preemption
@@ -184,7 +175,7 @@ cdef _dump_workers(Scheduler *s):
 cdef class _Runtime:
     """Base of all runtimes: the bound plan, its workers, and a run from its check to its end."""
 
-    cdef readonly Team team
+    cdef readonly Threads team
     cdef readonly BoundPlan bound
     cdef readonly Workers workers
     cdef readonly double watchdog_s
@@ -192,7 +183,7 @@ cdef class _Runtime:
     cdef void *state
     cdef Scheduler *scheduler
 
-    cdef _set_up(self, Team team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers):
+    cdef _set_up(self, Threads team, BoundPlan bound, int64_t event_capacity, double watchdog_s, Workers workers):
         self.team = team
         self.bound = bound
         self.watchdog_s = watchdog_s
@@ -240,7 +231,7 @@ cdef class _Recorded:
     """A plan's recorded graph as the C headers take it, but for its loops; keeps the arrays."""
 
     cdef RecordedGraph graph
-    cdef const int32_t[::1] task_loop, offsets, split, successors, intra, cross
+    cdef list keep
 
     def __cinit__(self, plan, graph):
         if graph.num_tasks != plan.num_tasks:
@@ -249,38 +240,31 @@ cdef class _Recorded:
                 f"{plan.num_tasks}; record it again")
         if not graph.closed:
             raise UsageError("a graph must be closed for replay, got an open one; use the executor's record()")
-        self.offsets = graph.successor_offsets
-        # Never empty, so that each has an address.
-        self.task_loop, self.split, self.successors, self.intra, self.cross = (
-            np.append(array, np.int32(0)) for array in (
-                plan.task_loop, graph.successor_split, graph.successors, graph.num_intra, graph.num_cross))
+        self.keep = []
         self.graph.num_tasks, self.graph.num_nodes, self.graph.num_loops = (
             plan.num_tasks, graph.num_nodes, len(plan.loops))
-        self.graph.task_loop = &self.task_loop[0]
-        self.graph.successor_offsets = &self.offsets[0]
-        self.graph.successor_split = &self.split[0]
-        self.graph.successors = &self.successors[0]
-        self.graph.num_intra = &self.intra[0]
-        self.graph.num_cross = &self.cross[0]
+        self.graph.task_loop = <const int32_t *> kept(self.keep, plan.task_loop, np.int32)
+        self.graph.successor_offsets = <const int32_t *> kept(self.keep, graph.successor_offsets, np.int32)
+        self.graph.successor_split = <const int32_t *> kept(self.keep, graph.successor_split, np.int32)
+        self.graph.successors = <const int32_t *> kept(self.keep, graph.successors, np.int32)
+        self.graph.num_intra = <const int32_t *> kept(self.keep, graph.num_intra, np.int32)
+        self.graph.num_cross = <const int32_t *> kept(self.keep, graph.num_cross, np.int32)
 
 
 cdef class _Hints:
     """What the compiler of programs may know of a plan's tasks; keeps the arrays."""
 
     cdef TaskHints hints
-    cdef const double[::1] costs, priorities
-    cdef const int32_t[::1] affinities
+    cdef list keep
 
     def __cinit__(self, plan, cost, priority):
         memset(&self.hints, 0, sizeof(self.hints))
-        self.costs = np.append(np.asarray(cost, dtype=np.float64), 1.0)
-        self.hints.cost = &self.costs[0]
+        self.keep = []
+        self.hints.cost = <const double *> kept(self.keep, cost, np.float64)
         if priority is not None and len(priority):
-            self.priorities = np.ascontiguousarray(priority, dtype=np.float64)
-            self.hints.priority = &self.priorities[0]
+            self.hints.priority = <const double *> kept(self.keep, priority, np.float64)
         if plan.affinity is not None:
-            self.affinities = plan.affinity
-            self.hints.affinity = &self.affinities[0]
+            self.hints.affinity = <const int32_t *> kept(self.keep, plan.affinity, np.int32)
 
 
 cdef _check_compiled(int status):
@@ -293,18 +277,7 @@ cdef _check_compiled(int status):
 def program_order(plan, graph, cost, int num_workers, priority=None):
     """Return the tasks of each worker in the order of its program: list of int32 arrays, one for each worker.
 
-    The same as `ProgramRuntime.programs`, for any number of workers: no threads are started.
-
-    Parameters
-    ----------
-    plan : Plan
-    graph : TaskGraph
-        Of the same plan, closed.
-    cost : float64, shape (num_tasks,)
-        Expected duration of each task, positive, in ns.
-    num_workers : int
-    priority : float64, shape (num_nodes,), optional
-        Of tasks; the ready task with the highest goes first.
+    The same as `ProgramRuntime.programs`, for any number of workers and by the same arguments: no threads are started.
     """
     cdef _Recorded recorded = _Recorded(plan, graph)
     cdef _Hints of_tasks = _Hints(plan, cost, priority)
@@ -329,27 +302,17 @@ def program_order(plan, graph, cost, int num_workers, priority=None):
 
 
 cdef class ReplayRuntime(_Runtime):
-    """Replay of a recorded graph with work-stealing deques.
+    """Replay of a recorded graph, closed, with work-stealing deques.
 
-    Parameters
-    ----------
-    team : Team
-    bound : BoundPlan
-    graph : TaskGraph
-        Of the same plan, closed.
-    event_capacity : int
-    watchdog_s : float
-        Seconds without any progress after which the run is stopped; 0: never.
-    workers : Workers or None
-        Of a runtime for the same plan, to share.
-    priority : float64, shape (num_nodes,), or None
-        By which the graph's successors are ordered (`by_priority`): the highest goes first.
+    A run is stopped after `watchdog_s` without any progress, 0: never. `workers`, if any, are those of a runtime for
+    the same plan, to share. `priority`, float64, shape (num_nodes,), or None: by which the graph's successors are
+    ordered (`by_priority`); the ready task with the highest goes first.
     """
 
     cdef Replay replay
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s, Workers workers,
-                  priority):
+    def __cinit__(self, Threads team, BoundPlan bound, graph, int64_t event_capacity, double watchdog_s,
+                  Workers workers, priority):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
         memset(&self.replay, 0, sizeof(self.replay))
         self._set_up(team, bound, event_capacity, watchdog_s, workers)
@@ -401,25 +364,12 @@ cdef class ReplayRuntime(_Runtime):
 
 
 cdef class ProgramRuntime(_Runtime):
-    """Replay of a recorded graph compiled into one program per worker.
-
-    Parameters
-    ----------
-    team : Team
-    bound : BoundPlan
-    graph : TaskGraph
-        As for ReplayRuntime.
-    cost : float64, shape (num_tasks,)
-        Expected duration of each task, in any unit.
-    event_capacity : int
-    watchdog_s : float
-    workers, priority
-        As for ReplayRuntime.
-    """
+    """Replay of a recorded graph compiled into one program per worker. `cost`, float64, shape (num_tasks,): expected
+    duration of each task, positive, in any unit; others as for `ReplayRuntime`."""
 
     cdef Programs compiled
 
-    def __cinit__(self, Team team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
+    def __cinit__(self, Threads team, BoundPlan bound, graph, cost, int64_t event_capacity, double watchdog_s,
                   Workers workers, priority):
         cdef _Recorded recorded = _Recorded(bound.plan, graph)
         cdef _Hints of_tasks = _Hints(bound.plan, cost, priority)
@@ -477,51 +427,28 @@ cdef class ProgramRuntime(_Runtime):
 
 
 cdef class EagerRuntime(_Runtime):
-    """Tasks created anew each iteration, dependences found at run time.
-
-    Parameters
-    ----------
-    team : Team
-    bound : BoundPlan
-    wait_after : sequence of bool
-        For each loop: does the creator wait for all tasks after it?
-    window : int
-        Tasks alive at once, rounded up to a power of two.
-    event_capacity : int
-    watchdog_s : float
-    """
+    """Tasks created anew each iteration, at most `window` alive at once, rounded up to a power of two, dependences
+    found at run time. `wait_after`: of each loop, whether the creator waits for all tasks after it."""
 
     cdef Eager eager
-    cdef object arrays
+    cdef list keep
 
-    def __cinit__(self, Team team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity,
+    def __cinit__(self, Threads team, BoundPlan bound, wait_after, int64_t window, int64_t event_capacity,
                   double watchdog_s):
         cdef EagerTable table
-        cdef const int32_t[::1] task_offsets, access_list, list_offsets, list_cells
-        cdef const uint8_t[::1] access_kind, waits
-        cdef int error
         memset(&self.eager, 0, sizeof(self.eager))
         self._set_up(team, bound, event_capacity, watchdog_s, None)
+        self.keep = []
         t = bound.plan.accesses
-        arrays = [np.ascontiguousarray(a, dtype=np.int32) if len(a) else np.zeros(1, np.int32) for a in (
-            t.task_offsets, t.access_list, t.list_offsets, t.list_cells)]
-        task_offsets, access_list, list_offsets, list_cells = arrays
-        kinds = np.append(np.asarray(t.access_kind, dtype=np.uint8), np.uint8(0))
-        access_kind = kinds
-        flags = np.append(np.asarray(wait_after, dtype=np.uint8), np.uint8(0))
-        waits = flags
-        self.arrays = (*arrays, kinds, flags)
         table.num_tasks = t.num_tasks
         table.num_cells = t.num_cells
-        table.task_offsets = &task_offsets[0]
-        table.access_kind = &access_kind[0]
-        table.access_list = &access_list[0]
-        table.list_offsets = &list_offsets[0]
-        table.list_cells = &list_cells[0]
-        error = eager_open(
-            &self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns, &table,
-            &waits[0], window)
-        if error:
+        table.task_offsets = <const int32_t *> kept(self.keep, t.task_offsets, np.int32)
+        table.access_kind = <const uint8_t *> kept(self.keep, t.access_kind, np.uint8)
+        table.access_list = <const int32_t *> kept(self.keep, t.access_list, np.int32)
+        table.list_offsets = <const int32_t *> kept(self.keep, t.list_offsets, np.int32)
+        table.list_cells = <const int32_t *> kept(self.keep, t.list_cells, np.int32)
+        if eager_open(&self.eager, team.num_threads, bound.loops, bound.num_loops, self.workers.states, team.spin_ns,
+                      &table, <const uint8_t *> kept(self.keep, wait_after, np.uint8), window):
             raise MemoryError
         self._set_job(eager_work, &self.eager, &self.eager.scheduler)
 

@@ -7,6 +7,7 @@ that are put together from anything but a fixed beginning and a string of the sa
 import ast
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ _IMPORT = re.compile(_STATEMENT + r"c?import[ \t]+([^\n;(]+)", re.MULTILINE)
 _EXTERN = re.compile(_STATEMENT + r"(?:cdef[ \t]+extern[ \t]+from|include)[ \t]+[\"'<]+([^\"'>\n]+)", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<]([^\">\n]+)[\">]", re.MULTILINE)
 _STRING = re.compile(r"[\"'](\.*\w+(?:\.\w+)*)[\"']")
+_FUNCTION = re.compile(r"( *)(?:async def|def|cdef|cpdef)\b[^=]*?(\w+)\(")
 _DYNAMIC = re.compile(r"\b(?:import_module|__import__)\(([^,()]+)")
 
 
@@ -188,3 +190,18 @@ def find_cycle(graph: dict[str, dict[str, str]]) -> list[str]:
         return []
 
     return next((cycle for node in sorted(graph) if node not in state and (cycle := visit(node))), [])
+
+
+def function_lengths(text: str) -> Iterator[tuple[str, int]]:
+    """Name and lines of each function of Python or Cython code, without blank lines behind it."""
+    lines = text.split("\n")
+    for start, line in enumerate(lines):
+        if (found := _FUNCTION.match(line)) is None:
+            continue
+        length = 1
+        for number, other in enumerate(lines[start + 1 :], 2):
+            inside = other.startswith((found[1] + " ", found[1] + ")"))
+            if other.strip() and not inside:
+                break
+            length = number if other.strip() else length
+        yield found[2], length

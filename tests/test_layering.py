@@ -1,8 +1,9 @@
 """Imports and includes point one way: between folders, between the rooms of a folder, and between files."""
 
 import pytest
-from layering import EXAMPLES, FOLDERS, Sources, arrows, find_cycle
+from layering import EXAMPLES, FOLDERS, Sources, arrows, find_cycle, function_lengths
 
+LONG_FUNCTION = 90  # lines
 # What the rooms of a folder, and files beside rooms, may name in the same folder: nothing else. A file that names
 # another file needs no row, but may not close a circle.
 GROUND = {"interface", "maps", "simd"}  # of kernels
@@ -256,3 +257,12 @@ def test_a_forbidden_arrow_and_a_circle_are_found(tree):
     texts = {"a.h": '#include "b.h"\n', "b.h": '#include "c.h"\n', "c.h": '#include "a.h"\n'}
     sources = tree(*((f"forkjoin/{name}", text) for name, text in texts.items()))
     assert len(find_cycle(arrows(sources.edges())["forkjoin"])) == 3
+
+
+def test_functions_fit_into_a_head(sources):
+    """Check that each function of Python and Cython has fewer than 90 lines, its docstring among them."""
+    texts = {file: (sources.root / file).read_text() for file in sources.files if file.endswith((".py", ".pyx"))}
+    assert not [(file, *f) for file, text in texts.items() for f in function_lengths(text) if f[1] >= LONG_FUNCTION]
+    python = "def f(\n    a,\n) -> None:\n    x = 1\n\n    def g():\n        pass\n\n\n"
+    cython = "cdef int h(int a,\n           int b):\n    pass\n"
+    assert dict(function_lengths(python + cython)) == {"f": 7, "g": 2, "h": 3}

@@ -5,6 +5,9 @@ from libc.stdint cimport int32_t, int64_t
 from interface_c cimport LoopRecord, WorkerState
 
 
+cdef void *kept(list keep, values, dtype) except NULL
+
+
 cdef class BoundPlan:
     cdef LoopRecord *loops            # one record a block loop, in plan order
     cdef readonly int num_loops
@@ -27,6 +30,6 @@ cdef class Workers:
     cdef WorkerState *states
     cdef readonly int num_workers
     cdef readonly object scratch      # one uint8 array a worker
-    cdef object event_arrays, spell_arrays
+    cdef list event_arrays, spell_arrays
     cdef public int tasks_per_pass    # of a plan that is run unrolled; 0: none
     cdef object block

@@ -10,6 +10,7 @@ EVENT_DTYPE: Final[np.dtype[Any]]
 SPELL_DTYPE: Final[np.dtype[Any]]
 SPELL_KINDS: Final[tuple[str, ...]]
 TARGETS: Final[tuple[str, ...]]
+MAX_OPERANDS: int
 
 class BlockFailure(RuntimeError):
     task_name: str

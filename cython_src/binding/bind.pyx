@@ -24,6 +24,7 @@ SPELL_DTYPE = np.dtype(
 )
 SPELL_KINDS = ("waiting", "creating", "lock", "asleep", "preempted")  # by `kind`
 TARGETS = ("cpu", "numpy", "float64")
+MAX_OPERANDS = FORKTASK_MAX_OPERANDS  # of a kernel
 
 
 class BlockFailure(RuntimeError):
@@ -46,6 +47,17 @@ class BlockFailure(RuntimeError):
         self.task_name = task_name
         self.iteration = iteration
         self.status = status
+
+
+cdef void *kept(list keep, values, dtype) except NULL:
+    """Address of values as a contiguous array, which is kept: they themselves if they are one. Never empty, so that
+    there is an address."""
+    cdef uintptr_t address
+    array = np.ascontiguousarray(values, dtype)
+    array = array if array.size else np.zeros(1, dtype)
+    keep.append(array)
+    address = array.ctypes.data
+    return <void *> address
 
 
 cdef class PythonKernel:
@@ -94,11 +106,9 @@ cdef class BoundPlan:
 
     def __cinit__(self):
         self.loops = NULL
-        self.task_loop = NULL
 
     def __dealloc__(self):
         free(self.loops)
-        free(self.task_loop)
 
     def __repr__(self):
         return f"<bound to {self.target} ({self.instruction_set}): {self.plan!r}>"
@@ -181,17 +191,8 @@ def _whole_pages(num_bytes):
 
 
 cdef class Workers:
-    """Per-worker state: context, scratch memory, event log.
-
-    Parameters
-    ----------
-    num_workers : int
-    scratch_bytes : int
-    event_capacity : int
-        Events kept for each worker; 0 switches the log off.
-    allocate : callable, optional
-        Function of a number of bytes that gives them as an uint8 array aligned to 64: scratch memory of a special kind.
-        Default: whole pages.
+    """Per-worker state: context, scratch memory, log of `event_capacity` events, 0: none. `allocate`: function of a
+    number of bytes that gives scratch memory of a special kind, as an uint8 array aligned to 64; default: whole pages.
     """
 
     def __cinit__(self, int num_workers, Py_ssize_t scratch_bytes=0, int64_t event_capacity=0, allocate=None):
@@ -215,35 +216,20 @@ cdef class Workers:
                 # Touched here, so that no page fault falls into a timed block.
                 events = np.zeros(event_capacity, EVENT_DTYPE)
                 events["task"] = -1
-                self.event_arrays.append(events)
-                address = events.ctypes.data
-                self.states[w].log.events = <BlockEvent *> address
+                self.states[w].log.events = <BlockEvent *> kept(self.event_arrays, events, EVENT_DTYPE)
                 self.states[w].log.event_capacity = event_capacity
 
     def log_spells(self, int64_t capacity):
-        """Log what workers do between blocks, too: spells of waiting, sleeping, creating tasks, and without a CPU.
-
-        Parameters
-        ----------
-        capacity : int
-            Spells kept for each worker.
-
-        Raises
-        ------
-        UsageError
-            There is no log of blocks.
-        """
+        """Log what workers do between blocks, too: spells of waiting, sleeping, creating tasks, and without a CPU;
+        `capacity` of them for each worker. Raises `UsageError`: there is no log of blocks."""
         cdef int w
-        cdef uintptr_t address
         if not self.event_arrays:
             raise UsageError("spells are logged beside blocks, got workers without an event log; give event_capacity")
         self.spell_arrays = []
         for w in range(self.num_workers):
             spells = np.zeros(capacity, SPELL_DTYPE)
             spells["task"] = -1  # Touched here, like the events.
-            self.spell_arrays.append(spells)
-            address = spells.ctypes.data
-            self.states[w].log.spells = <Spell *> address
+            self.states[w].log.spells = <Spell *> kept(self.spell_arrays, spells, SPELL_DTYPE)
             self.states[w].log.spell_capacity = capacity
 
     def switch_log(self, bint on):
@@ -261,32 +247,21 @@ cdef class Workers:
                 self.states[w].log.spells = <Spell *> address
 
     def spells(self):
-        """Return the spells of each worker in the order of their ends, and how many were not kept.
-
-        Returns
-        -------
-        spells : list of structured array of start_ns, stop_ns, replay, task, kind (of `SPELL_KINDS`)
-            Spells may lie within others and within blocks. `replay` and `task` are those of a created task, else -1.
-        num_lost : int
-        """
+        """Return the spells of each worker in the order of their ends, as structured arrays of start_ns, stop_ns,
+        replay, task, kind (of `SPELL_KINDS`), and how many were not kept. Spells may lie within others and within
+        blocks. `replay` and `task` are those of a created task, else -1."""
         cdef int w
         if not self.spell_arrays:
             return [np.zeros(0, SPELL_DTYPE) for _ in range(self.num_workers)], 0
-        parts = []
-        lost = 0
+        parts, lost = [], 0
         for w in range(self.num_workers):
             parts.append(self.spell_arrays[w][:min(self.states[w].log.num_spells, self.states[w].log.spell_capacity)])
             lost += max(0, self.states[w].log.num_spells - self.states[w].log.spell_capacity)
         return parts, lost
 
     def events(self):
-        """All logged events, ordered by start: structured array of start_ns, stop_ns, iteration, task, worker.
-
-        Raises
-        ------
-        RuntimeError
-            Some log was too small; nothing incomplete is returned.
-        """
+        """All logged events, ordered by start: structured array of start_ns, stop_ns, iteration, task, worker. Raises
+        `RuntimeError`: some log was too small; nothing incomplete is returned."""
         cdef int w
         if not self.event_arrays:
             return np.zeros(0, EVENT_DTYPE)
@@ -383,41 +358,17 @@ def _compiled_arguments(BoundPlan bound, spec, loop, uintptr_t micro_address, me
 
 
 def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None):
-    """Give a plan memory and kernels of this processor.
-
-    Parameters
-    ----------
-    plan : Plan
-    storage : Storage, optional
-        Owner of persistent buffers; several plans may bind to one. Default: a new one.
-    target : {"cpu", "numpy", "float64"}
-        Compiled kernels; the kernels' NumPy form in the plan's own dtypes; the same in float64 (the reference).
-    instruction_set : str, optional
-        Of the compiled kernels; default: the best this processor has.
-    arrays : mapping of str to ndarray, optional
-        Memory of buffers that another binding owns (`BoundPlan.again`).
-
-    Returns
-    -------
-    BoundPlan
-
-    Raises
-    ------
-    UsageError
-        Unknown target or kernel, or a storage that holds a buffer of the same name and another shape.
-    """
+    """Give a plan memory and kernels of this processor, as `targets.bind` says; `arrays`: memory of buffers that
+    another binding owns (`BoundPlan.again`)."""
     cdef BoundPlan bound = BoundPlan.__new__(BoundPlan)
-    cdef OwnOperands *chosen
-    cdef uintptr_t address
-    cdef int32_t[::1] task_loop
-    cdef Py_ssize_t i, k
+    cdef uintptr_t micro_address = 0
+    cdef Py_ssize_t k
     check_choice("target", target, TARGETS)
     if storage is None:
         storage = Storage()
-    micro_address = 0
     bound.instruction_set = "python"
-    own = plan.attributes.get("kernels")
-    if target == "cpu" and not any(kernel_table.get(loop.kernel, own).instruction_sets for loop in plan.loops):
+    specs = [kernel_table.get(loop.kernel, plan.attributes.get("kernels")) for loop in plan.loops]
+    if target == "cpu" and not any(spec.instruction_sets for spec in specs):
         bound.instruction_set = "baseline"
     elif target == "cpu":
         bound.instruction_set = instruction_sets.choose(instruction_set)
@@ -436,62 +387,68 @@ def bind(plan, storage=None, target="cpu", instruction_set=None, *, arrays=None)
     bound.keep = [memory]
     bound.needs_gil = False
     bound.loops = <LoopRecord *> calloc(max(bound.num_loops, 1), sizeof(LoopRecord))
-    bound.task_loop = <int32_t *> calloc(max(bound.num_tasks, 1), sizeof(int32_t))
-    if bound.loops == NULL or bound.task_loop == NULL:
+    if bound.loops == NULL:
         raise MemoryError
-    task_loop = np.ascontiguousarray(plan.task_loop, dtype=np.int32)
-    for i in range(bound.num_tasks):
-        bound.task_loop[i] = task_loop[i]
-    num_locks, lock_offsets, lock_ids = commutative_locks(plan.accesses)
-    locks = np.zeros(max(num_locks, 1), np.int32)
-    bound.keep.extend((lock_offsets, lock_ids, locks))
+    bound.task_loop = <int32_t *> kept(bound.keep, plan.task_loop, np.int32)
     for k, loop in enumerate(plan.loops):
-        spec = kernel_table.get(loop.kernel, own)
-        spec.check(loop)
-        bound.scratch_bytes = max(bound.scratch_bytes, spec.scratch_of(loop))
-        if lock_offsets[loop.first_task] < lock_offsets[loop.first_task + loop.num_blocks]:
-            address = lock_offsets[loop.first_task:].ctypes.data
-            bound.loops[k].lock_offsets = <const int32_t *> address
-            address = lock_ids.ctypes.data
-            bound.loops[k].lock_ids = <const int32_t *> address
-            address = locks.ctypes.data
-            bound.loops[k].locks = <int32_t *> address
+        specs[k].check(loop)
+        bound.scratch_bytes = max(bound.scratch_bytes, specs[k].scratch_of(loop))
         bound.loops[k].first_task = loop.first_task
         bound.loops[k].num_blocks = loop.num_blocks
         bound.loops[k].iteration_stride = plan.iteration_stride
         bound.loops[k].iteration_offset = loop.iteration_offset
-        if spec.reference is None and (target != "cpu" or spec.address is None):
-            raise UsageError(f"kernel {loop.kernel!r} has no form for target {target!r}; use target 'cpu'")
-        if len(spec.operands) > FORKTASK_MAX_OPERANDS:
-            raise AssertionError(f"kernel {spec.name!r} has too many operands")
-        if target == "cpu" and spec.address is not None:
-            address = spec.address
-            bound.loops[k].kernel = <BlockKernel> address
-            make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address, memory)
-        else:
-            bound.loops[k].kernel = <BlockKernel> _run_python_kernel
-            bound.needs_gil = True
-            make_arguments = partial(_python_arguments, bound, spec, loop)
-        uses_own = isinstance(loop.blocks, tuple) and any(block.operands for block in loop.blocks)
-        if not uses_own:
-            address = make_arguments(loop.operands)
-            bound.loops[k].args = <const void *> address
-            continue
-        # Blocks with operands of their own: a record for each combination, chosen by the block's number.
-        made = {}
-        addresses = np.zeros(loop.num_blocks, dtype=np.uintp)
-        for i, block in enumerate(loop.blocks):
-            key = tuple(sorted((block.operands or {}).items()))
-            if key not in made:
-                made[key] = make_arguments({**loop.operands, **dict(key)})
-            addresses[i] = made[key]
-        record = aligned_empty((sizeof(OwnOperands),), np.uint8)
-        bound.keep.extend((record, addresses))
-        address = record.ctypes.data
-        chosen = <OwnOperands *> address
-        address = addresses.ctypes.data
-        chosen.args = <const void **> address
-        chosen.kernel = bound.loops[k].kernel
-        bound.loops[k].kernel = <BlockKernel> _run_own_operands
-        bound.loops[k].args = <const void *> chosen
+        _set_kernel(bound, k, loop, specs[k], micro_address, memory)
+    _set_locks(bound)
     return bound
+
+
+cdef int _set_locks(BoundPlan bound) except -1:
+    """Give the loops with commutative accesses their locks."""
+    cdef Py_ssize_t k
+    num_locks, offsets, ids = commutative_locks(bound.plan.accesses)
+    cdef const int32_t *first = <const int32_t *> kept(bound.keep, offsets, np.int32)
+    cdef const int32_t *lock_ids = <const int32_t *> kept(bound.keep, ids, np.int32)
+    cdef int32_t *locks = <int32_t *> kept(bound.keep, np.zeros(num_locks, np.int32), np.int32)
+    for k in range(bound.num_loops):
+        if first[bound.loops[k].first_task] < first[bound.loops[k].first_task + bound.loops[k].num_blocks]:
+            bound.loops[k].lock_offsets = first + bound.loops[k].first_task
+            bound.loops[k].lock_ids = lock_ids
+            bound.loops[k].locks = locks
+    return 0
+
+
+cdef int _set_kernel(BoundPlan bound, Py_ssize_t k, loop, spec, uintptr_t micro_address, memory) except -1:
+    """Give a loop its kernel and the kernel's arguments."""
+    cdef LoopRecord *record = &bound.loops[k]
+    cdef OwnOperands *chosen
+    cdef uintptr_t address
+    if spec.reference is None and (bound.target != "cpu" or spec.address is None):
+        raise UsageError(f"kernel {loop.kernel!r} has no form for target {bound.target!r}; use target 'cpu'")
+    if len(spec.operands) > MAX_OPERANDS:
+        raise AssertionError(f"kernel {spec.name!r} has too many operands")
+    if bound.target == "cpu" and spec.address is not None:
+        address = spec.address
+        record.kernel = <BlockKernel> address
+        make_arguments = partial(_compiled_arguments, bound, spec, loop, micro_address, memory)
+    else:
+        record.kernel = <BlockKernel> _run_python_kernel
+        bound.needs_gil = True
+        make_arguments = partial(_python_arguments, bound, spec, loop)
+    if not isinstance(loop.blocks, tuple) or not any(block.operands for block in loop.blocks):
+        address = make_arguments(loop.operands)
+        record.args = <const void *> address
+        return 0
+    # Blocks with operands of their own: a record for each combination, chosen by the block's number.
+    made = {}
+    addresses = np.zeros(loop.num_blocks, dtype=np.uintp)
+    for i, block in enumerate(loop.blocks):
+        key = tuple(sorted((block.operands or {}).items()))
+        if key not in made:
+            made[key] = make_arguments({**loop.operands, **dict(key)})
+        addresses[i] = made[key]
+    chosen = <OwnOperands *> kept(bound.keep, aligned_empty((sizeof(OwnOperands),), np.uint8), np.uint8)
+    chosen.args = <const void **> kept(bound.keep, addresses, np.uintp)
+    chosen.kernel = record.kernel
+    record.kernel = <BlockKernel> _run_own_operands
+    record.args = <const void *> chosen
+    return 0

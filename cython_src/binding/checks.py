@@ -110,25 +110,12 @@ def sample_accesses(
 ) -> tuple[int, bool]:
     """Check some blocks of every loop as `check_accesses` does, on the compiled kernels, for a limited time.
 
-    The loops of each kernel come in turns, over several passes through the plan: what differs most is checked first.
-    Of the buffers that are no operands of a loop it looks at some, drawn at random.
+    The loops of each kernel come in turns, over several passes through the plan: what differs most is checked first. Of
+    the buffers that are no operands of a loop it looks at some, drawn at random.
 
-    Parameters
-    ----------
-    plan, initialise, seed
-        As for `check_accesses`.
-    limit_s : float
-        After this time no further loop is begun.
-
-    Returns
-    -------
-    (int, bool)
-        Number of blocks that were checked, and whether all loops were.
-
-    Raises
-    ------
-    AccessError, BlockFailure, UsageError
-        As `check_accesses`.
+    `plan`, `initialise`, `seed`: as for `check_accesses`; `limit_s`: after this time no further loop is begun. Returns
+    number of blocks that were checked, and whether all loops were. Raises `AccessError`, `BlockFailure`, `UsageError`:
+    as `check_accesses`.
     """
     checker = _prepare(plan, "cpu", initialise, 1, BLOCKS_OF_A_LOOP, seed)
     deadline = time.monotonic() + limit_s
@@ -438,12 +425,7 @@ def _first_difference(a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
 
 
 def run_serial(bound: BoundPlan, num_replays: int, workers: Workers | None = None) -> None:
-    """Run a plan in plan order on the calling thread: the order that is always right.
-
-    Raises
-    ------
-    BlockFailure
-    """
+    """Run a plan in plan order on the calling thread: the order that is always right. Raises `BlockFailure`."""
     workers = workers or Workers(1, bound.scratch_bytes)
     for replay in range(num_replays):
         for number, loop in enumerate(bound.plan.loops):
@@ -458,12 +440,7 @@ class RandomOrder:
     Each node has a counter of unfinished predecessors. It starts at `num_intra`; when a node is done, it is armed
     again to `num_intra + num_cross` before its successors are released. Which ready node comes next is drawn; in half
     of the runs some nodes are held back for as long as anything else is ready, because a missing edge shows best
-    when its source comes late.
-
-    Parameters
-    ----------
-    graph : TaskGraph
-        Closed; or not closed, then there is a barrier between iterations.
+    when its source comes late. A graph that is not closed has a barrier between iterations.
     """
 
     def __init__(self, bound: BoundPlan, graph: TaskGraph):
@@ -481,14 +458,8 @@ class RandomOrder:
         self.armed = (graph.num_intra + graph.num_cross).tolist()
 
     def run(self, num_replays: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Run `num_replays` passes and return the order as (task, replay) pairs.
-
-        Raises
-        ------
-        AssertionError
-            The graph released a node twice, or not as often as asked.
-        BlockFailure
-        """
+        """Run `num_replays` passes and return the order as (task, replay) pairs. Raises `AssertionError`: the graph
+        released a node twice, or not as often as asked; `BlockFailure`."""
         if not self.graph.closed:
             order = []
             for replay in range(num_replays):

@@ -24,79 +24,43 @@ class NoOptions(Record):
 
 @dataclass(frozen=True)
 class ExecutionModel:
-    """An execution model.
-
-    Attributes
-    ----------
-    executor : str
-        Module, relative to the package, and class: ".forkjoin.executor:SerialExecutor". It is imported when an executor
-        is made.
-    library : str
-        Module, relative to the package, that is built where another library was found, which the executor calls; "":
-        none.
-    options, binding : type of Record
-        Options of the executor, and those that binding a plan for it takes.
-    says : str
-        What it does, for those who do not know its name; "": nothing is said.
-    runs_tasks : bool
-        A block starts when those that it depends on have ended; else loop by loop.
-    barrier : {"loop", "phase", "iteration", "none"}
-        The point at which it waits, where none of its options says so.
-    records, closes : bool
-        `prepare` records a task graph; and closes it over iterations.
-    logs_waiting : bool
-        It logs what a thread does between blocks, or does nothing there.
-    first_creates : bool
-        Between blocks its first thread creates tasks, or launches.
-    is_reference : bool
-        Another library decides who runs a block and when; it may allocate memory in each step.
-    is_peer : bool
-        Another program that trains the same network by kernels of its own: its time is compared and, within rounding,
-        its losses. It has no blocks to log.
-    package : str
-        Package of Python that its executor imports; "": none besides forktask's own.
-    far_behind : bool
-        Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
-    device : {"cpu", "gpu"}
-        Where plans are bound for it.
-    moves_data : bool
-        Every step copies between host and device, so that the model means nothing without data.
-    mixes_devices : bool
-        Some kernels run on the host and some on the device; its bits then differ from both.
-    reproducible : bool
-        Two runs of a deterministic plan give the same bits.
-    colors : tuple of str
-        Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
-    markers : str
-        One letter for each variant, in turn.
-    advice : mapping
-        What to try, by reasons for which its GPU runs nothing ("waits", "host blocks"), where another executor or
-        option spares them.
-    """
+    """An execution model."""
 
     name: str
+    # Module, relative to the package, and class: ".forkjoin.executor:SerialExecutor". It is imported when an executor
+    # is made.
     executor: str
+    # `options`, `binding`: options of the executor, and those that binding a plan for it takes
     options: type[Record] = NoOptions
     binding: type[Record] = NoOptions
+    # Module, relative to the package, that is built where another library was found, which the executor calls; "":
+    # none.
     library: str = ""
-    says: str = ""
-    runs_tasks: bool = False
-    barrier: str = "none"
+    says: str = ""  # what it does, for those who do not know its name; "": nothing is said
+    runs_tasks: bool = False  # a block starts when those that it depends on have ended; else loop by loop
+    barrier: str = "none"  # or loop, phase, iteration: where it waits, if none of its options says so
     max_threads: int | None = None
+    # `records`, `closes`: `prepare` records a task graph; and closes it over iterations
     records: bool = False
     closes: bool = False
-    logs_waiting: bool = False
-    first_creates: bool = False
-    is_reference: bool = False
+    logs_waiting: bool = False  # it logs what a thread does between blocks, or does nothing there
+    first_creates: bool = False  # between blocks its first thread creates tasks, or launches
+    is_reference: bool = False  # another library decides who runs a block and when; it may allocate memory in each step
+    # Another program that trains the same network by kernels of its own: its time is compared and, within rounding, its
+    # losses. It has no blocks to log.
     is_peer: bool = False
-    package: str = ""
+    package: str = ""  # of Python, that its executor imports; "": none besides forktask's own
+    # Many times as slow as the others: one generation shows it, and curves over short runs leave it out.
     far_behind: bool = False
-    device: str = "cpu"
-    moves_data: bool = False
-    mixes_devices: bool = False
-    reproducible: bool = True
+    device: str = "cpu"  # where plans are bound for it
+    moves_data: bool = False  # every step copies between host and device, so that the model means nothing without data
+    mixes_devices: bool = False  # some kernels run on the host and some on the device; its bits then differ from both
+    reproducible: bool = True  # two runs of a deterministic plan give the same bits
+    # Names in seaborn's colour-blind palette, or shares of white, that its variants take in turn.
     colors: tuple[str, ...] = ("yellow",)
-    markers: str = "*P"
+    markers: str = "*P"  # one letter for each variant, in turn
+    # What to try, by reasons for which its GPU runs nothing ("waits", "host blocks"), where another executor or option
+    # spares them.
     advice: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property

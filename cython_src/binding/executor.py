@@ -63,28 +63,9 @@ class _Use:
 class BaseExecutor(RunWhile, ABC):
     """Base of all executors. Models have `_prepare` and `_run`, and `_forget` and `_end` where they own something.
 
-    Parameters
-    ----------
-    num_threads : int
-        Threads that execute blocks.
-    cpus : sequence of int, optional
-        Logical CPU of each thread; default: not pinned.
-    event_capacity : int
-        Events that each worker can log; 0: no log.
-    **options
-        Fields of the model's record of options.
-
-    Attributes
-    ----------
-    about : ExecutionModel
-        The model's description.
-    bound : BoundPlan, GpuBoundPlan or None
-        The plan that `run` runs.
-
-    Raises
-    ------
-    UsageError
-        A number out of its range, a CPU that this process may not use, or an unknown option or value.
+    `num_threads` execute blocks, each on its CPU where `cpus` are given, and log `event_capacity` events each; 0: none.
+    `options` are fields of the model's record. Raises `UsageError`: a number out of its range, a CPU that this process
+    may not use, or an unknown option or value.
     """
 
     about: ClassVar[ExecutionModel]
@@ -120,13 +101,7 @@ class BaseExecutor(RunWhile, ABC):
 
     @property
     def workers(self) -> Any:
-        """State of the workers, with the event log.
-
-        Raises
-        ------
-        UsageError
-            No plan was prepared.
-        """
+        """State of the workers, with the event log. Raises `UsageError`: no plan was prepared."""
         if self._workers is None:
             raise self._unprepared()
         return self._workers
@@ -137,19 +112,10 @@ class BaseExecutor(RunWhile, ABC):
         return 1 if self.bound is None else int(self.bound.iteration_stride)
 
     def prepare(self, bound: Any, *recorded: Any) -> None:
-        """Take a bound plan in place of the one before; models that record, close or compile a graph do so here.
-
-        Parameters
-        ----------
-        *recorded
-            Of models that record: what `record` returned for the same plan.
-
-        Raises
-        ------
-        UsageError
-            The plan is not bound, or not for this model, or the executor is closed, in use, or another process's.
-            The executor has no plan then, unless it is in use.
-        """
+        """Take a bound plan in place of the one before; models that record, close or compile a graph do so here, or
+        take what `record` returned for the same plan. Raises `UsageError`: the plan is not bound, or not for this
+        model, or the executor is closed, in use, or another process's. The executor has no plan then, unless it is in
+        use."""
         use = _Use("prepare()")
         try:
             self._begin(use)
@@ -170,24 +136,13 @@ class BaseExecutor(RunWhile, ABC):
             self._uses_end(use)
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
-        """Run iterations first_iteration ... first_iteration + num_iterations - 1 and wait for them.
+        """Run iterations first_iteration ... first_iteration + num_iterations - 1, both multiples of the plan's
+        `iteration_stride`, and wait for them.
 
-        Parameters
-        ----------
-        num_iterations, first_iteration : int
-            Training steps: multiples of the plan's `iteration_stride`.
-
-        Raises
-        ------
-        BlockFailure
-            A kernel failed; the data are undefined, the executor stays usable.
-        KeyboardInterrupt
-            Ctrl-C; likewise, as for whatever a signal handler raises.
-        UsageError
-            No plan was prepared, impossible numbers, an array that was exchanged or changed its shape since the plan
-            was bound, or an executor or plan that is in use, closed, or another process's.
-        MachineError
-            The threads asked for did not come.
+        Raises `BlockFailure`: a kernel failed; `KeyboardInterrupt`: Ctrl-C, as whatever a signal handler raises; after
+        both the data are undefined, and the executor stays usable. `UsageError`: no plan was prepared, impossible
+        numbers, an array that was exchanged or changed its shape since the plan was bound, or an executor or plan that
+        is in use, closed, or another process's. `MachineError`: the threads asked for did not come.
         """
         use = _Use("run()")
         bound = None
@@ -215,12 +170,7 @@ class BaseExecutor(RunWhile, ABC):
 
     def close(self) -> None:
         """End the threads and release the plan; the executor cannot be used any more. Closing it again does nothing.
-
-        Raises
-        ------
-        UsageError
-            The executor is in use.
-        """
+        Raises `UsageError`: the executor is in use."""
         if self._closed:
             return
         if self._pid != os.getpid():  # the threads are those of the process that was forked

@@ -16,19 +16,8 @@ MOST_ITERATIONS = 2**63  # kernels see the iteration as a signed number of 64 bi
 
 
 def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[int, int]:
-    """Return (number of passes, first pass) of a run, or refuse numbers that no run may have.
-
-    Parameters
-    ----------
-    stride : int
-        Iterations that one pass of the plan takes.
-
-    Raises
-    ------
-    UsageError
-        No whole number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63
-        on.
-    """
+    """Return (number of passes, first pass) of a run, of `stride` iterations each. Raises `UsageError`: no whole
+    number, a negative one, one that `stride` does not divide, too many passes, or iterations from 2**63 on."""
     try:
         num_iterations, first_iteration = index(num_iterations), index(first_iteration)
     except TypeError:
@@ -54,45 +43,19 @@ def check_run(num_iterations: int, first_iteration: int, stride: int) -> tuple[i
 
 @dataclass(frozen=True)
 class Conduct:
-    """An executor's conduct: all that it does besides running blocks.
+    """An executor's conduct: all that it does besides running blocks."""
 
-    Attributes
-    ----------
-    caller_executes : bool
-        The thread that calls `run` is one of `num_threads`; if not, it waits.
-    caller_wakes_ns : int
-        Time between two wake-ups of a waiting caller during a run; 0: it does not wait.
-    threads_start : {"never", "executor", "prepare", "first run", "each run"}
-        When threads besides the caller are started.
-    pinned : {"no", "at start", "each run"}
-        When threads are pinned to their CPUs.
-    idle_runtime : str
-        The library that decides how a thread without work waits; "none": no thread does.
-    spin_ns : int or None
-        How long such a thread looks for work before it sleeps; None: the library's own decision.
-    wait_policy : str
-        OMP_WAIT_POLICY, which steers forktask, libgomp and libomp; "" if not set.
-    naps : bool
-        A thread that sleeps during a run also wakes by itself, to look for work.
-    membarrier : bool
-        A thread that falls asleep interrupts all running threads of the process, which saves them a fence a task.
-    blocks_signals : bool
-        Threads besides the caller block signals.
-    python_lock : bool
-        The executor itself takes Python's lock for each block.
-    preemption : {"stay", "swap"}
-        What a waiting thread does when another process has pushed a working one off its CPU.
-    """
-
-    caller_executes: bool
-    caller_wakes_ns: int = 0
-    threads_start: str = "never"
-    pinned: str = "no"
-    idle_runtime: str = "none"
+    caller_executes: bool  # the thread that calls `run` is one of `num_threads`; if not, it waits
+    caller_wakes_ns: int = 0  # time between two wake-ups of a waiting caller during a run; 0: it does not wait
+    threads_start: str = "never"  # executor, prepare, first run or each run: when threads besides the caller start
+    pinned: str = "no"  # at start or each run: when threads are pinned to their CPUs
+    idle_runtime: str = "none"  # the library that decides how a thread without work waits; "none": no thread does
+    # How long such a thread looks for work before it sleeps; None: the library's own decision.
     spin_ns: int | None = None
-    wait_policy: str = ""
-    naps: bool = False
+    wait_policy: str = ""  # OMP_WAIT_POLICY, which steers forktask, libgomp and libomp; "" if not set
+    naps: bool = False  # a thread that sleeps during a run also wakes by itself, to look for work
+    # A thread that falls asleep interrupts all running threads of the process, which saves them a fence a task.
     membarrier: bool = False
-    blocks_signals: bool = False
-    python_lock: bool = False
-    preemption: str = "stay"
+    blocks_signals: bool = False  # threads besides the caller block signals
+    python_lock: bool = False  # the executor itself takes Python's lock for each block
+    preemption: str = "stay"  # or swap: when another process has pushed a working thread off its CPU

@@ -26,13 +26,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any = "float32", alignment: int
 
 
 def view_of(plan: Plan, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations).
-
-    Raises
-    ------
-    UsageError
-        Neither is called so.
-    """
+    """Array that users know as `name`: a buffer, or one of the plan's aliases (PyTorch names, activations). Raises
+    `UsageError`: neither is called so."""
     aliases = plan.attributes.get("aliases", {})
     if not isinstance(name, str):
         raise UsageError(f"the name of an array must be a text, got {name!r}")

@@ -287,7 +287,6 @@ _LAUNCHES: dict[str, Grid] = {
     "softmax": per_item(lambda a, b: extents(b, 0) * a["lanes"]),
     "softmax_loss": _softmax_loss,
     "loss_sum": per_block(lambda a, b: 1, shared_bytes=8 * THREADS),
-    "sgd": per_item(lambda a, b: extents(b, 0) * (a["inputs"] + 1)),
     "nhwc_load_images": per_item(lambda a, b: extents(b, 0) * _sizes(a, "out", "height", "width", "pitch")),
     "nhwc_conv_pack": _nhwc_pack,
     "nhwc_conv_forward": _nhwc_convolution,

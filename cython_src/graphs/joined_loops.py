@@ -24,17 +24,10 @@ def join_tasks(table: AccessTable, keys: Sequence[Hashable], keep: Sequence[bool
     There are never more loops than runs of consecutive independent tasks of one key; where there are as many, these
     runs are what is returned, so that nothing moves without a gain.
 
-    Parameters
-    ----------
-    table : AccessTable
-        What the tasks touch, in the order of recording.
-    keys : sequence
-        Tasks of one loop have equal keys. Tasks whose keys are equal touch the same arrays.
-    keep : sequence of bool
-        The task stays in the loop that consecutive tasks form, and in order with all others that stay.
+    `table`: what the tasks touch, in the order of recording. Tasks of one loop have equal `keys`; tasks whose keys are
+    equal touch the same arrays. Tasks of `keep` stay in the loop that consecutive tasks form, and in order with all
+    others that stay.
 
-    Notes
-    -----
     Linear in the number of cells that tasks touch, but for a binary search a task. At most one loop is opened for each
     run: what tasks of a run conflict with was recorded before the run, so that all may join the loop which is opened.
     """

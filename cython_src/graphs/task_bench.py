@@ -9,6 +9,8 @@ same pattern, so that iterations may overlap where the pattern lets them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..errors import UsageError, check_choice
@@ -126,7 +128,7 @@ def task_bench(
     imbalance: float = 1.0,
     check: bool = True,
 ) -> Plan:
-    """A plan of one graph.
+    """A plan of one graph, a loop for each step, all of whose tasks write a cell of a cache line each, "cells".
 
     Parameters
     ----------
@@ -146,80 +148,37 @@ def task_bench(
         Of load_imbalance: a task has between (1 - imbalance) and 1 times `work`, anew in each iteration.
     check : bool
         Each task checks that its inputs came from the right tasks of the right iteration.
-
-    Returns
-    -------
-    Plan
-        A loop for each step. All its tasks write a cell of a cache line each, "cells".
-
-    Raises
-    ------
-    UsageError
-        An unknown pattern or kernel, or sizes out of range.
     """
     _check(pattern, width, steps, radix, kernel, work, imbalance)
-    period = _period(pattern, width)
-    varying = pattern in ("tree", "dom")
-    shapes: dict[int, tuple] = {}
-    loops, task_counts, kinds, lists, list_sizes, list_cells = [], [], [], [], [], []
-    first_task = num_lists = 0
-    for step in range(steps):
-        before = (step - 1) % steps
-        if varying or step % period not in shapes:
-            alive = points(pattern, width, steps, before)
-            start, stop = points(pattern, width, steps, step)
-            ranges = [
-                _ranges([q for q in predecessors(pattern, width, radix, step % period, p) if alive[0] <= q < alive[1]])
-                for p in range(start, stop)
-            ]
-            shapes[step % period] = _step_arrays(np.arange(start, stop), ranges)
-        bounds, counts, kind, number, own, sizes, reads = shapes[step % period]
+    attributes = {
+        "kernel": TASK_BENCH_KERNELS.index(kernel),
+        "work": work,
+        "steps": steps,
+        "width": width,
+        "imbalance_percent": round(100 * imbalance),
+        "check": int(check),
+    }
+    flops = float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0
+    size = float(WORK_BYTES * work) if kernel == "memory" else 0.0
+    arrays, loops, first_task = list(_steps(pattern, width, steps, radix)), [], 0
+    for step, (bounds, *_) in enumerate(arrays):
         loops.append(
             BlockLoop(
                 name=f"step{step}",
                 kernel=task_bench_kernel((bounds.shape[1] - 1) // 2),
                 operands={"cells": "cells"},
-                attributes={
-                    "kernel": TASK_BENCH_KERNELS.index(kernel),
-                    "work": work,
-                    "step": step,
-                    "steps": steps,
-                    "width": width,
-                    "imbalance_percent": round(100 * imbalance),
-                    "check": int(check),
-                },
-                blocks=UniformBlocks(
-                    bounds,
-                    flops=float(WORK_FLOPS * work) if kernel in ("compute", "load_imbalance") else 0.0,
-                    bytes=float(WORK_BYTES * work) if kernel == "memory" else 0.0,
-                ),
+                attributes={**attributes, "step": step},
+                blocks=UniformBlocks(bounds, flops, size),
                 first_task=first_task,
             )
         )
         first_task += len(bounds)
-        task_counts.append(counts)
-        kinds.append(kind)
-        lists.append(number + num_lists)
-        list_sizes.append(sizes)
-        list_cells.append(np.concatenate([own + step * width, reads + before * width]))
-        num_lists += len(sizes)
-    kinds = np.concatenate(kinds)
-    table = AccessTable(
-        num_tasks=first_task,
-        num_cells=steps * width,
-        task_offsets=_offsets(np.concatenate(task_counts)),
-        access_kind=kinds,
-        access_list=np.concatenate(lists).astype(np.int32),
-        list_offsets=_offsets(np.concatenate(list_sizes)),
-        list_cells=np.concatenate(list_cells).astype(np.int32),
-        access_buffer=np.zeros(len(kinds), dtype=np.int32),
-    )
     return Plan.from_accesses(
         f"task_bench {pattern}",
         # Its content passes from one iteration to the next.
         [Buffer("cells", (steps, width, CELL_NUMBERS), "int64", "temporary", carried=True)],
         loops,
-        table,
+        _table(arrays, width),
         attributes={
             "workload": "task_bench",
             "pattern": pattern,
@@ -237,20 +196,9 @@ def task_bench(
 
 
 def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
-    """The graph of another plan with compute work in place of its kernels.
-
-    Parameters
-    ----------
-    durations : float, shape (num_tasks,)
-        Of the plan's tasks; only their ratios count.
-    work : float
-        Units of work of an average task; rounding to whole units for each task, see the attribute "mean_work".
-
-    Raises
-    ------
-    UsageError
-        Durations that do not fit the plan or are not positive.
-    """
+    """The graph of another plan with compute work in place of its kernels. `durations`: of the plan's tasks; only their
+    ratios count; `work`: units of work of an average task; rounding to whole units for each task, see the attribute
+    "mean_work". Raises `UsageError`: durations that do not fit the plan or are not positive."""
     durations = np.asarray(durations, dtype=float)
     if durations.shape != (plan.num_tasks,) or not (durations > 0).all():
         raise UsageError(f"durations must be {plan.num_tasks} positive numbers, got shape {durations.shape}")
@@ -281,6 +229,41 @@ def replica(plan: Plan, durations: np.ndarray, work: float) -> Plan:
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _steps(pattern: str, width: int, steps: int, radix: int) -> Iterator[tuple]:
+    """Yield the arrays of each step, see `_step_arrays`; steps of the same shape have the same."""
+    period = _period(pattern, width)
+    shapes: dict[int, tuple] = {}
+    for step in range(steps):
+        if pattern in ("tree", "dom") or step % period not in shapes:
+            alive = points(pattern, width, steps, (step - 1) % steps)
+            start, stop = points(pattern, width, steps, step)
+            ranges = [
+                _ranges([q for q in predecessors(pattern, width, radix, step % period, p) if alive[0] <= q < alive[1]])
+                for p in range(start, stop)
+            ]
+            shapes[step % period] = _step_arrays(np.arange(start, stop), ranges)
+        yield shapes[step % period]
+
+
+def _table(arrays: list[tuple], width: int) -> AccessTable:
+    """Accesses of all steps, from the arrays of each: cells of a step are those of its points."""
+    bounds, counts, kinds, numbers, own, sizes, reads = zip(*arrays, strict=True)
+    first_list = np.cumsum([0, *map(len, sizes)])
+    cells = []
+    for step in range(len(arrays)):
+        cells += [own[step] + step * width, reads[step] + (step - 1) % len(arrays) * width]
+    return AccessTable(
+        num_tasks=sum(map(len, bounds)),
+        num_cells=len(arrays) * width,
+        task_offsets=_offsets(np.concatenate(counts)),
+        access_kind=np.concatenate(kinds),
+        access_list=np.concatenate([n + first for n, first in zip(numbers, first_list, strict=False)]).astype(np.int32),
+        list_offsets=_offsets(np.concatenate(sizes)),
+        list_cells=np.concatenate(cells).astype(np.int32),
+        access_buffer=np.zeros(sum(map(len, kinds)), dtype=np.int32),
+    )
 
 
 def _step_arrays(own: np.ndarray, ranges: list[list[tuple[int, int]]]):

@@ -16,31 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from ..binding.bind import BoundPlan, bind
+from ..binding.bind import MAX_OPERANDS, BoundPlan, bind
 from ..binding.storage import Storage
 from ..errors import UsageError, check_choice
 from ..kernels import kernel_table
 from ..kernels.interface.kernel_spec import KernelSpec
 from ..plan.builder import PlanBuilder, ranges
 from ..plan.cells import build_access_table
-from ..plan.model import (
-    COMMUTATIVE,
-    CONCURRENT,
-    READ,
-    REDUCTION,
-    REDUCTION_OPERATIONS,
-    UPDATE,
-    WRITE,
-    Access,
-    Block,
-    BlockLoop,
-    Plan,
-)
+from ..plan.model import READ, REDUCTION, REDUCTION_OPERATIONS, UPDATE, WRITE, Access, Block, BlockLoop, Plan
 from ..reading import Count, Name, Number
 from ..shown import Shown
 from .joined_loops import join_tasks
 
-MAX_OPERANDS = 24  # FORKTASK_MAX_OPERANDS of block_kernel.h
 MAX_DIMENSIONS = 4  # of a region
 TASKWAIT = "taskwait"  # kernel, loop and buffer behind taskwait()
 STOP = "stop_when"  # array behind stop_when()
@@ -368,27 +355,9 @@ class TaskRecorder(Shown):
         region 0, then of region 1, and so on; whole numbers of `args` are in `integers`, others in `reals`, in their
         order. Kernels of a loop share one record, so tasks with other `args` begin another loop.
         """
-        regions = []
-        given = (
-            (READ, reads),
-            (WRITE, writes),
-            (UPDATE, updates),
-            (CONCURRENT, concurrent),
-            (COMMUTATIVE, commutative),
-            (REDUCTION, reduction),
-        )
         check_choice("operation", operation, REDUCTION_OPERATIONS)
-        for kind, some in given:
-            for region in (some,) if isinstance(some, Region | TaskArray) else some:
-                region = region[...] if isinstance(region, TaskArray) else region
-                if not isinstance(region, Region) or self.arrays.get(region.array.name) is not region.array:
-                    raise UsageError(
-                        f"a task touches regions of arrays of its own graph, got {region!r}; wrap the array with "
-                        f"array() and slice what that returns"
-                    )
-                if kind != READ and not region.array.view.flags.writeable:
-                    raise UsageError(f"array {region.array.name!r} is read-only, but a task writes it; copy it first")
-                regions.append((kind, region))
+        given = enumerate((reads, writes, updates, concurrent, commutative, reduction))  # in the order of the kinds
+        regions = [(kind, region) for kind, some in given for region in self._own_regions(kind, some)]
         # A method is a new object each time it is looked up; others are kept, so that their id stays theirs.
         key = kernel if isinstance(kernel, MethodType | numbers.Integral) else ("id", id(kernel))
         found = self._kernels.get(key)
@@ -407,6 +376,18 @@ class TaskRecorder(Shown):
             raise UsageError(f"affinity must be the number of a worker, from 0 on, got {affinity!r}; leave it out")
         self._changed()
         self._items.append(_Task(found, tuple(regions), args, float(flops), name or found.name, operation, affinity))
+
+    def _own_regions(self, kind: int, some: Region | TaskArray | Sequence[Region | TaskArray]) -> Iterator[Region]:
+        for region in (some,) if isinstance(some, Region | TaskArray) else some:
+            region = region[...] if isinstance(region, TaskArray) else region
+            if not isinstance(region, Region) or self.arrays.get(region.array.name) is not region.array:
+                raise UsageError(
+                    f"a task touches regions of arrays of its own graph, got {region!r}; wrap the array with "
+                    f"array() and slice what that returns"
+                )
+            if kind != READ and not region.array.view.flags.writeable:
+                raise UsageError(f"array {region.array.name!r} is read-only, but a task writes it; copy it first")
+            yield region
 
     def taskloop(self, iterations: range | Count, grainsize: Number) -> Iterator[slice]:
         """Cut a loop: `for i in graph.taskloop(range(n), grainsize=64): graph.task(f, updates=[x[i]])`.

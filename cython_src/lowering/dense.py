@@ -54,4 +54,4 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: TensorMap) -> None:
     low.weight_loops(unit, name, "fc_backward_weights", operands, parts, **shape)
 
 
-LOOPS = {FullyConnected: Loops(fully_connected, fully_connected_backward)}
+LOOPS = {FullyConnected: Loops(fully_connected, fully_connected_backward, masks=True)}

@@ -47,15 +47,9 @@ def load(low: Lowering) -> str:
 
 
 def read_images(low: Lowering, read_image: Callable[[int, np.ndarray], None]) -> tuple[str, str, str]:
-    """Append the loop that reads a batch's images into a buffer of the step, from wherever `read_image` has them.
-
-    Returns
-    -------
-    images, labels : str
-        Buffers of the batch's images and labels.
-    order : str
-        Table of one row, the numbers of the images in these buffers: 0 ... batch - 1. The user of the plan fills it.
-    """
+    """Append the loop that reads a batch's images into a buffer of the step, from wherever `read_image` has them;
+    return the buffers of images and labels, and the table of one row of the images' numbers in these, 0 ... batch - 1,
+    which the user of the plan fills."""
     b, data = low.builder, low.data
     all_labels = b.buffer(f"{data.prefix}dataset.labels", (data.num_images,), "int32", role="dataset")
     order = b.buffer(f"{data.prefix}batch_order", (data.num_batches, low.batch), "int32", role="table")

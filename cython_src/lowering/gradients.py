@@ -81,13 +81,10 @@ def sent_to(low: Lowering, unit: Unit, tensor: str, gradient: TensorMap) -> Iter
 
 
 def before_activation(low: Lowering, unit: Unit) -> TensorMap:
-    """Return the gradient before a unit's own activation, which is what its loops backward take.
-
-    In layouts whose kernels take a mask the units that read the result have sent it past the activation, and a norm of
-    images does so itself; else a loop appended here does.
-    """
+    """Return the gradient that a unit's loops backward take: that before its own activation, past which a loop
+    appended here sends it unless the unit's kernels do, or those of its readers have done so (`Loops.masks`)."""
     gradient = low.gradients[unit.target]
-    if not unit.activation or low.layout.readers_mask or low.layout.loops[type(unit.layer)].masks:
+    if not unit.activation or low.layout.loops[type(unit.layer)].masks:
         return gradient
     name = unit.layer.name
     new = low.keep(low.layout.gradient(low, f"{name}.gradient", unit.target, before_activation=unit), "gradient")

@@ -70,20 +70,11 @@ def lower(
         Unknown network or option, a batch below one, or a network whose layers have no kernels.
     """
     graph = own_plan(network)
-    if graph is None:
-        spec = get_network(network) if isinstance(network, str) else network
-    if options is None:
-        options = PlanOptions(batch=1 if graph else default_batch(spec))
-    if changes:
-        options = options.with_changes(**changes)
     if graph is not None:
-        if options != PlanOptions(batch=1):
-            others = describe(options, leave_out=("batch",))
-            raise UsageError(
-                f"a plan that is no network has no options but batch 1, got batch {options.batch}"
-                f"{f', {others}' if others else ''} for {network!r}; leave them out"
-            )
+        check_alone(network, (options or PlanOptions(batch=1)).with_changes(**changes))
         return graph
+    spec = get_network(network) if isinstance(network, str) else network
+    options = (options or PlanOptions(batch=default_batch(spec))).with_changes(**changes)
     data = DataShape(
         num_images=options.batch if num_images is None else num_images,
         num_batches=num_batches,
@@ -91,17 +82,9 @@ def lower(
         num_learning_rates=num_learning_rates,
         prefix=prefix,
     )
-    if spec.tokens:
-        spec = spec.with_sequence(options.sequence)
-    check_end(spec)
-    if not options.training:
-        spec = spec.without_dropout()
-    most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
-    if options.cut.rows > most_rows:
-        raise UsageError(
-            f"rows of a block must be at most {most_rows} in network {spec.name!r}, got {options.cut.rows}; leave them "
-            f"out where maps are not to be cut"
-        )
+    spec = lowered_form(spec, options)
+    if read_image is not None and spec.tokens:
+        raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")
     layout = choose_layout(spec, options) if options.layout == "auto" else LAYOUTS[options.layout]
     layout.check(spec, options)
     builder = PlanBuilder(
@@ -113,8 +96,6 @@ def lower(
         deviations=spec.deviations(),
         **({"vocabulary": spec.tokens.vocabulary} if spec.tokens else {}),
     )
-    if read_image is not None and spec.tokens:
-        raise UsageError(f"read_image is for networks of images, got {spec.name!r}; leave it out")
     low = Lowering(spec, options, data, layout, builder, read_image)
     append_step(low)
     if options.chain:
@@ -124,6 +105,30 @@ def lower(
     taken = {loop.name: kernel_table.get(loop.kernel, own).algorithm_of(loop) for loop in builder.loops}
     builder.attributes["convolutions"] = {name: algorithm for name, algorithm in taken.items() if algorithm}
     return builder.build(options.memory)
+
+
+def check_alone(name: Any, options: PlanOptions) -> None:
+    """Raise `UsageError` for options of a plan that is no network."""
+    if options != PlanOptions(batch=1):
+        others = describe(options, leave_out=("batch",))
+        raise UsageError(
+            f"a plan that is no network has no options but batch 1, got batch {options.batch}"
+            f"{f', {others}' if others else ''} for {name!r}; leave them out"
+        )
+
+
+def lowered_form(spec: Network, options: PlanOptions) -> Network:
+    """Return a network as options ask for it: of tokens with their sequence, and without dropout where not trained."""
+    if spec.tokens:
+        spec = spec.with_sequence(options.sequence)
+    check_end(spec)
+    most_rows = max(spec.input_shape[0 if spec.tokens else 1], MOST_ROWS)
+    if options.cut.rows > most_rows:
+        raise UsageError(
+            f"rows of a block must be at most {most_rows} in network {spec.name!r}, got {options.cut.rows}; leave them "
+            f"out where maps are not to be cut"
+        )
+    return spec if options.training else spec.without_dropout()
 
 
 def own_plan(name: Any) -> Plan | None:
@@ -138,19 +143,8 @@ def own_plan(name: Any) -> Plan | None:
 
 
 def default_batch(*networks: str | Network, images: int | None = None) -> int:
-    """Return the samples of a step of all of some networks where the user does not say how many.
-
-    Parameters
-    ----------
-    *networks : str or Network
-    images : int, optional
-        Of networks of images; default: that of `PlanOptions`.
-
-    Raises
-    ------
-    UsageError
-        An unknown network, or networks of images beside networks of tokens.
-    """
+    """Return the samples of a step of all of some networks where the user does not say how many; `images`: of networks
+    of images, if not those of `PlanOptions`. Raise `UsageError` for networks of images beside networks of tokens."""
     if all(own_plan(n) is not None for n in networks):
         return 1
     specs = [get_network(network) if isinstance(network, str) else network for network in networks]

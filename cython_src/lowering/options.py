@@ -195,32 +195,15 @@ def spelled(name: str, value: Any) -> Any:
 
 
 def plan_options(values: Mapping[str, Any]) -> PlanOptions:
-    """Return the options that a row of results stands for; fields that it does not name have their defaults.
-
-    Parameters
-    ----------
-    values : mapping
-        Fields of `PlanOptions` by name, as rows of any version hold them; other keys, such as "network", are left out.
-
-    Raises
-    ------
-    UsageError
-        A value that a field refuses.
-    """
+    """Return the options that a row of results stands for; fields that it does not name have their defaults, other
+    keys, such as "network", are left out. Raise `UsageError` for a value that a field refuses."""
     known = [field.name for field in fields(PlanOptions)]
     return PlanOptions(**{name: values[name] for name in known if name in values})
 
 
 def describe(options: PlanOptions, leave_out: tuple[str, ...] = ()) -> str:
-    """Return what differs from the defaults, such as "conv winograd, weight_gradients chain"; empty for the defaults.
-
-    Parameters
-    ----------
-    options : PlanOptions
-        `plan_options` gives those of a row of results.
-    leave_out : tuple of str
-        Fields that the reader knows already.
-    """
+    """Return what differs from the defaults, such as "conv winograd, weight_gradients chain", without fields that the
+    reader knows already; empty for the defaults."""
     return ", ".join(
         f"{name} {format_value(value)}" for name, value in options.differences().items() if name not in leave_out
     )

@@ -48,43 +48,23 @@ Maps = Mapping[str, TensorMap]  # by operand
 
 @dataclass(frozen=True)
 class Loops:
-    """The functions that append the loops of a kind of layer.
+    """The functions that append the loops of a kind of layer."""
 
-    Attributes
-    ----------
-    forward : callable
-        Takes lowering, unit, and whether this is a recomputation, into buffers of its own.
-    backward : callable
-        Takes lowering, unit, and the gradient of its result before its own activation.
-    masks : bool
-        `backward` takes the gradient after the activation instead: its kernels send it past that.
-    """
-
-    forward: Callable[[Lowering, Unit, bool], None]
-    backward: Callable[[Lowering, Unit, TensorMap], None]
+    forward: Callable[[Lowering, Unit, bool], None]  # takes whether this is a recomputation, into buffers of its own
+    backward: Callable[[Lowering, Unit, TensorMap], None]  # takes the gradient of the result, before its activation
+    # No loop of its own sends the gradient past the activation: the kernels of `backward` do so, or those of the units
+    # that read the result have done so.
     masks: bool = False
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The functions that append the first and the last loops of a step: samples come in, answers go out.
+    """The functions that append the first and the last loops of a step: samples come in, answers go out."""
 
-    Attributes
-    ----------
-    images : bool
-        Samples are images, else sequences of tokens.
-    load : callable
-        Takes the lowering; appends the loop that gathers a batch; returns the buffer of its labels.
-    answer : callable
-        Takes lowering and head; appends the loops of what inference answers.
-    loss : callable
-        Takes lowering, labels, head and phase; appends loss and number of right answers; returns the gradient of the
-        logits, which it computes in phase "backward".
-    """
-
-    images: bool
-    load: Callable[[Lowering], str]
-    answer: Callable[[Lowering, Layer], None]
+    images: bool  # samples are images, else sequences of tokens
+    load: Callable[[Lowering], str]  # gathers a batch; returns the buffer of its labels
+    answer: Callable[[Lowering, Layer], None]  # what inference answers
+    # Loss and number of right answers; returns the gradient of the logits, which it computes in phase "backward".
     loss: Callable[[Lowering, str, Layer, str], TensorMap]
 
 
@@ -92,33 +72,15 @@ class Layout(ABC):
     """How tensors lie in memory, how loops over them are cut into blocks, and which kernels compute a unit.
 
     Samples come in groups of `lanes`, which lie side by side in the vector lanes; with one lane a group is a sample.
-
-    Attributes
-    ----------
-    name : str
-        As the option "layout" says it.
-    lanes : int
-    fusions : frozenset of str
-        Those of `options.FUSIONS` that have kernels, or have no meaning for any network of this layout.
-    loops : mapping
-        Kind of layer -> its loops; other kinds have no kernels. Softmax is not among them: it is an end.
-    ends : Ends
-    conv_options : tuple of str
-        Values of the option "conv" that have kernels.
-    readers_mask : bool
-        Kernels that send a gradient back send it past the activation, and the pooling, of the unit that gets it.
-    joint_sgd : bool
-        Weights and biases of a layer, whose gradients lie side by side, take the step of SGD in one loop.
     """
 
-    name: str
+    name: str  # as the option "layout" says it
     lanes: int = 1
-    fusions: frozenset[str]
-    loops: ClassVar[Mapping[type, Loops]]
+    fusions: frozenset[str]  # of `options.FUSIONS`: have kernels, or no meaning for any network of this layout
+    loops: ClassVar[Mapping[type, Loops]]  # of each kind of layer that has kernels; Softmax is an end
     ends: ClassVar[Ends]
-    conv_options: tuple[str, ...]
-    readers_mask: bool = False
-    joint_sgd: bool = False
+    conv_options: tuple[str, ...]  # values of the option "conv" that have kernels
+    joint_sgd: bool = False  # one loop takes SGD's step of a layer's weights and of its bias
 
     def check(self, spec: Network, options: PlanOptions) -> None:
         """Raise `UsageError` for a network or an option that has no kernels."""
@@ -182,29 +144,14 @@ class Layout(ABC):
     def elementwise(
         self, low: Lowering, unit: Unit, what: str, operation: str, maps: Maps, **attributes: float
     ) -> None:
-        """Append a loop that treats each element alone; see `Lowering.append`.
-
-        Parameters
-        ----------
-        operation : str
-            add, activation, activation_backward or dropout.
-        maps : mapping
-            Operand -> map; "output" is written.
-        **attributes
-            Of the kernels; `accumulate`: whether a backward loop adds to the output.
-        """
+        """Append a loop that treats each element alone: add, activation, activation_backward or dropout; `maps`: by
+        operand, of which "output" is written; `attributes`: of the kernels."""
 
 
 class ImageLayout(Layout):
-    """A layout of images, and of the features that fully connected layers read and write.
+    """A layout of images, and of the features that fully connected layers read and write."""
 
-    Attributes
-    ----------
-    load_kernel : str
-        Gathers a batch.
-    """
-
-    load_kernel: str
+    load_kernel: str  # gathers a batch
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:
         """Yield why there are no kernels for a network or an option."""
@@ -363,18 +310,12 @@ class Lowering:
         layer: str,
         phase: str,
         /,
+        chain: str = "",
         **attributes: float,
     ) -> None:
-        """Append a loop; the kernel says what its blocks touch and cost.
-
-        Parameters
-        ----------
-        operands : mapping
-            Operand -> buffer or map; None for one that the loop leaves out. Attributes of the kernel that describe a
-            map, such as "in_height" and "gradient_halo", come from it.
-        bounds : iterable
-            Of each block, by name.
-        """
+        """Append a loop; the kernel says what its blocks touch and cost. Operands are buffers or maps, None for one
+        that the loop leaves out; attributes of the kernel that describe a map, such as "in_height" and "gradient_halo",
+        come from it. `bounds`: of each block, by name."""
         spec = kernel_table.get(kernel) if isinstance(kernel, str) else kernel
         given = {operand: m for operand, m in operands.items() if m}
         maps = {operand: m for operand, m in given.items() if not isinstance(m, str)}
@@ -393,7 +334,7 @@ class Lowering:
                 share = self.samples_in(groups) / (self.layout.lanes * (groups[1] - groups[0]))
                 full = blocks[number]
                 blocks[number] = replace(full, flops=full.flops * share, bytes=full.bytes * share)
-        self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase)
+        self.builder.loop(name, spec.name, names, blocks, attributes=attributes, layer=layer, phase=phase, chain=chain)
 
     def append(
         self,
@@ -422,24 +363,17 @@ class Lowering:
         **attributes: float,
     ) -> None:
         """Append a loop of weight gradients, with a partial sum for each part of the samples, or a chain of loops, one
-        for each part, which add to one.
-
-        Parameters
-        ----------
-        parts : sequence
-            Bounds of the blocks of each part.
-        adds : bool
-            The sum is there already.
-        """
-        chain = self.options.chain
-        for link, group in enumerate([[part] for part in parts] if chain else [parts]):
+        for each part, which add to one. `parts`: bounds of the blocks of each; `adds`: the sum is there already."""
+        name, chained = f"{name}.weight_gradient", self.options.chain
+        for link, group in enumerate([[part] for part in parts] if chained else [parts]):
             self.loop(
-                f"{name}.weight_gradient" + (f".{link}" if chain else ""),
+                f"{name}.{link}" if chained else name,
                 kernel,
                 operands,
                 [{**block, "partial": number} for number, part in enumerate(group) for block in part],
                 unit.layer.name,
                 "backward",
+                chain=name if chained else "",
                 **attributes,
                 accumulate=int(link > 0 or adds),
             )

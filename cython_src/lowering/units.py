@@ -16,47 +16,20 @@ def activation_code(layer: Layer) -> int:
 
 @dataclass
 class Unit:
-    """A layer with what is joined to it.
+    """A layer with what is joined to it."""
 
-    Attributes
-    ----------
-    layer : Layer
-        The one that gives its name to loops and parameters.
-    sources : tuple of str
-        Tensors it reads; a tensor has the name of the last layer of the unit that writes it.
-    target : str
-    activation : int
-        Its code, see `activation_code`.
-    pooling : MaxPool or None
-        Of a convolution: the pooling after its activation.
-    shortcut : str
-        What a norm, a convolution or a linear layer adds.
-    shortcut_norm : str
-        The norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads.
-    applied : bool
-        Whether it writes its result; not where the unit that reads a norm applies it, or a norm alone reads a sum.
-    statistics : str
-        The norm for which a convolution sums.
-    normalises : bool
-        Of a depthwise convolution: it applies the norm that makes its source, which then writes no map.
-    joins_backward : bool
-        Of a depthwise convolution: its backward pass includes that of the norm that reads it.
-    joins_norm : bool
-        Of a sum: the norm of tokens that is the first to read it computes it.
-    """
-
-    layer: Layer
-    sources: tuple[str, ...]
+    layer: Layer  # the one that gives its name to loops and parameters
+    sources: tuple[str, ...]  # tensors it reads; a tensor has the name of the last layer of the unit that writes it
     target: str
-    activation: int = 0
-    pooling: MaxPool | None = None
-    shortcut: str = ""
-    shortcut_norm: str = ""
-    applied: bool = True
-    statistics: str = ""
-    normalises: bool = False
-    joins_backward: bool = False
-    joins_norm: bool = False
+    activation: int = 0  # its code, see `activation_code`
+    pooling: MaxPool | None = None  # of a convolution, after its activation
+    shortcut: str = ""  # what a norm, a convolution or a linear layer adds
+    shortcut_norm: str = ""  # norm of the shortcut that is applied on the fly; `shortcut` is then what that norm reads
+    applied: bool = True  # writes its result; not where a norm's reader applies it, or a norm alone reads a sum
+    statistics: str = ""  # the norm for which a convolution sums
+    normalises: bool = False  # depthwise: applies the norm that makes its source, which then writes no map
+    joins_backward: bool = False  # depthwise: its backward pass includes that of the norm that reads it
+    joins_norm: bool = False  # a sum: the norm of tokens that is the first to read it computes it
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -81,13 +54,8 @@ def readers_of(units: Sequence[Unit]) -> dict[str, list[Unit]]:
 def units_of(
     spec: Network, fusion: frozenset[str], training: bool, can_join: CanJoin, sums_weights: Callable[[Layer], bool]
 ) -> list[Unit]:
-    """Return the units of a network in the order of their last layers.
-
-    Parameters
-    ----------
-    sums_weights : callable
-        Whether one loop can send back both gradients of a layer, that of its weights as a sum.
-    """
+    """Return the units of a network in the order of their last layers; `sums_weights`: whether one loop can send back
+    both gradients of a layer, that of its weights as a sum."""
     inputs = spec.inputs()
     consumers: dict[str, list[Layer]] = {}
     for layer in spec.layers:

@@ -7,32 +7,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..plan.builder import block_bounds
 from .state import Lowering
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient on its way to the optimiser.
-
-    Attributes
-    ----------
-    parameter : str
-    partials : str
-        Buffer of partial gradients; empty where `buffer` holds their sum already.
-    buffer : str
-        Buffer of the sum.
-    elements : dict
-        Kernel attributes that say where a parameter's elements stand in each partial.
-    blocks : list
-        Ranges of the leading axis.
-    """
+    """A parameter's gradient on its way to the optimiser."""
 
     parameter: str
-    partials: str
-    buffer: str
-    elements: dict[str, int]
-    blocks: list[tuple[int, int]]
+    partials: str  # buffer of partial gradients; empty where `buffer` holds their sum already
+    buffer: str  # of the sum
+    elements: dict[str, int]  # attributes of kernels: where a parameter's elements stand in each partial
+    blocks: list[tuple[int, int]]  # ranges of the leading axis
 
     @property
     def bounds(self) -> list[dict[str, int]]:
@@ -49,17 +35,15 @@ class Gradient:
 def append_updates(low: Lowering) -> None:
     """Sum the partial gradients of every trained parameter and take the optimiser's step."""
     rates = low.builder.buffer("learning_rates", (low.data.num_learning_rates,), role="table")
-    o = low.options
-    if low.layout.joint_sgd and o.optimizer == "sgd" and not o.clip_norm and o.decay == "all":
-        for layer in dict.fromkeys(name.rpartition(".")[0] for name in low.partials):
-            joint_sgd(low, layer, rates)
-        return
-    gradients = [gradient_of(low, name) for name in low.partials]
-    scale = ""
-    if low.options.clip_norm and gradients:
+    gradients, o = [gradient_of(low, name) for name in low.partials], low.options
+    scale, biases = "", {}
+    if o.clip_norm and gradients:
         gradients, scale = clip(low, gradients)
+    elif low.layout.joint_sgd and o.optimizer == "sgd" and o.decay == "all":
+        biases = {f"{g.layer}.weight": g for g in gradients if g.parameter.endswith(".bias")}
     for gradient in gradients:
-        optimizer_step(low, gradient, rates, scale)
+        if gradient not in biases.values():
+            optimizer_step(low, gradient, rates, scale, biases.get(gradient.parameter))
 
 
 def gradient_of(low: Lowering, name: str) -> Gradient:
@@ -90,13 +74,8 @@ def parameter_view(buffer: str, shape: tuple[int, ...]) -> Callable:
 
 
 def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]:
-    """Append the sums of all gradients, their norm, and the factor that every step then waits for.
-
-    Returns
-    -------
-    list of Gradient, str
-        The gradients as sums, and the buffer of the factor.
-    """
+    """Append the sums of all gradients, their norm, and the factor that every step then waits for; return the gradients
+    as sums, and the factor's buffer."""
     b, length = low.builder, low.data.num_iterations_logged
     total = sum(len(gradient.blocks) for gradient in gradients)
     squares = b.buffer("gradient_squares", (total,), role="temporary")
@@ -113,8 +92,8 @@ def clip(low: Lowering, gradients: list[Gradient]) -> tuple[list[Gradient], str]
     return [replace(gradient, partials="") for gradient in gradients], scale
 
 
-def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) -> None:
-    """Append the optimiser's step for one parameter."""
+def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str, bias: Gradient | None) -> None:
+    """Append the optimiser's step for one parameter; by SGD also for the bias whose gradient lies beside that of it."""
     o, name = low.options, gradient.parameter
     operands = {"gradient": gradient.buffer, "parameter": name, "learning_rates": rates}
     operands |= {"partials": gradient.partials, "scale": scale}
@@ -130,53 +109,11 @@ def optimizer_step(low: Lowering, gradient: Gradient, rates: str, scale: str) ->
     else:
         states = {"first_moment": f"{name}.exp_avg", "second_moment": f"{name}.exp_avg_sq"}
         attributes |= {"beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "decoupled": int(o.optimizer == "adamw")}
+    if bias:
+        operands |= {"bias": bias.parameter, "bias_gradient": bias.buffer}
+        states |= {"bias_velocity": f"{bias.parameter}.momentum"} if o.momentum else {}
     for operand, state in states.items():
-        operands[operand] = low.builder.buffer(state, low.parameter_shapes[name], role="optimizer_state")
-    kernel = f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}"
-    low.loop(f"{name}.update", kernel, operands, gradient.bounds, gradient.layer, "update", **attributes)
-
-
-def joint_sgd(low: Lowering, layer: str, rates: str) -> None:
-    """Append the step of SGD for a layer's weights and biases together; row o of a gradient is that of W[o], then of
-    b[o]."""
-    b, chain = low.builder, low.options.chain
-    weight, bias = low.parameter(f"{layer}.weight"), low.parameter(f"{layer}.bias")
-    shape = low.parameter_shapes[weight]
-    outputs, inputs = shape[0], math.prod(shape[1:])
-    momenta = [
-        b.buffer(f"{name}.momentum", low.parameter_shapes[name], role="optimizer_state") for name in (weight, bias)
-    ]
-    partials, count = low.partials[weight]
-    # Declared as carried, so that it is still there for users after a step in which memory is shared.
-    gradient = (
-        partials if chain else b.buffer(f"{layer}.gradient_sum", (outputs, inputs + 1), role="gradient", carried=True)
-    )
-    low.loop(
-        f"{layer}.update",
-        "sgd",
-        {
-            "partials": partials,
-            "gradient": gradient,
-            "weight": weight,
-            "bias": bias,
-            "weight_momentum": momenta[0],
-            "bias_momentum": momenta[1],
-            "learning_rates": rates,
-        },
-        block_bounds(o=low.layout.update_blocks(low, outputs, inputs + 1)),
-        layer,
-        "update",
-        num_partials=count,
-        outputs=outputs,
-        inputs=inputs,
-        num_rates=low.data.num_learning_rates,
-        momentum=low.options.momentum,
-        weight_decay=low.options.weight_decay,
-    )
-    for name, columns in ((weight, slice(0, inputs)), (bias, inputs)):
-        low.aliases[f"{name}.grad"] = _column_view(gradient, (outputs, inputs + 1), columns, low.parameter_shapes[name])
-
-
-def _column_view(buffer: str, stored: tuple[int, int], columns: slice | int, shape: tuple[int, ...]) -> Callable:
-    """Function of the arrays that gives some columns of a buffer in a parameter's shape."""
-    return lambda arrays: arrays[buffer].reshape(stored)[:, columns].reshape(shape)
+        shape = low.parameter_shapes[state.rpartition(".")[0]]
+        operands[operand] = low.builder.buffer(state, shape, role="optimizer_state")
+    kernel, layer = f"optimizer_{'sgd' if o.optimizer == 'sgd' else 'adam'}", gradient.layer
+    low.loop(f"{layer if bias else name}.update", kernel, operands, gradient.bounds, layer, "update", **attributes)

@@ -13,20 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .layers import (
-    GELU,
-    SEQUENCE,
-    Add,
-    Attention,
-    Embedding,
-    Layer,
-    LayerNorm,
-    Linear,
-    Network,
-    Softmax,
-    TiedHead,
-    Tokens,
-)
+from . import layers as nn
 
 # Name -> arguments of `network`. The small ones take bytes as tokens.
 SIZES: dict[str, dict[str, Any]] = {
@@ -36,23 +23,23 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def network(name: str, num_layers: int, features: int, heads: int, vocabulary: int, positions: int) -> Network:
+def network(name: str, num_layers: int, features: int, heads: int, vocabulary: int, positions: int) -> nn.Network:
     """The network of any depth, width, number of heads, vocabulary and longest sequence."""
-    layers: list[Layer] = [Embedding("wte", features, positions="wpe")]
+    layers: list[nn.Layer] = [nn.Embedding("wte", features, positions="wpe")]
     for number in range(num_layers):
         layers += _block(f"h.{number}", layers[-1].name, features, heads, 0.02 / math.sqrt(2 * num_layers))
-    layers += [LayerNorm("ln_f"), TiedHead("lm_head", "wte"), Softmax()]
-    return Network(name, (min(SEQUENCE, positions),), tuple(layers), Tokens(vocabulary, positions))
+    layers += [nn.LayerNorm("ln_f"), nn.TiedHead("lm_head", "wte"), nn.Softmax()]
+    return nn.Network(name, (min(nn.SEQUENCE, positions),), tuple(layers), nn.Tokens(vocabulary, positions))
 
 
-def sizes_of(network_of_tokens: Network) -> dict[str, int] | None:
+def sizes_of(network_of_tokens: nn.Network) -> dict[str, int] | None:
     """Return the arguments of `network` that make this one; None: it is no GPT-2."""
     layers, tokens = network_of_tokens.layers, network_of_tokens.tokens
-    heads = {layer.heads for layer in layers if isinstance(layer, Attention)}
-    if tokens is None or not isinstance(layers[0], Embedding) or len(heads) != 1:
+    heads = {layer.heads for layer in layers if isinstance(layer, nn.Attention)}
+    if tokens is None or not isinstance(layers[0], nn.Embedding) or len(heads) != 1:
         return None
     sizes = {
-        "num_layers": max(sum(isinstance(layer, LayerNorm) for layer in layers) // 2, 1),
+        "num_layers": max(sum(isinstance(layer, nn.LayerNorm) for layer in layers) // 2, 1),
         "features": layers[0].features,
         "heads": heads.pop(),
         "vocabulary": tokens.vocabulary,
@@ -61,17 +48,17 @@ def sizes_of(network_of_tokens: Network) -> dict[str, int] | None:
     return sizes if layers == network(network_of_tokens.name, **sizes).layers else None
 
 
-def _block(name: str, source: str, features: int, heads: int, deviation: float) -> list[Layer]:
+def _block(name: str, source: str, features: int, heads: int, deviation: float) -> list[nn.Layer]:
     """One layer of the table; `deviation`: of the initial weights of both projections onto the residual."""
     return [
-        LayerNorm(f"{name}.ln_1", after=source),
-        Linear(f"{name}.attn.c_attn", 3 * features),
-        Attention(f"{name}.attn", heads),
-        Linear(f"{name}.attn.c_proj", features, deviation=deviation),
-        Add(f"{name}.attn.sum", (f"{name}.attn.c_proj", source)),
-        LayerNorm(f"{name}.ln_2"),
-        Linear(f"{name}.mlp.c_fc", 4 * features),
-        GELU(f"{name}.mlp.act"),
-        Linear(f"{name}.mlp.c_proj", features, deviation=deviation),
-        Add(f"{name}.mlp.sum", (f"{name}.mlp.c_proj", f"{name}.attn.sum")),
+        nn.LayerNorm(f"{name}.ln_1", after=source),
+        nn.Linear(f"{name}.attn.c_attn", 3 * features),
+        nn.Attention(f"{name}.attn", heads),
+        nn.Linear(f"{name}.attn.c_proj", features, deviation=deviation),
+        nn.Add(f"{name}.attn.sum", (f"{name}.attn.c_proj", source)),
+        nn.LayerNorm(f"{name}.ln_2"),
+        nn.Linear(f"{name}.mlp.c_fc", 4 * features),
+        nn.GELU(f"{name}.mlp.act"),
+        nn.Linear(f"{name}.mlp.c_proj", features, deviation=deviation),
+        nn.Add(f"{name}.mlp.sum", (f"{name}.mlp.c_proj", f"{name}.attn.sum")),
     ]

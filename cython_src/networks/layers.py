@@ -16,33 +16,12 @@ from ..errors import UsageError, did_you_mean
 from ..reading import Count, Name, Number, Text
 from ..shown import Shown
 
-__all__ = [  # noqa: RUF022  what users import, in the order in which a reader needs it
-    "Network",
-    "Layer",
-    "Convolution",
-    "BatchNorm",
-    "ReLU",
-    "ReLU6",
-    "Sigmoid",
-    "Add",
-    "MaxPool",
-    "AveragePool",
-    "GlobalPool",
-    "Dropout",
-    "FullyConnected",
-    "Tokens",
-    "Embedding",
-    "Positions",
-    "Trigram",
-    "FirstToken",
-    "NoNorm",
-    "LayerNorm",
-    "Linear",
-    "Attention",
-    "GELU",
-    "TiedHead",
-    "Softmax",
-]
+# What users import, in the order in which a reader needs it.
+__all__ = [  # noqa: RUF022
+    "Network", "Layer", "Convolution", "BatchNorm", "ReLU", "ReLU6", "Sigmoid", "Add", "MaxPool", "AveragePool",
+    "GlobalPool", "Dropout", "FullyConnected", "Tokens", "Embedding", "Positions", "Trigram", "FirstToken", "NoNorm",
+    "LayerNorm", "Linear", "Attention", "GELU", "TiedHead", "Softmax",
+]  # fmt: skip
 
 Small = Annotated[float, Meta(ge=0, lt=1e15)]
 
@@ -62,33 +41,19 @@ def layer_kind(kind: type[Kind]) -> type[Kind]:
 
 @dataclass(frozen=True)
 class Layer:
-    """Base of the kinds of layers: what networks and lowering ask each.
-
-    Attributes
-    ----------
-    name : str
-    deviation : float
-        Standard deviation of the initial values of its matrices; 0: He's.
-    activation : str
-        What kernels call the activation that it is, or "none".
-    """
+    """Base of the kinds of layers: what networks and lowering ask each."""
 
     name: Name
-    deviation = 0.0
-    activation = "none"
+    deviation = 0.0  # standard deviation of the initial values of its matrices; 0: He's
+    activation = "none"  # what kernels call the activation that it is, or "none"
 
     def reads(self, last: str) -> tuple[str, ...]:
         """Return the layers whose outputs it takes; `last` is the one before it."""
         raise NotImplementedError
 
     def shape_after(self, network: Network, *before: Shape) -> Shape:
-        """Return the shape of a sample after the layer, from those of its inputs.
-
-        Raises
-        ------
-        UsageError
-            The layer does not fit what comes before it.
-        """
+        """Return the shape of a sample after the layer, from those of its inputs. Raises `UsageError`: the layer does
+        not fit what comes before it."""
         return before[0]
 
     def parameters(self, network: Network, before: Shape, after: Shape) -> Shapes:
@@ -589,13 +554,7 @@ class Network(Shown):
 
     @property
     def token_input(self) -> Tokens:
-        """Input of a network of tokens.
-
-        Raises
-        ------
-        UsageError
-            The input is images.
-        """
+        """Input of a network of tokens. Raises `UsageError`: the input is images."""
         if self.tokens is None:
             raise UsageError(
                 f"the input of network {self.name!r} must be tokens, got images; choose a network of tokens"
@@ -663,13 +622,8 @@ class Network(Shown):
         return adapted
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """Name of each layer -> the layers whose outputs it takes; "input" is the image.
-
-        Raises
-        ------
-        UsageError
-            A name that comes twice, a layer that takes what comes later or nowhere, or one that nobody reads.
-        """
+        """Name of each layer -> the layers whose outputs it takes; "input" is the image. Raises `UsageError`: a name
+        that comes twice, a layer that takes what comes later or nowhere, or one that nobody reads."""
         result: dict[str, tuple[str, ...]] = {}
         last = "input"
         for layer in self.layers:
@@ -701,13 +655,8 @@ class Network(Shown):
             yield layer, before[0], shapes[layer.name]
 
     def layer_parameters(self) -> dict[str, Shapes]:
-        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape.
-
-        Raises
-        ------
-        UsageError
-            Two parameters, or a parameter and a layer, have one name; or as `shapes`.
-        """
+        """Name of each layer -> PyTorch's name of each of its own parameters -> its shape. Raises `UsageError`: two
+        parameters, or a parameter and a layer, have one name; or as `shapes`."""
         result = {layer.name: layer.parameters(self, before, after) for layer, before, after in self.shapes()}
         names = [layer.name for layer in self.layers]
         for layer in self.layers:
@@ -720,13 +669,7 @@ class Network(Shown):
         return result
 
     def embedding_of(self, head: TiedHead) -> Embedding:
-        """Return the embedding with whose weights a head multiplies.
-
-        Raises
-        ------
-        UsageError
-            It names none.
-        """
+        """Return the embedding with whose weights a head multiplies. Raises `UsageError`: it names none."""
         for layer in self.layers:
             if isinstance(layer, Embedding) and layer.name == head.embedding:
                 return layer

@@ -15,24 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .layers import (
-    SEQUENCE,
-    Add,
-    Attention,
-    Embedding,
-    FirstToken,
-    Layer,
-    LayerNorm,
-    Linear,
-    Network,
-    NoNorm,
-    Positions,
-    ReLU,
-    Softmax,
-    TiedHead,
-    Tokens,
-    Trigram,
-)
+from . import layers as nn
 
 _PUBLIC = {
     "num_layers": 24,
@@ -81,62 +64,64 @@ def network(
     positions: int,
     mask: int,
     classes: int = 0,
-) -> Network:
+) -> nn.Network:
     """The network of any size; `feed_forwards`: of a layer; `classes`: of a classifier, 0: a masked language model."""
-    layers: list[Layer] = [
-        Embedding("embeddings.word_embeddings", embedding),
-        Trigram("embeddings.trigram"),
-        Linear("embeddings.embedding_transformation", features),
-        Positions("embeddings.position_embeddings", types="embeddings.token_type_embeddings"),
-        NoNorm("embeddings.LayerNorm"),
+    layers: list[nn.Layer] = [
+        nn.Embedding("embeddings.word_embeddings", embedding),
+        nn.Trigram("embeddings.trigram"),
+        nn.Linear("embeddings.embedding_transformation", features),
+        nn.Positions("embeddings.position_embeddings", types="embeddings.token_type_embeddings"),
+        nn.NoNorm("embeddings.LayerNorm"),
     ]
     for number in range(num_layers):
         layers += _layer(
             f"encoder.layer.{number}", layers[-1].name, features, bottleneck, heads, feed_forwards, intermediate
         )
     if classes:
-        layers += [FirstToken("pooler"), Linear("classifier", classes)]
+        layers += [nn.FirstToken("pooler"), nn.Linear("classifier", classes)]
     else:
         layers += [
-            Linear("cls.predictions.transform.dense", features),
-            ReLU("cls.predictions.transform.act"),
-            LayerNorm("cls.predictions.transform.LayerNorm", eps=1e-12),
-            TiedHead("cls.predictions", "embeddings.word_embeddings", bias=True),
+            nn.Linear("cls.predictions.transform.dense", features),
+            nn.ReLU("cls.predictions.transform.act"),
+            nn.LayerNorm("cls.predictions.transform.LayerNorm", eps=1e-12),
+            nn.TiedHead("cls.predictions", "embeddings.word_embeddings", bias=True),
         ]
     answers = {"answers": "class"} if classes else {"answers": "masked", "mask": mask}
-    return Network(name, (min(SEQUENCE, positions),), (*layers, Softmax()), Tokens(vocabulary, positions, **answers))
+    return nn.Network(
+        name, (min(nn.SEQUENCE, positions),), (*layers, nn.Softmax()), nn.Tokens(vocabulary, positions, **answers)
+    )
 
 
 def _layer(
     name: str, source: str, features: int, bottleneck: int, heads: int, feed_forwards: int, intermediate: int
-) -> list[Layer]:
+) -> list[nn.Layer]:
     attention, shared, own = f"{name}.attention", f"{name}.bottleneck.attention", f"{name}.bottleneck.input"
     parts = tuple(f"{attention}.self.{kind}" for kind in ("query", "key", "value"))
-    layers: list[Layer] = [
-        Linear(f"{own}.dense", bottleneck, after=source),
-        NoNorm(f"{own}.LayerNorm"),
-        Linear(f"{shared}.dense", bottleneck, after=source),
-        NoNorm(f"{shared}.LayerNorm"),
-        *(Linear(part, bottleneck, after=f"{shared}.LayerNorm") for part in parts[:2]),
-        Linear(parts[2], bottleneck, after=source),
-        Attention(f"{attention}.self", heads, causal=False, inputs=parts),
+    layers: list[nn.Layer] = [
+        nn.Linear(f"{own}.dense", bottleneck, after=source),
+        nn.NoNorm(f"{own}.LayerNorm"),
+        nn.Linear(f"{shared}.dense", bottleneck, after=source),
+        nn.NoNorm(f"{shared}.LayerNorm"),
+        *(nn.Linear(part, bottleneck, after=f"{shared}.LayerNorm") for part in parts[:2]),
+        nn.Linear(parts[2], bottleneck, after=source),
+        nn.Attention(f"{attention}.self", heads, causal=False, inputs=parts),
         *_output(f"{attention}.output", bottleneck, f"{own}.LayerNorm"),
     ]
     for number in range(feed_forwards):
         inner = f"{name}.ffn.{number}" if number < feed_forwards - 1 else name
         before = layers[-1].name
         layers += [
-            Linear(f"{inner}.intermediate.dense", intermediate),
-            ReLU(f"{inner}.intermediate.act"),
+            nn.Linear(f"{inner}.intermediate.dense", intermediate),
+            nn.ReLU(f"{inner}.intermediate.act"),
             *_output(f"{inner}.output", bottleneck, before),
         ]
     return layers + _output(f"{name}.output.bottleneck", features, source)
 
 
-def _output(name: str, features: int, residual: str) -> list[Layer]:
+def _output(name: str, features: int, residual: str) -> list[nn.Layer]:
     """Linear layer, sum and NoNorm."""
     return [
-        Linear(f"{name}.dense", features),
-        Add(f"{name}.sum", (f"{name}.dense", residual)),
-        NoNorm(f"{name}.LayerNorm"),
+        nn.Linear(f"{name}.dense", features),
+        nn.Add(f"{name}.sum", (f"{name}.dense", residual)),
+        nn.NoNorm(f"{name}.LayerNorm"),
     ]

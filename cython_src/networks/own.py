@@ -42,13 +42,8 @@ def is_own(network: Any) -> bool:
 
 
 def name_call(function: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of what a function makes of some arguments, such as `heat.py:heat(grain=16)`.
-
-    Raises
-    ------
-    UsageError
-        The function's name holds arguments already, or one is no scalar.
-    """
+    """Return the name of what a function makes of some arguments, such as `heat.py:heat(grain=16)`. Raises
+    `UsageError`: the function's name holds arguments already, or one is no scalar."""
     if split_call(function)[1]:
         raise UsageError(f"arguments are named once, got {function!r} and {dict(arguments)!r}; leave out one of them")
     for name, value in arguments.items():
@@ -61,13 +56,8 @@ def name_call(function: str, arguments: Mapping[str, Any]) -> str:
 
 
 def split_call(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of a function without its arguments, and these; other names come back as they are.
-
-    Raises
-    ------
-    UsageError
-        Arguments that are not written as NAME=VALUE with numbers, texts, True or False.
-    """
+    """Return the name of a function without its arguments, and these; other names come back as they are. Raises
+    `UsageError`: arguments that are not written as NAME=VALUE with numbers, texts, True or False."""
     found = _CALL.fullmatch(name)
     if found is None or not found["arguments"]:
         return name, {}
@@ -87,13 +77,8 @@ def split_call(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def own_network(name: str) -> Network:
-    """Return the network that a function of the user's makes.
-
-    Raises
-    ------
-    UsageError
-        As in `make_own`; or it returns something else.
-    """
+    """Return the network that a function of the user's makes. Raises `UsageError`: as in `make_own`; or it returns
+    something else."""
     found = make_own(name)
     if not isinstance(found, Network):
         raise UsageError(f"{name} must return a Network, got {type(found).__name__}; return forktask.Network(...)")
@@ -102,13 +87,8 @@ def own_network(name: str) -> Network:
 
 @cache
 def make_own(name: str) -> Any:
-    """Return what a function of the user's makes.
-
-    Raises
-    ------
-    UsageError
-        No such file, module or function; or one that fails.
-    """
+    """Return what a function of the user's makes. Raises `UsageError`: no such file, module or function; or one that
+    fails."""
     called, arguments = split_call(name)
     place, _, function = called.rpartition(":")
     is_file = place.endswith(".py")
@@ -183,13 +163,8 @@ def _line_of(error: BaseException) -> str:
 
 
 def write_network(network: Network, folder: Path) -> str:
-    """Write a network as a program into a folder, and return the name by which other processes make it.
-
-    Raises
-    ------
-    UsageError
-        A layer that no program can make again, or a folder that cannot be written.
-    """
+    """Write a network as a program into a folder, and return the name by which other processes make it. Raises
+    `UsageError`: a layer that no program can make again, or a folder that cannot be written."""
     values = [network.name, network.input_shape, network.layers, network.tokens]
     text = (
         '"""A network, as forktask.compare() was given it."""\n\n'

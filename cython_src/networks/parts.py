@@ -47,14 +47,9 @@ def residual_classifier(
 ) -> Network:
     """The stem, stages of residual blocks, and a fully connected layer on the means of the last maps.
 
-    Parameters
-    ----------
-    blocks : tuple of int
-        Blocks of each stage; all stages but the first begin with stride 2.
-    width : int
-        Channels of the stem and of the first stage; each further stage has twice as many.
-    block : callable
-        `block(name, source, channels, channels_out, stride)` gives a block's layers; the last one ends it.
+    `blocks`: blocks of each stage; all stages but the first begin with stride 2; `width`: channels of the stem and of
+    the first stage; each further stage has twice as many; `block`: `block(name, source, channels, channels_out,
+    stride)` gives a block's layers; the last one ends it.
     """
     layers, channels = [*stem, *imagenet_pool(size)], width
     for stage, count in enumerate(blocks):

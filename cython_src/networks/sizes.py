@@ -9,15 +9,9 @@ from .layers import Attention, Convolution, FullyConnected, Linear, Network, Sof
 
 
 def network_sizes(network: Network) -> dict[str, Any]:
-    """Sizes of a network.
-
-    Returns
-    -------
-    dict
-        name, input_shape, num_classes, num_layers, num_parameters; forward_flops, train_flops and activation_bytes of
-        one sample. Products and sums of convolutions, fully connected and linear layers and attention count; training
-        has two more products of the same size, but no data gradient for layers that read the image.
-    """
+    """Sizes of a network: name, input_shape, num_classes, num_layers, num_parameters; forward_flops, train_flops and
+    activation_bytes of one sample. Products and sums of convolutions, fully connected and linear layers and attention
+    count; training has two more products of the same size, but no data gradient for layers that read the image."""
     forward, of_image, activations = 0.0, 0.0, 0
     inputs = network.inputs()
     shapes = network.parameter_shapes()

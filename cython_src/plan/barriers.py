@@ -26,19 +26,8 @@ def barrier_after(plan, barrier: str) -> list[bool]:
 
 
 def record_with_barriers(plan, barrier: str) -> TaskGraph:
-    """Record a plan's graph for replay.
-
-    Parameters
-    ----------
-    plan : Plan
-    barrier : {"loop", "phase", "iteration", "none"}
-        "none": closed by the dependences of each iteration on the one before.
-
-    Returns
-    -------
-    TaskGraph
-        Closed, without kinds of edges. With n barriers its last n nodes are these.
-    """
+    """Record a plan's graph for replay: closed, without kinds of edges, its barriers, if any, as its last nodes;
+    without ("none") by the dependences of each iteration on the one before."""
     if barrier == "none" or not plan.num_tasks:
         return record_graph(plan.accesses, closed=True)
     last = [
@@ -58,13 +47,8 @@ def _record_segment(table, first: int, stop: int) -> TaskGraph:
 
 
 def with_barriers(segments: Sequence[TaskGraph]) -> TaskGraph:
-    """Join open graphs in a row, with a barrier behind each; the last one leads to the next iteration.
-
-    Parameters
-    ----------
-    segments : sequence of TaskGraph
-        Recorded with `closed=False`; their tasks are numbered one after the other.
-    """
+    """Join open graphs in a row, with a barrier behind each; the last one leads to the next iteration. `segments`:
+    recorded with `closed=False`; their tasks are numbered one after the other."""
     num_tasks = sum(graph.num_tasks for graph in segments)
     first_barrier = num_tasks + sum(graph.num_joins for graph in segments)
     num_nodes = first_barrier + len(segments)

@@ -85,6 +85,7 @@ class PlanBuilder:
         layer: str = "",
         phase: str = "other",
         iteration_offset: int = 0,
+        chain: str = "",
     ) -> BlockLoop:
         """Append a loop.
 
@@ -96,6 +97,8 @@ class PlanBuilder:
             Operand of the kernel -> buffer.
         blocks : iterable
             `Block`s; of a description the bounds of each block alone, a tuple or a mapping.
+        chain : str
+            Of sums that `rewrite_chains` may write in another form; "": none.
         """
         if isinstance(kernel, str):
             kernel_name = kernel
@@ -129,6 +132,7 @@ class PlanBuilder:
             phase=phase,
             iteration_offset=iteration_offset,
             first_task=self._num_tasks,
+            chain=chain,
         )
         self._loops.append(loop)
         self._num_tasks += len(blocks)

@@ -23,19 +23,12 @@ FORMS = ("chain", "commutative", "tree")
 def rewrite_chains(
     buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], form: str
 ) -> tuple[dict[str, Buffer], list[BlockLoop]]:
-    """Return buffers and loops in which every chain has another form.
-
-    Parameters
-    ----------
-    buffers, loops
-        Of a plan that is being built. Loops of a chain follow each other, are called NAME.0, NAME.1, ..., and have the
-        attribute `accumulate`: whether they add to what is there.
-    form : str
-        One of `FORMS`.
+    """Return buffers and loops, of a plan that is being built, in which every chain has another of `FORMS`. Loops of a
+    chain follow each other, name it as `chain`, and have the attribute `accumulate`: whether they add to what is there.
     """
     buffers = dict(buffers)
     rewritten: list[BlockLoop] = []
-    for name, group in itertools.groupby(loops, _chain_of):
+    for name, group in itertools.groupby(loops, lambda loop: loop.chain):
         links = list(group)
         if name and len(links) > 1 and form != "chain":
             links = (_commutative if form == "commutative" else _tree)(buffers, name, links)
@@ -45,11 +38,6 @@ def rewrite_chains(
         rewritten[number] = replace(loop, first_task=first)
         first += loop.num_blocks
     return buffers, rewritten
-
-
-def _chain_of(loop: BlockLoop) -> str:
-    name, _, link = loop.name.rpartition(".")
-    return name if link.isdecimal() and "accumulate" in loop.attributes else ""
 
 
 def _outputs(loop: BlockLoop) -> dict[str, str]:

@@ -39,13 +39,8 @@ cdef enum:
 
 
 def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, const int32_t[::1] successors):
-    """Nodes so that each edge within an iteration points forward, int32, shape (num_nodes,).
-
-    Raises
-    ------
-    ValueError
-        These edges hold a cycle.
-    """
+    """Nodes so that each edge within an iteration points forward, int32, shape (num_nodes,). Raises `ValueError`: these
+    edges hold a cycle."""
     cdef Py_ssize_t n = split.shape[0], u, k, head = 0, tail = 0
     cdef int32_t w
     order_array = np.empty(n, dtype=np.int32)
@@ -74,18 +69,8 @@ def topological_order(const int32_t[::1] offsets, const int32_t[::1] split, cons
 
 
 def remaining_path(graph, cost):
-    """Longest path from each node to the end of its iteration, its own cost included, in the unit of `cost`.
-
-    Parameters
-    ----------
-    graph : TaskGraph
-    cost : float64, shape (num_tasks,)
-        Joins cost nothing.
-
-    Returns
-    -------
-    float64, shape (num_nodes,)
-    """
+    """Longest path from each node to the end of its iteration, float64, shape (num_nodes,), its own cost included.
+    `cost`, float64, shape (num_tasks,): in any unit; joins cost nothing."""
     cdef int32_t n = graph.num_nodes, v
     cdef Py_ssize_t i, k
     cdef const int32_t[::1] offsets = graph.successor_offsets, split = graph.successor_split
@@ -105,13 +90,8 @@ def remaining_path(graph, cost):
 
 
 def by_priority(graph, priority):
-    """The same graph with each node's successors in ascending priority, within an iteration and across.
-
-    Parameters
-    ----------
-    graph : TaskGraph
-    priority : float64, shape (num_nodes,)
-    """
+    """The same graph with each node's successors in ascending priority, float64, shape (num_nodes,), within an
+    iteration and across."""
     source, target, token = graph.edges()
     order = np.lexsort((np.asarray(priority)[target], token, source))
     kind = None if graph.edge_kind is None else np.ascontiguousarray(graph.edge_kind[order])

@@ -8,15 +8,8 @@ from .model import COMMUTATIVE, AccessTable
 
 
 def commutative_locks(table: AccessTable) -> tuple[int, np.ndarray, np.ndarray]:
-    """Locks that keep commutative accesses apart.
-
-    Returns
-    -------
-    num_locks : int
-    offsets : int32, shape (num_tasks + 1,)
-    locks : int32
-        Task t needs locks[offsets[t]:offsets[t + 1]], ascending. Regions that share a cell share a lock.
-    """
+    """Return the number of locks that keep commutative accesses apart, and int32 arrays, offsets and locks: task t
+    needs locks[offsets[t]:offsets[t + 1]], ascending. Regions that share a cell share a lock."""
     chosen = np.flatnonzero(table.access_kind == COMMUTATIVE)
     parent: dict[int, int] = {}
 

@@ -145,13 +145,8 @@ class Block:
 class UniformBlocks(Sequence):
     """Blocks kept as arrays, for graphs of up to millions of tasks; they are made into `Block` when looked at.
 
-    Their accesses are found in the plan's access table only: `Block.accesses` is empty.
-
-    Parameters
-    ----------
-    bounds : int32, shape (num_blocks, bounds_width)
-    flops, bytes : float
-        Of each block.
+    Their accesses are found in the plan's access table only: `Block.accesses` is empty. `bounds`: int32, shape
+    (num_blocks, bounds_width); `flops`, `bytes`: of each block.
     """
 
     def __init__(self, bounds: np.ndarray, flops: float = 0.0, bytes: float = 0.0):
@@ -181,6 +176,7 @@ class BlockLoop:
     phase: str = "other"
     iteration_offset: int = 0
     first_task: int = 0
+    chain: str = ""  # of sums to which it belongs, see chained_sums.py
 
     def __repr__(self) -> str:
         return f"<loop {self.name!r}: {self.num_blocks} blocks of kernel {self.kernel!r}>"
@@ -219,33 +215,18 @@ class BlockLoop:
 class AccessTable:
     """All accesses of a plan on cell ids, as flat int32 arrays: task -> accesses -> cell list -> cells.
 
-    Attributes
-    ----------
-    task_offsets : int32, shape (num_tasks + 1,)
-        Accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1.
-    access_kind : uint8, shape (num_accesses,)
-        READ, WRITE, UPDATE, CONCURRENT or COMMUTATIVE; reductions have been lowered to these.
-    access_list : int32, shape (num_accesses,)
-        Number of the access's cell list; equal lists are stored once.
-    list_offsets, list_cells : int32
-        Cells of list l are list_cells[list_offsets[l]:list_offsets[l + 1]], ascending.
-    access_buffer : int32, shape (num_accesses,)
-        Index of the access's buffer in `Plan.buffers`.
-
-    Notes
-    -----
     Cells are cells of storage. Buffers that share memory have cells in common: pieces so small that each lies within
     one cell of every buffer that covers it. So shared memory needs no rule of its own.
     """
 
     num_tasks: int
     num_cells: int
-    task_offsets: np.ndarray
-    access_kind: np.ndarray
-    access_list: np.ndarray
+    task_offsets: np.ndarray  # accesses of task t are task_offsets[t] ... task_offsets[t + 1] - 1
+    access_kind: np.ndarray  # uint8: READ, WRITE, UPDATE, CONCURRENT, COMMUTATIVE; reductions were lowered to these
+    access_list: np.ndarray  # number of the access's cell list; equal lists are stored once
     list_offsets: np.ndarray
-    list_cells: np.ndarray
-    access_buffer: np.ndarray
+    list_cells: np.ndarray  # of list l, ascending: list_cells[list_offsets[l]:list_offsets[l + 1]]
+    access_buffer: np.ndarray  # index of the access's buffer in `Plan.buffers`
 
     def __repr__(self) -> str:
         return f"<{len(self.access_kind)} accesses of {self.num_tasks} tasks to {self.num_cells} cells>"
@@ -359,20 +340,9 @@ class Plan(Shown):
     def from_accesses(
         cls, name: str, buffers: Iterable[Buffer], loops: Sequence[BlockLoop], accesses: AccessTable, **options: Any
     ) -> Plan:
-        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`.
-
-        The sizes are checked, the independence of blocks is not: whoever builds the table answers for it.
-
-        Parameters
-        ----------
-        options
-            Further attributes of `Plan`.
-
-        Raises
-        ------
-        UsageError
-            The table does not fit the loops.
-        """
+        """A plan whose cells and accesses the caller has computed, for graphs too large for `PlanBuilder`; `options`:
+        further attributes of `Plan`. The sizes are checked, the independence of blocks is not: whoever builds the table
+        answers for it. Raises `UsageError`: the table does not fit the loops."""
         first_task = 0
         for loop in loops:
             if loop.first_task != first_task:

@@ -53,20 +53,9 @@ def copy_name(buffer: str, number: int) -> str:
 def lower_reductions(
     buffers: Mapping[str, Buffer], loops: Sequence[BlockLoop], groups: int
 ) -> tuple[dict[str, Buffer], list[BlockLoop]]:
-    """Replace reduction accesses.
-
-    Parameters
-    ----------
-    buffers, loops
-        Of a plan that is being built; blocks of each loop are known to be independent.
-    groups : int
-        Private copies of a buffer at most.
-
-    Raises
-    ------
-    UsageError
-        A block that touches a buffer both as a reduction and otherwise; a dtype without kernels.
-    """
+    """Replace reduction accesses. `buffers`, `loops`: of a plan that is being built; blocks of each loop are known to
+    be independent; `groups`: private copies of a buffer at most. Raises `UsageError`: a block that touches a buffer
+    both as a reduction and otherwise; a dtype without kernels."""
     if not 1 <= groups <= MAX_GROUPS:
         raise UsageError(f"reduction_groups must be in [1, {MAX_GROUPS}], got {groups}")
     runs = _find_runs(buffers, loops, groups)

@@ -22,19 +22,9 @@ def slot_name(buffer: str, slot: int) -> str:
 
 
 def unroll(plan: Plan, times: int, slots: Mapping[str, int] | None = None) -> Plan:
-    """A plan of which one pass is `times` passes of the given one.
-
-    Parameters
-    ----------
-    slots : mapping of str to int, optional
-        Transient buffers of which pass k uses slot k modulo this number.
-
-    Raises
-    ------
-    UsageError
-        Less than one; slots of a buffer that is not transient, is carried from one iteration to the next, or shares
-        memory.
-    """
+    """A plan of which one pass is `times` passes of the given one. `slots`: transient buffers of which pass k uses slot
+    k modulo this number. Raises `UsageError`: less than one; slots of a buffer that is not transient, is carried from
+    one iteration to the next, or shares memory."""
     if times < 1:
         raise UsageError(f"unroll must be at least 1, got {times}")
     slots = {name: number for name, number in (slots or {}).items() if number != 1}

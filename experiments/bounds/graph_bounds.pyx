@@ -60,10 +60,9 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     Combinatorial Optimization" (1993); the problem is surveyed in Dasdan, "Experimental analysis of the fastest
     optimum cycle ratio and mean algorithms" (2004).
     """
-    cdef Py_ssize_t n = order.shape[0], i, k
-    cdef int32_t u, w, node
-    cdef double done, mean = 0, total, tokens
-    cdef bint settled
+    cdef Py_ssize_t n = order.shape[0]
+    cdef int32_t u, node
+    cdef double mean = 0, total, tokens
     x_array = np.zeros(n, dtype=np.float64)
     pred_array = np.empty(n, dtype=np.int32)
     token_array = np.empty(n, dtype=np.int8)
@@ -74,36 +73,8 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
     cycle_array = np.empty(0, dtype=np.int32)
     while True:
         with nogil:
-            for i in range(n):
-                pred[i] = -1
-            while True:
-                settled = True
-                for i in range(n):
-                    u = order[i]
-                    done = x[u] + weight[u]
-                    for k in range(offsets[u], split[u]):
-                        w = successors[k]
-                        if x[w] < done:
-                            # Within the acyclic part rounding cannot feed back on itself: no tolerance needed.
-                            x[w] = done
-                            pred[w] = u
-                            token[w] = 0
-                for u in range(n):
-                    done = x[u] + weight[u] - mean
-                    for k in range(split[u], offsets[u + 1]):
-                        w = successors[k]
-                        if x[w] + tolerance < done:
-                            x[w] = done
-                            pred[w] = u
-                            token[w] = 1
-                            settled = False
-                if settled:
-                    node = -1
-                    break
-                node = find_cycle(pred, mark)
-                if node >= 0:
-                    break
-        if settled:
+            node = settle(order, offsets, split, successors, weight, mean, tolerance, x, pred, token, mark)
+        if node < 0:
             return mean, cycle_array, x_array
         nodes = []
         total = tokens = 0
@@ -120,6 +91,42 @@ def maximum_cycle_mean(const int32_t[::1] order, const int32_t[::1] offsets, con
         if total / tokens <= mean:
             raise ArithmeticError(f"tolerance {tolerance} is below the rounding of durations that sum to {total}")
         mean = total / tokens
+
+
+cdef int32_t settle(const int32_t[::1] order, const int32_t[::1] offsets, const int32_t[::1] split,
+                    const int32_t[::1] successors, const double[::1] weight, double mean, double tolerance,
+                    double[::1] x, int32_t[::1] pred, signed char[::1] token, int32_t[::1] mark) noexcept nogil:
+    """Relax the potentials until they settle; return -1 then, or a node of the first cycle that is found instead."""
+    cdef Py_ssize_t n = order.shape[0], i, k
+    cdef int32_t u, w, node = -1
+    cdef double done
+    cdef bint settled = False
+    for i in range(n):
+        pred[i] = -1
+    while node < 0 and not settled:
+        settled = True
+        for i in range(n):
+            u = order[i]
+            done = x[u] + weight[u]
+            for k in range(offsets[u], split[u]):
+                w = successors[k]
+                if x[w] < done:
+                    # Within the acyclic part rounding cannot feed back on itself: no tolerance needed.
+                    x[w] = done
+                    pred[w] = u
+                    token[w] = 0
+        for u in range(n):
+            done = x[u] + weight[u] - mean
+            for k in range(split[u], offsets[u + 1]):
+                w = successors[k]
+                if x[w] + tolerance < done:
+                    x[w] = done
+                    pred[w] = u
+                    token[w] = 1
+                    settled = False
+        if not settled:
+            node = find_cycle(pred, mark)
+    return node
 
 
 cdef int32_t find_cycle(int32_t[::1] pred, int32_t[::1] mark) noexcept nogil:

@@ -14,16 +14,16 @@ from ...cython_src.plan.dependences import TaskGraph, by_priority, remaining_pat
 from ...cython_src.plan.locks import commutative_locks
 from ...cython_src.plan.model import Plan
 from ...tasking.executor import expected_cost_ns
-from ...tasking.runtimes import program_order
+from ...tasking.runtimes import CLAIM_NS, PATIENCE, program_order
 from ..subjects.models import MODELS, ModelSpec
 from . import event_loop
+from .event_loop import EAGER, LOOPS, PROGRAMS, STEALING
 from .machine_model import MAX_CORES, MachineModel, extrapolated
 
-LOOPS, EAGER, STEALING, PROGRAMS = range(4)  # as in event_loop.h
 SCHEDULES = MODELS["forkjoin"].fields["schedule"].choices
 SIMULATED = ("serial", "forkjoin", "tasks", "taskgraph", "taskiter")
-CLAIM_S = 150e-9  # programs.h: tasks shorter than this are not worth a claim
-PATIENCE_S = 1e-6  # programs.h: some 24 pauses, before a waiting worker looks for a task to claim
+CLAIM_S = 1e-9 * CLAIM_NS  # tasks shorter than this are not worth a claim
+PATIENCE_S = PATIENCE / 24e6  # before a waiting worker looks for a task to claim: a pause takes some 42 ns
 # Iterations of two runs, the slope of which is the time of a step as `sampling/timing.py` measures it.
 RUN_LENGTHS = {"none": (2, 6), "loop": (1, 2), "phase": (1, 2), "iteration": (1, 2)}
 

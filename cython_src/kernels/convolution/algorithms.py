@@ -69,14 +69,7 @@ def num_panels(direction: int, shape: Sequence[int], groups: int) -> int:
 
 def packed_shape(algorithm: int, direction: int, shape: Sequence[int], groups: int) -> tuple[int, int, int, int]:
     """(panels, taps, K, LANES); K is the most channels that a panel sums over, at least 4 (an image's pitch).
-
-    Parameters
-    ----------
-    algorithm, direction : int
-        Direction 0 for the forward pass, 1 for the data gradient.
-    shape : (out_channels, in_channels / groups, k, k)
-        Of the weights.
-    """
+    `algorithm`, `direction`: direction 0 for the forward pass, 1 for the data gradient; `shape`: of the weights."""
     side = winograd_side(algorithm)
     taps = (side + 2) ** 2 if side else shape[2] * shape[3]
     panels = num_panels(direction, shape, groups)
@@ -99,15 +92,9 @@ def weight_box(direction: int, panels: tuple[int, int], shape: Sequence[int], gr
 
 
 def required_halo(direction: int, attributes: Mapping[str, int]) -> int:
-    """Halo that a kernel needs around the map that it reads.
-
-    Parameters
-    ----------
-    direction : int
-        0 forward (and the weight gradient's input): around X; 1 data gradient: around dY.
-    attributes : mapping
-        in_height, out_height, in_width, out_width, kernel, stride, padding, dilation, as the kernel takes them.
-    """
+    """Halo that a kernel needs around the map that it reads. `direction`: 0 forward (and the weight gradient's input):
+    around X; 1 data gradient: around dY; `attributes`: in_height, out_height, in_width, out_width, kernel, stride,
+    padding, dilation, as the kernel takes them."""
     reach = (attributes["kernel"] - 1) * attributes["dilation"]
     s, p = attributes["stride"], attributes["padding"]
     if direction != DATA:
@@ -161,23 +148,9 @@ def algorithm_costs(direction: str, attributes: Mapping[str, int], batch: int) -
 
 
 def choose_algorithm(option: str, direction: str, attributes: Mapping[str, int], batch: int) -> int:
-    """Code of the algorithm for one convolution.
-
-    Parameters
-    ----------
-    option : str
-        One of NHWC_OPTIONS. Where an algorithm does not apply (Winograd to kernels that are not 3 x 3), direct.
-    direction : {"forward", "data", "weights"}
-    attributes : mapping
-        Of the kernel; groups.
-    batch : int
-        Images of a step.
-
-    Raises
-    ------
-    UsageError
-        A kernel that is too large, or too many channels.
-    """
+    """Code of the algorithm for one convolution, as one of NHWC_OPTIONS asks for, or direct where that does not apply
+    (Winograd to kernels that are not 3 x 3). `direction`: "forward", "data" or "weights"; `batch`: images of a step.
+    Raises `UsageError`: a kernel that is too large, or too many channels."""
     if attributes["kernel"] > MAX_KERNEL:
         raise UsageError(f"kernels of convolutions must be at most {MAX_KERNEL} wide, got {attributes['kernel']}")
     channels = max(attributes[name] for name in ("in_channels", "out_channels", "dy_channels") if name in attributes)

@@ -419,6 +419,72 @@ cdef int winograd_weights(const void *args, Py_ssize_t block, const TaskContext 
     return 0
 
 
+cdef void transform_natural(const Nchw16WinogradLoops *loops, const winograd_backward_weights_args *a, bint gradient,
+                            WinogradTransform *t, float *out, int g, int y, int x0, int num_rows) noexcept nogil:
+    """Rows of tiles of the side that keeps its layout: the gradient, or the input."""
+    cdef const Map *dy = &a.dy_map
+    cdef const Map *x = &a.in_map
+    cdef int r, row
+    for r in range(num_rows):
+        row = y + r * WINOGRAD_TILE
+        t.out = out + r * t.tiles * LANES
+        if gradient:
+            t.input = a.gradient + offset(dy, g, a.box.c0, row) + x0 * LANES
+            t.rows = a.box.y1 - row
+            t.columns = dy.width - x0
+            loops.gradient(t)
+        else:
+            t.input = a.input + offset(x, g, 0, row - x.halo) + (x0 - x.halo) * LANES
+            t.rows = a.box.y1 + WINOGRAD_BORDER - row
+            t.columns = x.pitch - x0
+            loops.input(t)
+
+
+cdef void transform_turned(const MicroKernels *micro, const Map *m, bint gradient, WinogradTransform *t,
+                           const float *source, int channels, float *window, float *out, int num_rows,
+                           int rows) noexcept nogil:
+    """Rows of tiles of a vector of the other side's channels, which are transposed: what exists of their window."""
+    cdef const Nchw16WinogradLoops *loops = nchw16_winograd_loops(micro)
+    cdef int r, i, border = 0 if gradient else WINOGRAD_BORDER
+    for r in range(min(num_rows * WINOGRAD_TILE + border, rows)):
+        for i in range(t.columns):
+            nchw_loops(micro).transpose(source + (<Py_ssize_t> r * m.pitch + i) * LANES, plane_size(m), channels,
+                                        window + r * t.in_row + i * LANES, t.in_channel)
+    for r in range(num_rows):
+        t.input = window + r * WINOGRAD_TILE * t.in_row
+        t.out = out + r * t.tiles * LANES * LANES
+        t.rows = rows - r * WINOGRAD_TILE
+        if gradient:
+            loops.gradient(t)
+        else:
+            loops.input(t)
+
+
+cdef void store_taps(const winograd_backward_weights_args *a, const WinogradGradientScratch *place,
+                     const float *sums) noexcept nogil:
+    """Weight gradients of all pairs of channels from their points, and the bias gradient, in PyTorch's order."""
+    cdef const Map *dy = &a.dy_map
+    cdef Py_ssize_t per_out = a.in_map.channels * TAPS + 1
+    cdef float *gradient = a.output + (a.partial * dy.channels + a.box.c0) * per_out
+    cdef float *to
+    cdef float total
+    cdef int j, r, g
+    for j in range(place.blocks):
+        for r in range(place.rows):
+            to = gradient + (r * per_out + j * LANES * TAPS if place.turn_input else r * TAPS + j * LANES * per_out)
+            nchw16_winograd_loops(a.micro).gradient_output(
+                sums + j * WINOGRAD_POINTS * place.sums_point + r * LANES, place.sums_point,
+                min(LANES, place.lanes_channels - j * LANES), to, TAPS if place.turn_input else per_out, a.accumulate)
+    for r in range(a.box.c1 - a.box.c0):
+        to = gradient + r * per_out + per_out - 1
+        total = to[0] if a.accumulate else 0
+        for g in range(a.box.g0, a.box.g1):
+            total += nchw_loops(a.micro).sum_rows(
+                a.gradient + offset(dy, g, a.box.c0 + r, a.box.y0), a.box.y1 - a.box.y0,
+                <Py_ssize_t> dy.pitch * LANES, <Py_ssize_t> dy.width * LANES)
+        to[0] = total
+
+
 cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
                                    const TaskContext *context) noexcept nogil:
     """Weight gradient; bounds: partial buffer, groups, output channels, rows.
@@ -427,124 +493,58 @@ cdef int winograd_backward_weights(const void *args, Py_ssize_t block,
     broadcast; the other is transposed, channels in the lanes: the side whose channels fill vectors better.
     """
     cdef winograd_backward_weights_args a = read_winograd_backward_weights(args, block)
-    cdef Map *dy = &a.dy_map
-    cdef Map *x = &a.in_map
-    cdef Map *wide
+    cdef const Map *dy = &a.dy_map
+    cdef const Map *x = &a.in_map
     cdef const Nchw16WinogradLoops *loops = nchw16_winograd_loops(a.micro)
+    cdef WinogradGradientScratch place = winograd_gradient_scratch(x.channels, a.box.c1 - a.box.c0)
+    cdef bint turn_input = place.turn_input
+    cdef const Map *kept = dy if turn_input else x
+    cdef const Map *wide = x if turn_input else dy
     cdef WinogradTransform natural, turned
     cdef NchwReduction q
-    cdef WinogradGradientScratch place
-    cdef const float *from_
-    cdef const float *base
-    cdef float *window
-    cdef float *vectors
-    cdef float *gradient
-    cdef float *sums
-    cdef float *to
-    cdef float total
-    cdef Py_ssize_t per_out, block_size
-    cdef int outputs = a.box.c1 - a.box.c0, g, y, x0, r, i, j, n, blocks, num_rows, columns, across, down, border, count
-    cdef int channels, height = a.box.y1, width = dy.width
-    cdef bint turn_input
-    per_out = x.channels * TAPS + 1
-    place = winograd_gradient_scratch(x.channels, outputs)
-    turn_input = place.turn_input
-    channels = place.lanes_channels
-    blocks = place.blocks
+    cdef float *window = <float *> context.scratch
+    cdef const float *source
+    cdef int border = WINOGRAD_BORDER if turn_input else 0, width = dy.width
+    cdef int g, y, x0, j, num_rows, columns, across, down
     q.rows = place.rows
-    q.a_row = place.others_row
-    q.a_point = place.others_point
-    q.b_point = place.vectors_point
-    q.out_row = LANES
-    q.out_point = place.sums_point
+    q.a, q.a_row, q.a_point = window + place.others, place.others_row, place.others_point
+    q.b, q.b_point = window + place.vectors, place.vectors_point
+    q.out_row, q.out_point = LANES, place.sums_point
     q.accumulate = 0
-    window = <float *> context.scratch
-    vectors = window + place.vectors
-    q.a = window + place.others
-    sums = window + place.sums
-    block_size = WINOGRAD_POINTS * q.out_point
-    q.b = vectors
-
     natural.channels = q.rows
     natural.in_pixel = LANES
-    natural.out_point = q.a_point
-    natural.out_channel = q.a_row
-    natural.out_tile = LANES
-    natural.in_channel = plane_size(dy if turn_input else x)
-    natural.in_row = <Py_ssize_t> (dy.pitch if turn_input else x.pitch) * LANES
+    natural.in_channel, natural.in_row = plane_size(kept), <Py_ssize_t> kept.pitch * LANES
+    natural.out_point, natural.out_channel, natural.out_tile = q.a_point, q.a_row, LANES
     turned.channels = LANES
     turned.in_pixel = LANES
     turned.in_channel = place.window_lane
-    turned.out_point = q.b_point
-    turned.out_channel = LANES
-    turned.out_tile = LANES * LANES
-    wide = x if turn_input else dy
-    border = WINOGRAD_BORDER if turn_input else 0
+    turned.out_point, turned.out_channel, turned.out_tile = q.b_point, LANES, LANES * LANES
     strip_shape((width + WINOGRAD_TILE - 1) // WINOGRAD_TILE, &across, &down)
     for g in range(a.box.g0, a.box.g1):
         y = a.box.y0
-        while y < height:
-            num_rows = min(down, (height - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
+        while y < a.box.y1:
+            num_rows = min(down, (a.box.y1 - y + WINOGRAD_TILE - 1) // WINOGRAD_TILE)
             x0 = 0
             while x0 < width:
                 columns = min(across * WINOGRAD_TILE, width - x0)
-                natural.tiles = turned.tiles = n = (columns + WINOGRAD_TILE - 1) // WINOGRAD_TILE
-                q.length = num_rows * n * LANES
-                for r in range(num_rows):
-                    natural.out = <float *> q.a + r * n * LANES
-                    i = y + r * WINOGRAD_TILE
-                    if turn_input:
-                        natural.input = a.gradient + offset(dy, g, a.box.c0, i) + x0 * LANES
-                        natural.rows = height - i
-                        natural.columns = width - x0
-                        loops.gradient(&natural)
-                    else:
-                        natural.input = a.input + offset(x, g, 0, i - x.halo) + (x0 - x.halo) * LANES
-                        natural.rows = height + WINOGRAD_BORDER - i
-                        natural.columns = x.pitch - x0
-                        loops.input(&natural)
-                # The window of the side that is transposed: what exists of it.
-                base = a.input if turn_input else a.gradient
-                base += (offset(x, g, 0, y - x.halo) + (x0 - x.halo) * LANES if turn_input
-                         else offset(dy, g, a.box.c0, y) + x0 * LANES)
-                turned.in_row = <Py_ssize_t> (n * WINOGRAD_TILE + border) * LANES
-                for j in range(blocks):
-                    count = min(LANES, channels - j * LANES)
-                    for r in range(min(num_rows * WINOGRAD_TILE, height - y) + border):
-                        from_ = base + j * LANES * plane_size(wide) + <Py_ssize_t> r * wide.pitch * LANES
-                        to = window + r * turned.in_row
-                        for i in range(columns + border):
-                            nchw_loops(a.micro).transpose(from_ + i * LANES, plane_size(wide), count, to + i * LANES,
-                                                          turned.in_channel)
-                    for r in range(num_rows):
-                        turned.input = window + r * WINOGRAD_TILE * turned.in_row
-                        turned.out = vectors + r * n * LANES * LANES
-                        turned.rows = height - y - r * WINOGRAD_TILE + border
-                        turned.columns = columns + border
-                        if turn_input:
-                            loops.input(&turned)
-                        else:
-                            loops.gradient(&turned)
-                    q.out = sums + j * block_size
+                natural.tiles = turned.tiles = (columns + WINOGRAD_TILE - 1) // WINOGRAD_TILE
+                q.length = num_rows * natural.tiles * LANES
+                transform_natural(loops, &a, turn_input, &natural, <float *> q.a, g, y, x0, num_rows)
+                turned.in_row = <Py_ssize_t> (natural.tiles * WINOGRAD_TILE + border) * LANES
+                turned.columns = columns + border
+                source = (a.input + offset(x, g, 0, y - x.halo) + (x0 - x.halo) * LANES if turn_input
+                          else a.gradient + offset(dy, g, a.box.c0, y) + x0 * LANES)
+                for j in range(place.blocks):
+                    transform_turned(
+                        a.micro, wide, not turn_input, &turned, source + j * LANES * plane_size(wide),
+                        min(LANES, place.lanes_channels - j * LANES), window, <float *> q.b, num_rows,
+                        a.box.y1 - y + border)
+                    q.out = window + place.sums + j * WINOGRAD_POINTS * q.out_point
                     loops.reduce(&q)
                 q.accumulate = 1
                 x0 += columns
             y += num_rows * WINOGRAD_TILE
-    gradient = a.output + (a.partial * dy.channels + a.box.c0) * per_out
-    for j in range(blocks):
-        for r in range(q.rows):
-            to = gradient + (r * per_out + j * LANES * TAPS if turn_input else r * TAPS + j * LANES * per_out)
-            loops.gradient_output(
-                sums + j * block_size + r * LANES, q.out_point, min(LANES, channels - j * LANES), to,
-                TAPS if turn_input else per_out, a.accumulate)
-    for r in range(outputs):
-        to = gradient + r * per_out + x.channels * TAPS
-        total = to[0] if a.accumulate else 0
-        for g in range(a.box.g0, a.box.g1):
-            total += nchw_loops(a.micro).sum_rows(
-                a.gradient + offset(dy, g, a.box.c0 + r, a.box.y0), height - a.box.y0,
-                <Py_ssize_t> dy.pitch * LANES, <Py_ssize_t> dy.width * LANES)
-        to[0] = total
+    store_taps(&a, &place, window + place.sums)
     return 0
 
 

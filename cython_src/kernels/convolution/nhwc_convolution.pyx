@@ -7,7 +7,7 @@ rows of packed weights. With a stride the outputs of the data gradient fall into
 of their own; in each, one output to the next moves by one pixel of the gradient.
 
 All passes and algorithms (direct, Winograd) stand in one file: they share maps, tasks and the division of scratch
-memory in nhwc_sizes.pxd. convolve() chooses between the algorithms, and both work on the same task.
+memory in nhwc_sizes.h. convolve() chooses between the algorithms, and both work on the same task.
 """
 
 from libc.string cimport memcpy, memmove, memset
@@ -17,7 +17,6 @@ from elementwise_c cimport *
 from norm_c cimport *
 
 from ..maps.nhwc cimport clear_channel_halo, image_size, pixel, row_size, set_block, set_plane
-from .nhwc_sizes cimport *
 
 from functools import partial
 
@@ -25,6 +24,33 @@ from ..interface.arguments import struct_of
 from ..interface.kernel_spec import implement, lengths
 from .nhwc_reference import backward_data, backward_weights, forward, pack
 from .specs import KERNELS
+
+ctypedef NhwcConvolutionLoops Loops
+ctypedef NhwcWinogradLoops WinogradLoops
+
+
+cdef inline void read_tile(const NhwcMap *m, const float *x, int n, int y, int x_, int rows, int columns, int side,
+                           int channels, float *patch, const float **at, Py_ssize_t *row,
+                           Py_ssize_t *step) noexcept nogil:
+    """Where a tile's side x side inputs lie: in the map, or, if only the first of them are to be read, in a copy
+    with zeros beyond. (y, x_) may lie in the halo."""
+    cdef const float *p = x + pixel(m, n, y, x_)
+    cdef int i, j
+    if rows >= side and columns >= side:
+        at[0] = p
+        row[0] = row_size(m)
+        step[0] = m.pitch
+        return
+    for i in range(side):
+        for j in range(side):
+            if i < rows and j < columns:
+                memcpy(patch + (i * side + j) * channels, p + i * row_size(m) + <Py_ssize_t> j * m.pitch,
+                       channels * sizeof(float))
+            else:
+                memset(patch + (i * side + j) * channels, 0, channels * sizeof(float))
+    at[0] = patch
+    row[0] = side * channels
+    step[0] = channels
 
 
 cdef int phase_taps(const Convolution *c, int ry, int rx, int k, Tap *taps, int *length) noexcept nogil:
@@ -188,16 +214,39 @@ cdef inline void request_outputs(const Convolution *c, float *out, const Box *b,
             request_writes(p + j * c.target.pitch, width)
 
 
+cdef void transform_tiles(const Convolution *c, const WinogradLoops *winograd, const WinogradScratch *place,
+                          const float *x, const Box *b, int done, int count, float *scratch) noexcept nogil:
+    """Inputs of `count` tiles, from tile `done` on, to points; the next tile is asked for from memory."""
+    cdef int m = c.side, tiles_y = (b.y1 - b.y0 + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
+    cdef int i, rows, columns, tile
+    cdef const float *at
+    cdef const float *next
+    cdef Py_ssize_t row, step
+    for i in range(count):
+        tile = done + i
+        rows = tile // tiles_x % tiles_y * m
+        columns = tile % tiles_x * m
+        read_tile(&c.source, x, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows - c.padding, columns - c.padding,
+                  b.y1 - b.y0 - rows + 2, c.target.width - columns + 2, m + 2, place.channels, scratch + place.patch,
+                  &at, &row, &step)
+        next = NULL
+        if tile + 1 < (b.n1 - b.n0) * tiles_y * tiles_x and row == row_size(&c.source):
+            tile += 1
+            next = x + pixel(&c.source, b.n0 + tile // (tiles_x * tiles_y),
+                             b.y0 + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
+        winograd.input[m // 2 - 1](at, row, step, place.channels, next,
+                                   scratch + place.inputs + <Py_ssize_t> i * place.channels, place.inputs_point)
+
+
 cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *loops, const WinogradLoops *winograd,
                            const float *x, float *out, const Box *b, float *scratch) noexcept nogil:
     """Panels that read the same channels, chunks of tiles: inputs to points, a matrix product at each point, sums to
     outputs, two panels at a time. What is read or written next is asked for from memory in time."""
     cdef WinogradScratch place = winograd_scratch(c, t.k, b.n1 - b.n0, b.y1 - b.y0)
-    cdef int m = c.side, n = m + 2, points = place.points, which = m // 2 - 1, channels = place.channels
+    cdef int m = c.side, points = place.points, channels = place.channels
     cdef int tiles_y = (b.y1 - b.y0 + m - 1) // m, tiles_x = (c.target.width + m - 1) // m
     cdef int total = (b.n1 - b.n0) * tiles_y * tiles_x
     cdef PixelGroup *groups = <PixelGroup *> scratch
-    cdef float *patch = scratch + place.patch
     cdef float *v = scratch + place.inputs
     cdef float *sums = scratch + place.sums
     cdef float bias[32]
@@ -206,49 +255,24 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
     cdef const int32_t *inputs = t.panel_input
     cdef int panels = t.num_panels, last = t.last_columns, activation = t.activation, accumulate = t.accumulate
     cdef int done, count, i, p, run, run_stop, panel, width, rows, columns, tile
-    cdef const float *at
-    cdef const float *next
-    cdef Py_ssize_t row, step
     cdef Tap tap
-    tap.a = 0
-    tap.b = 0
-    t.taps = &tap
-    t.num_taps = 1
-    t.bias = NULL
-    t.activation = 0
-    t.accumulate = 0
-    t.store_columns = LANES
-    t.last_columns = LANES
-    t.panel_input = NULL
+    tap.a = tap.b = 0
+    t.taps, t.groups, t.panel_input, t.bias = &tap, groups, NULL, NULL
+    t.num_taps, t.activation, t.accumulate = 1, 0, 0
+    t.store_columns = t.last_columns = LANES
     t.pixel = channels
-    t.c = sums
-    t.groups = groups
     t.panel = <Py_ssize_t> points * t.k * LANES
     run = 0
     while run < panels:
         run_stop = panels
         if inputs != NULL:
-            x += inputs[run]
             run_stop = run + 1
             while run_stop < panels and inputs[run_stop] == inputs[run]:
                 run_stop += 1
         done = 0
         while done < total:
             count = min(place.chunk, total - done)
-            for i in range(count):
-                tile = done + i
-                rows = tile // tiles_x % tiles_y * m
-                columns = tile % tiles_x * m
-                read_tile(&c.source, x, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows - c.padding,
-                          columns - c.padding, b.y1 - b.y0 - rows + 2, c.target.width - columns + 2, n, channels, patch,
-                          &at, &row, &step)
-                next = NULL
-                if tile + 1 < total and row == row_size(&c.source):
-                    tile += 1
-                    next = x + pixel(&c.source, b.n0 + tile // (tiles_x * tiles_y),
-                                     b.y0 + tile // tiles_x % tiles_y * m - c.padding, tile % tiles_x * m - c.padding)
-                winograd.input[which](at, row, step, channels, next, v + <Py_ssize_t> i * channels,
-                                      place.inputs_point)
+            transform_tiles(c, winograd, &place, x + (inputs[run] if inputs != NULL else 0), b, done, count, scratch)
             t.num_groups = (count + 3) // 4
             panel = run
             while panel < run_stop:
@@ -276,7 +300,7 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                     tile = done + i
                     rows = tile // tiles_x % tiles_y * m
                     columns = tile % tiles_x * m
-                    winograd.output[which](
+                    winograd.output[m // 2 - 1](
                         sums + i * width, place.sums_point, width, NULL if all_bias == NULL else bias, activation,
                         accumulate, out + panel * LANES
                         + pixel(&c.target, b.n0 + tile // (tiles_x * tiles_y), b.y0 + rows, columns),
@@ -284,8 +308,6 @@ cdef void winograd_product(const Convolution *c, ProductTask *t, const Loops *lo
                         min(m, c.target.width - columns))
                 panel += t.num_panels
             done += count
-        if inputs != NULL:
-            x -= inputs[run]
         run = run_stop
 
 
@@ -315,7 +337,7 @@ cdef void convolve(const Convolution *c, const nhwc_conv_forward_args *a, bint a
     cdef int k = panel_inputs(c.target.channels, c.source.channels, c.groups, starts)
     cdef int points = (c.side + 2) * (c.side + 2) if c.side else c.kernel * c.kernel
     cdef int step = c.stride if c.transposed else 1, panel0 = b.c0 // LANES, ry, rx, first, rows, columns
-    cdef Method method
+    cdef int method
     t.b = a.packed + <Py_ssize_t> panel0 * points * k * LANES
     t.bias = a.bias + b.c0 if a.bias != NULL else NULL
     t.taps = taps

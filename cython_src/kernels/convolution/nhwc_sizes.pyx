@@ -1,6 +1,12 @@
 """Limits of convolutions of the layout "nhwc", MAX_KERNEL and MAX_CHANNELS, and panels of weights, for Python."""
 
+from libc.stdint cimport int32_t
+from convolution_c cimport MAX_CHANNELS as CHANNELS_IN_C, MAX_KERNEL as KERNEL_IN_C, panel_inputs
+from simd_c cimport LANES
+
 import numpy as np
+
+MAX_KERNEL, MAX_CHANNELS = KERNEL_IN_C, CHANNELS_IN_C
 
 
 def inputs_of_panels(int written, int read, int groups):

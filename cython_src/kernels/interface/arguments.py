@@ -21,7 +21,7 @@ _, MAP_NAMES, GEOMETRY, WINDOW, ELEMENTS = STRUCTS.values()
 # Bounds of a block: images, interior rows, channels; groups of images, channels, interior rows.
 BOXES = {"Box": ("n0", "n1", "y0", "y1", "c0", "c1"), "NchwBox": ("g0", "g1", "c0", "c1", "y0", "y1")}
 BOX, NCHW_BOX = BOXES.values()
-# Codes of the attribute "activation"; the build writes them for C, `gpu.launches` for CUDA.
+# Codes of the attribute "activation"; the build writes them for C, as it does the structs, `gpu.launches` for CUDA.
 ACTIVATIONS = ("none", "relu", "relu6", "gelu", "sigmoid")
 BYTES, INTEGERS = ("index",), (
     "batch_order", "correct", "correct_log", "dataset_labels", "dataset_tokens", "labels", "predictions", "targets",
@@ -119,5 +119,11 @@ def activation_codes() -> str:
     return f"enum {{ {names} }};\n#define EACH_ACTIVATION(F) {calls}"
 
 
+def c_structs() -> str:
+    """Return the structs of attributes and of bounds as C declares them."""
+    structs = {**STRUCTS, **BOXES}.items()
+    return "\n".join(f"typedef struct {name} {{\n    int {', '.join(fields)};\n}} {name};" for name, fields in structs)
+
+
 if __name__ == "__main__":
-    print(activation_codes())
+    print(f"#ifndef KERNEL_ARGUMENTS_H\n#define KERNEL_ARGUMENTS_H\n{activation_codes()}\n{c_structs()}\n#endif")

@@ -96,15 +96,11 @@ def extern(path: Path, root: Path, lines: list[str]) -> str:
 def view(file: Path, headers: list[Path], root: Path) -> str:
     """Return the .pxd file of a module that uses some of what headers declare, each after what it needs itself."""
     text = file.read_text()
-    clashes = re.findall(r"^cdef class (\w+)", text, re.M)  # a struct Team is CTeam to a module with a class Team
     known = {}
     for path in headers:
         for name, lines in items(path, {*re.findall(r"\.(\w+)", text)}).items():
-            struct = f'ctypedef struct C{name} "{name}":' if name in clashes else lines[0]
-            others = [re.sub(rf"\b({'|'.join(clashes) or '-'})\b", r"C\1", line) for line in lines]
             # What a function takes a pointer to is such a function too.
-            others = [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in others]
-            known["C" + name if name in clashes else name] = path, [struct, *others[1:]] if lines[1:] else others
+            known[name] = path, [re.sub(r"(\(\*\w+\)\([^)]*\))(?! noexcept)", r"\1 noexcept", line) for line in lines]
     done, result = set(), HEAD + "from interface_c cimport *\n"
 
     def add(name: str) -> None:
@@ -174,14 +170,16 @@ def folder(name: str, files: list[Path], root: Path) -> str:
     used |= {*LOWEST[: LOWEST.index(name) if name in LOWEST else None]}
     text = HEAD + "".join(f"from {other}_c cimport *\n" for other in sorted(used - {name}))
     if name == "maps":
+        text += '\ncdef extern from "kernel_arguments.h" nogil:\n'
         for struct, fields in {**arguments.STRUCTS, **arguments.BOXES}.items():
-            text += f"\ncdef struct {struct}:\n    int {', '.join(fields)}\n"
+            text += f"    ctypedef struct {struct}:\n        int {', '.join(fields)}\n"
     done: list[Path] = []
 
     def add(file: Path) -> None:
         """Add a header to `done` behind those of the folder that it includes."""
         for other in re.findall(r'#include "(\w+\.h)"', file.read_text()):
-            add(file.with_name(other))
+            if file.with_name(other) in files:  # else the build writes it
+                add(file.with_name(other))
         if file not in done:
             done.append(file)
 
@@ -201,8 +199,9 @@ def main(output: str, *files: str) -> None:
     folders: dict[str, list[Path]] = {}
     texts: dict[str, str] = {}
     for file in (Path(name).resolve() for name in files):
-        top = file.relative_to(root).parts[0]
-        folders.setdefault(file.parent.name if top == "cython_src" else f"/{top}", []).append(file)
+        top, room, *_ = file.relative_to(root).parts
+        room = f"/{top}/{room}" if top == "experiments" else f"/{top}"
+        folders.setdefault(file.parent.name if top == "cython_src" else room, []).append(file)
     for name, inside in folders.items():
         if not name.startswith("/"):
             texts[name] = folder(name, inside, root)

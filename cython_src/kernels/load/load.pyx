@@ -211,21 +211,8 @@ cdef ScaledAxis scaled_axis(const int32_t[::1] first, const float[:, ::1] weight
 
 
 def scale(const uint8_t[:, :, ::1] pixels, rows, columns, int height, int width, instruction_set=None):
-    """Scale a part of an image.
-
-    Parameters
-    ----------
-    pixels : uint8, shape (old height, old width, 3)
-    rows, columns : tuple of (float, float)
-        First position and length of the part.
-    height, width : int
-    instruction_set : str, optional
-        All give the same pixels.
-
-    Returns
-    -------
-    uint8, shape (3, height, width)
-    """
+    """Scale a part of an image, uint8, shape (old height, old width, 3), to uint8, shape (3, height, width). `rows`,
+    `columns`: first position and length of the part, floats. All instruction sets give the same pixels."""
     cdef const LoadLoops *loops = load_loops(
         <const MicroKernels *> <uintptr_t> micro_kernels_address(choose(instruction_set)))
     out = np.empty((3, height, width), np.uint8)
@@ -246,19 +233,9 @@ def scale(const uint8_t[:, :, ::1] pixels, rows, columns, int height, int width,
 
 def put(const Value[:, :, ::1] pixels, const float[:, ::1] tables, bint flipped, int down, int right,
         float[:, :, ::1] out):
-    """Write an image, flipped and then moved, to a network's input; zeros come in at the edges.
-
-    Parameters
-    ----------
-    pixels : uint8 or float32, shape (channels, height, width)
-    tables : float32, shape (channels, 256), or None
-        Value of each level of each channel, for bytes.
-    flipped : bool
-        Exchange left and right.
-    down, right : int
-        Rows and columns by which the image moves.
-    out : float32, shape (channels, height, width)
-    """
+    """Write an image, uint8 or float32, shape (channels, height, width), flipped and then moved, to a network's input
+    `out`, float32, of the same shape; zeros come in at the edges. `tables`, float32, shape (channels, 256), or None:
+    value of each level of each channel, for bytes; `down`, `right`: rows and columns by which the image moves."""
     cdef Py_ssize_t channels = pixels.shape[0], height = pixels.shape[1], width = pixels.shape[2], c, y, x, at
     cdef Py_ssize_t step = -1 if flipped else 1
     cdef Py_ssize_t first = min(max(right, 0), width), last = max(width + min(right, 0), first)

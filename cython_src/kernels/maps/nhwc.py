@@ -55,16 +55,9 @@ class Window:
 
 @dataclass(frozen=True)
 class NhwcMap:
-    """A buffer (batch, rows, columns, pitch) and its geometry, which declares accesses to itself.
-
-    Parameters
-    ----------
-    name : str
-        Of the buffer, or of the operand of a kernel.
-    batch, channels, height, width, halo : int
-    image : bool
-        Input image that only convolutions without groups read: the pitch of up to 4 channels is 4.
-    """
+    """A buffer (batch, rows, columns, pitch) and its geometry, which declares accesses to itself. `name`: of the
+    buffer, or of the operand of a kernel; `image`: input image that only convolutions without groups read: the pitch of
+    up to 4 channels is 4."""
 
     name: str
     batch: int
@@ -287,15 +280,8 @@ def windows(
     fill: float = 0.0,
     dilation: int = 1,
 ):
-    """Yield tap number and the elements that the tap meets for output rows [y0, y1), `width` columns.
-
-    Parameters
-    ----------
-    source : shape (images, height, width, channels)
-        Interior of a map, all rows.
-    fill : float
-        What stands outside the map.
-    """
+    """Yield tap number and the elements that the tap meets for output rows [y0, y1), `width` columns. `source`:
+    interior of a map, all rows; `fill`: what stands outside the map."""
     n, height, columns, channels = source.shape
     reach = (kernel - 1) * dilation + 1
     bottom = max(0, (y1 - 1) * stride + reach - height - padding)
@@ -312,14 +298,8 @@ def scatter_windows(
     contributions, shape: tuple[int, ...], kernel: int, stride: int, padding: int, dtype, dilation: int = 1
 ) -> np.ndarray:
     """Transpose of `windows` over all output rows: contributions[tap] are added where the tap met its element.
-
-    Parameters
-    ----------
-    contributions : callable
-        Of a tap number: array (images, output height, output width, channels).
-    shape : tuple
-        (images, height, width, channels) of the result.
-    """
+    `contributions`: of a tap number: array (images, output height, output width, channels); `shape`: (images, height,
+    width, channels) of the result."""
     n, height, width, channels = shape
     rows, columns = ((size - 1) * stride for size in contributions(0).shape[1:3])
     reach = (kernel - 1) * dilation + 1

@@ -2,18 +2,24 @@
 
 #include "cython_src/kernels/interface/block_kernel.cuh"
 
-/* Element e of the gradient: the sum of the partials in order, kept; or what was summed before. */
+/* The sum of the partials in order, of the element at a place in each. */
+template <typename Args>
+__device__ inline float partial_sum(const Args &a, long long at)
+{
+    float sum = a.partials[at];
+    for (int p = 1; p < a.elements.num_partials; p++)
+        sum += a.partials[at + (long long)p * a.elements.partial_stride];
+    return sum;
+}
+
+/* Element e of the gradient: the sum of the partials, kept; or what was summed before. */
 template <typename Args>
 __device__ inline float gradient_at(const Args &a, int e)
 {
     if (!a.partials)
         return a.gradient[e];
-    const float *partial = a.partials + (long long)(e / a.elements.row_length) * a.elements.row_stride +
-                           a.elements.row_offset + e % a.elements.row_length;
-    float sum = partial[0];
-    for (int p = 1; p < a.elements.num_partials; p++)
-        sum += partial[(long long)p * a.elements.partial_stride];
-    return a.gradient[e] = sum;
+    return a.gradient[e] = partial_sum(a, (long long)(e / a.elements.row_length) * a.elements.row_stride +
+                                              a.elements.row_offset + e % a.elements.row_length);
 }
 
 /* A thread for each element. Bounds of these: elements. */
@@ -30,26 +36,15 @@ KERNEL(optimizer_sgd)
             velocity[e] = g = momentum * velocity[e] + g;
         a.parameter[e] -= rate * g;
     }
-}
-
-/* SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]. Bounds: rows. */
-KERNEL(sgd)
-{
-    const int inputs = a.inputs;
-    const auto &b = block_bounds(a);
-    const float rate = a.learning_rates[iteration_of(a) % a.num_rates];
-    const float momentum = (float)a.momentum, decay = (float)a.weight_decay;
-    const long long size = (long long)a.outputs * (inputs + 1), items = (long long)(b.o1 - b.o0) * (inputs + 1);
-    for (long long i = thread_of_row(); i < items; i += threads_of_row()) {
-        const int o = b.o0 + (int)(i / (inputs + 1)), k = (int)(i % (inputs + 1));
-        const long long at = (long long)o * (inputs + 1) + k;
-        float *w = k < inputs ? a.weight + (long long)o * inputs + k : a.bias + o;
-        float *v = k < inputs ? a.weight_momentum + (long long)o * inputs + k : a.bias_momentum + o;
-        float sum = a.partials[at];
-        for (int p = 1; p < a.num_partials; p++)
-            sum += a.partials[p * size + at];
-        a.gradient[at] = sum;
-        *w -= rate * (*v = momentum * *v + (sum + decay * *w));
+    if (!a.bias)
+        return;
+    const int row = a.elements.row_length, stride = a.elements.row_stride;
+    for (int o = b.e0 / row + thread_of_row(); o < b.e1 / row; o += threads_of_row()) {
+        float g = a.bias_gradient[o] = partial_sum(a, (long long)(o + 1) * stride - 1);
+        g += decay * a.bias[o];
+        if (a.bias_velocity)
+            a.bias_velocity[o] = g = momentum * a.bias_velocity[o] + g;
+        a.bias[o] -= rate * g;
     }
 }
 

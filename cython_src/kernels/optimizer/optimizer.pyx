@@ -52,6 +52,11 @@ cdef int sgd(const void *args, Py_ssize_t block, const TaskContext *context) noe
     task.momentum = <float> a.momentum
     task.decay = <float> a.weight_decay
     optimizer_loops(a.micro).sgd(&task)
+    if a.bias != NULL:  # its gradient is the last column of the weights'
+        task.partial += a.elements.row_stride - 1
+        task.gradient, task.parameter, task.first = a.bias_gradient, a.bias, a.bias_velocity
+        task.start, task.stop, task.row_length = a.e0 // a.elements.row_length, a.e1 // a.elements.row_length, 1
+        optimizer_loops(a.micro).sgd(&task)
     return 0
 
 
@@ -134,6 +139,14 @@ def _sgd_reference(operands, attributes, bounds, iteration):
         v[:] = attributes["momentum"] * v + g
         g = v
     w -= rate * g
+    if "bias" in operands:
+        row, stride = attributes["row_length"], attributes["row_stride"]
+        own = {"gradient": "bias_gradient", "parameter": "bias", "velocity": "bias_velocity"}
+        further = {name: operands[other] for name, other in own.items() if other in operands}
+        _sgd_reference(
+            {name: operands[name] for name in ("partials", "learning_rates")} | further,
+            {**attributes, "row_length": 1, "row_offset": stride - 1},
+            {name: e // row for name, e in bounds.items()}, iteration)
 
 
 def _adam_reference(operands, attributes, bounds, iteration):
@@ -162,53 +175,11 @@ def _scale_reference(operands, attributes, bounds, iteration):
         operands["norm_log"][iteration % attributes["length"]] = norm
 
 
-# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping).
+# Without `velocity`: no momentum. `scale`: (1,), multiplies the gradient (clipping). With `bias` blocks are whole rows
+# of weights, and take the step of these rows' biases too.
 implement(KERNELS, "optimizer_sgd", _sgd_reference, <uintptr_t> &sgd)
 implement(KERNELS, "optimizer_adam", _adam_reference, <uintptr_t> &adam)
 # Clipping by the global norm: sums of gradients with their squares, by blocks of all parameters, each in its place of
 # `squares` (num_squares,); then the factor min(1, max_norm / (norm + 1e-6)), which waits for all of them.
 implement(KERNELS, "gradient_sum", _sum_reference, <uintptr_t> &gradient_sum)
 implement(KERNELS, "gradient_scale", _scale_reference, <uintptr_t> &gradient_scale)
-
-
-cdef int joint_sgd(const void *args, Py_ssize_t block, const TaskContext *context) noexcept nogil:
-    """SGD of a layer's weights and biases: row o of a gradient is that of W[o], then of b[o]."""
-    cdef sgd_args a = read_sgd(args, block)
-    cdef Py_ssize_t inputs = a.inputs, o, row
-    cdef OptimizerTask task
-    memset(&task, 0, sizeof(OptimizerTask))
-    task.partials = a.num_partials
-    task.partial_stride = a.outputs * (inputs + 1)
-    task.rate = a.learning_rates[context.iteration % a.num_rates]
-    task.momentum = <float> a.momentum
-    task.decay = <float> a.weight_decay
-    task.scale = 1
-    for o in range(a.o0, a.o1):
-        row = o * (inputs + 1)
-        task.partial = a.partials + row
-        task.gradient = a.gradient + row
-        task.parameter = a.weight + o * inputs
-        task.first = a.weight_momentum + o * inputs
-        task.row_length = task.stop = inputs
-        optimizer_loops(a.micro).sgd(&task)
-        task.partial += inputs
-        task.gradient += inputs
-        task.parameter = a.bias + o
-        task.first = a.bias_momentum + o
-        task.row_length = task.stop = 1
-        optimizer_loops(a.micro).sgd(&task)
-    return 0
-
-
-def _joint_sgd_reference(operands, attributes, bounds, iteration):
-    rows = slice(bounds["o0"], bounds["o1"])
-    gradient = operands["gradient"].reshape(attributes["outputs"], -1)
-    gradient[rows] = operands["partials"][:, rows].sum(axis=0)
-    rate = operands["learning_rates"][iteration % attributes["num_rates"]]
-    for name, g in (("weight", gradient[rows, :-1]), ("bias", gradient[rows, -1])):
-        w, v = operands[name][rows], operands[f"{name}_momentum"][rows]
-        v[:] = attributes["momentum"] * v + (g.reshape(w.shape) + attributes["weight_decay"] * w)
-        w -= rate * v
-
-
-implement(KERNELS, "sgd", _joint_sgd_reference, <uintptr_t> &joint_sgd)

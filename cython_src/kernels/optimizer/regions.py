@@ -23,7 +23,8 @@ def _summed(a, rows, shapes):
 def _step_cost(a, b, shapes):
     moved = a["num_partials"] + 1 if "partials" in shapes else 1
     states = sum(operand in shapes for operand in ("velocity", "first_moment", "second_moment"))
-    return 0.0, 4.0 * (moved + 2 + 2 * states) * size(b["e"])
+    elements = size(b["e"]) + (size(_rows(a, b)) if "bias" in shapes else 0)
+    return 0.0, 4.0 * (moved + 2 + 2 * states) * elements
 
 
 @touches("optimizer_sgd", "optimizer_adam", cost=_step_cost)
@@ -33,6 +34,8 @@ def step(a, b, shapes):
     for operand in shapes:
         if operand in ("learning_rates", "scale"):
             yield read(operand)
+        elif operand == "bias_gradient":
+            yield write(operand, rows)
         elif operand not in ("partials", "gradient"):
             yield update(operand, rows)
 
@@ -46,20 +49,3 @@ def gradient_sum(a, b, shapes):
 def gradient_scale(a, b, shapes):
     kinds = {"squares": read, "scale": write, "norm_log": update}
     return [kinds[operand](operand) for operand in shapes]
-
-
-def _joint_cost(a, b, shapes):
-    sums = (a["inputs"] + 1) * (a["num_partials"] + 5.0) * size(b["o"])
-    return sums, 4.0 * sums
-
-
-@touches("sgd", cost=_joint_cost)
-def joint_step(a, b, shapes):
-    """Rows of weights and biases; the sum of gradients may be the only partial one, which then has its shape."""
-    if shapes["gradient"] == shapes["partials"]:
-        yield update("partials", (0, 1), b["o"])
-    else:
-        yield from (read("partials", (0, a["num_partials"]), b["o"]), write("gradient", b["o"]))
-    for operand in ("weight", "bias", "weight_momentum", "bias_momentum"):
-        yield update(operand, b["o"])
-    yield read("learning_rates")

@@ -4,7 +4,7 @@ from ..interface.arguments import ELEMENTS, takes
 
 KERNELS = {
     "optimizer_sgd": takes(
-        "partials? gradient parameter velocity? learning_rates scale?",
+        "partials? gradient parameter velocity? learning_rates scale? bias? bias_gradient? bias_velocity?",
         (*ELEMENTS, "num_rates"),
         "momentum weight_decay",
         "e0 e1",
@@ -17,10 +17,4 @@ KERNELS = {
     ),
     "gradient_sum": takes("partials? gradient squares", ELEMENTS, bounds="e0 e1 partial"),
     "gradient_scale": takes("squares scale norm_log?", "num_squares length", "max_norm", ()),
-    "sgd": takes(
-        "partials gradient weight bias weight_momentum bias_momentum learning_rates",
-        "num_partials outputs inputs num_rates",
-        "momentum weight_decay",
-        "o0 o1",
-    ),
 }

@@ -3,7 +3,7 @@
 #ifndef FORKTASK_ACTIVATIONS_H
 #define FORKTASK_ACTIVATIONS_H
 
-#include "activation_codes.h" /* written by the build from interface/arguments.py */
+#include "kernel_arguments.h" /* written by the build from interface/arguments.py */
 #include "vectors.h"
 
 INLINE Vec clip_below(Vec x)

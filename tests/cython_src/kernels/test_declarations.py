@@ -87,7 +87,7 @@ def test_headers_are_declared_as_they_are(declarations, tmp_path):
 
 
 def test_a_module_sees_what_it_uses(declarations, tmp_path):
-    """Check that of headers only what a module names is declared, in the order of need, and apart from its classes."""
+    """Check that of headers only what a module names is declared, in the order of need."""
     header, module = tmp_path / "team.h", tmp_path / "runs.pyx"
     header.write_text(
         "typedef int32_t (*Body)(int32_t worker);\n"
@@ -96,14 +96,14 @@ def test_a_module_sees_what_it_uses(declarations, tmp_path):
         "static void start(Team *team)\n{\n}\nstatic void unused(Team *team)\n{\n}\n"
         "static void (*const run[])(Team *team) = {start, unused};\n"
     )
-    module.write_text("cdef class Team:\n    def go(self):\n        start(&self.t)\n        self.t.body = run[AWAKE]\n")
+    module.write_text("cdef class A:\n    def go(self):\n        start(&self.t)\n        self.t.body = run[AWAKE]\n")
     text = declarations.view(module, [header], tmp_path)
     blocks = text.split('\ncdef extern from "team.h" nogil:\n')[1:]
     assert blocks == [
         "    ctypedef int32_t (*Body)(int32_t worker) noexcept\n",
-        '    ctypedef struct CTeam "Team":\n        Body body\n',
-        "    void start(CTeam *team)\n",
-        "    void (*run[1])(CTeam *team) noexcept\n",
+        "    ctypedef struct Team:\n        Body body\n",
+        "    void start(Team *team)\n",
+        "    void (*run[1])(Team *team) noexcept\n",
         "    const int AWAKE\n",
     ]
 

@@ -107,4 +107,4 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     low.weight_loops(unit, name, kernel, operands, bounds, **algorithm_attributes(algorithm))
 
 
-LOOPS = {Convolution: Loops(convolution, convolution_backward)}
+LOOPS = {Convolution: Loops(convolution, convolution_backward, masks=True)}

@@ -31,7 +31,6 @@ class Nchw(ImageLayout):
     fusions = frozenset(FUSIONS)  # those for norms and sums have no meaning here
     ends = IMAGES
     load_kernel = "load_images"
-    readers_mask = True
     joint_sgd = True
     loops: ClassVar = {**convolutions.LOOPS, ReLU: elementwise.ACTIVATION, **pixels.LOOPS, **dense.LOOPS}
 

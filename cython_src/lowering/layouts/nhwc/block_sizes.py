@@ -91,20 +91,8 @@ def output_blocks(
     weight_bytes: float,
     flops: float,
 ) -> tuple[int, int, int]:
-    """Images, rows and channels of a block of a convolution.
-
-    Parameters
-    ----------
-    window : Window
-    in_height : int
-        Rows of the convolution's input.
-    source, target : NhwcMap
-        Maps that are read and written.
-    weight_bytes : float
-        Of all weights.
-    flops : float
-        Of the whole loop.
-    """
+    """Images, rows and channels of a block of a loop that reads `source` and writes `target`, of a convolution whose
+    input has `in_height` rows; `weight_bytes`: of all weights; `flops`: of the whole loop."""
     batch, height, channels = target.batch, target.height, target.channels
     in_row_bytes, out_row_bytes = 4.0 * source.pitch * source.width, 4.0 * target.pitch * target.width
     if not cut.is_auto:
@@ -139,14 +127,7 @@ def weight_blocks(
     """Images, output and input channels of a block of a weight gradient.
 
     Each range of images has partial sums of its own, which the update adds up: twice more bytes for each. Output
-    channels read the input again, input channels the gradient.
-
-    Parameters
-    ----------
-    weight_bytes : float
-        Of all weights.
-    gradient_bytes, input_bytes : float
-        Of an image.
+    channels read the input again, input channels the gradient. `weight_bytes`: of all weights; the others of an image.
     """
     if not cut.is_auto:
         part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels

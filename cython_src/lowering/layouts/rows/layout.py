@@ -26,7 +26,6 @@ class Rows(Layout):
     fusions = frozenset(FUSIONS)  # those for maps with pixels have no meaning here
     conv_options = CONV_OPTIONS  # there are none here
     ends = TOKENS
-    readers_mask = True
     loops: ClassVar = {**embedding.LOOPS, **norms.LOOPS, **linear.LOOPS, **attention.LOOPS, **elementwise.LOOPS}
 
     def objections(self, spec: Network, options: PlanOptions) -> Iterator[str]:

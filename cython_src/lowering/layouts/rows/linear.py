@@ -17,20 +17,11 @@ from .maps import TokenMap
 
 @dataclass(frozen=True)
 class Part:
-    """Weights of a layer, and the features of its input that they multiply.
+    """Weights of a layer, and the features of its input that they multiply."""
 
-    Attributes
-    ----------
-    name : str
-        What its loops are called by.
-    weight, bias : str
-        Parameters; no bias: "".
-    features : tuple of int
-    """
-
-    name: str
+    name: str  # by which its loops are called
     weight: str
-    bias: str
+    bias: str  # "": none
     features: tuple[int, int]
 
 
@@ -166,4 +157,4 @@ def _weight_gradient(low: Lowering, unit: Unit, part: Part, gradient: TokenMap) 
     )
 
 
-LOOPS = dict.fromkeys((Linear, TiedHead), Loops(linear, linear_backward))
+LOOPS = dict.fromkeys((Linear, TiedHead), Loops(linear, linear_backward, masks=True))

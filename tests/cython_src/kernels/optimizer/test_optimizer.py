@@ -20,7 +20,8 @@ from forktask.cython_src.plan.builder import ranges
     seeds,
 )
 def test_optimizers(rows, length, partials, form, summed, clipped, seed):
-    """Check SGD with and without momentum, Adam and AdamW on whole gradients and on columns of others."""
+    """Check SGD with and without momentum, Adam and AdamW on whole gradients and on columns of others; SGD also of rows
+    of weights with the biases whose gradients are the last column."""
     rng = np.random.default_rng(seed)
     row_length, columns, offset = {"all": (rows * length, rows * length, 0), "rows": (length, length + 1, 0)}.get(
         form, (1, length + 1, length)
@@ -50,6 +51,12 @@ def test_optimizers(rows, length, partials, form, summed, clipped, seed):
         operands = {**base, "velocity": normal(rng, size)} if momentum else base
         outputs = ["gradient", "parameter", "velocity"] if momentum else ["gradient", "parameter"]
         compare("optimizer_sgd", operands, outputs, {**attributes, "momentum": 0.9}, blocks, tolerance, iteration=4)
+        if form == "rows" and not (summed or clipped):
+            own = {"bias": normal(rng, rows), "bias_gradient": fill(np.empty(rows, np.float32))}
+            own |= {"bias_velocity": normal(rng, rows)} if momentum else {}
+            whole = [(length * start, length * stop) for start, stop in ranges(rows, int(rng.integers(1, rows + 1)))]
+            further = {**attributes, "momentum": 0.9}
+            compare("optimizer_sgd", operands | own, [*outputs, *own], further, whole, tolerance, iteration=4)
     attributes |= {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     operands = {**base, "first_moment": normal(rng, size), "second_moment": np.abs(normal(rng, size)) + 0.1}
     outputs = ["gradient", "parameter", "first_moment", "second_moment"]
