@@ -101,8 +101,9 @@ def _by_factors(pairs: list[str], text: str) -> list[str]:
 
 
 def built_models(device: str = "cpu") -> list[str]:
-    """Return the names of a device's models whose executor is part of this installation."""
-    return [name for name, model in MODELS.items() if model.device == device and model.is_built]
+    """Return the names of a device's own models (no other program) whose executor is part of this installation."""
+    models = (model for model in MODELS.values() if model.device == device and not model.is_peer)
+    return [model.name for model in models if model.is_built]
 
 
 def models_on(device: str | None, texts: Sequence[str], default: Sequence[str]) -> tuple[ModelSpec, ...]:
@@ -135,7 +136,7 @@ def models_on(device: str | None, texts: Sequence[str], default: Sequence[str]) 
 def describe_models() -> str:
     """List models and their options in one line, for help pages."""
     parts = []
-    for name in built_models() + built_models("gpu"):
+    for name in (name for name, model in MODELS.items() if model.is_built):
         options = [
             f"{option}={'|'.join(field.choices) or ('N' if field.kind is int else 'PATH')}"
             for option, field in MODELS[name].fields.items()
@@ -259,7 +260,7 @@ def parse_model(text: str) -> ModelSpec:
     if name == "tasking":
         name, *pairs = _by_factors(pairs, text)
     if name not in MODELS:
-        known = [*built_models(), *built_models("gpu")]
+        known = [name for name, model in MODELS.items() if model.is_built]
         raise UsageError(f"no model is called {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     model = MODELS[name]
     given: dict[str, Any] = {}

@@ -50,4 +50,4 @@ def test_a_model_without_fork_join_is_compared_with_the_serial_run():
     ):
         contestants = [(SERIAL, 1), *((model, threads) for model in parse_models(models))]
         *_, last = questions(contestants, lambda some: some[0])
-        assert last == ((first, threads), [("serial", 1)], f"{threads} thread{'s' * (threads > 1)}", False)
+        assert last == ((first, threads), [("serial", 1)], f"{threads} thread{'s' * (threads > 1)}", "")
