@@ -18,7 +18,7 @@ from .cython_src.reading import Count
 from .cython_src.shown import Shown
 from .experiments.machine.topology import core_counts
 from .experiments.plan_check.checking import check_together
-from .experiments.subjects.models import built_models, make_executor, runnable
+from .experiments.subjects.models import built_models, check_ours, make_executor, runnable
 from .experiments.subjects.subject import build, result_hashes
 from .experiments.tables.numbers import plural
 
@@ -202,7 +202,7 @@ def executor(
     UsageError
         An unknown model or option, or an impossible number of threads.
     """
-    spec = runnable(model)
+    (spec,) = check_ours([runnable(model)])
     if num_threads is None:
         num_threads = spec.model.max_threads or core_counts()[-1]
     return Executor(str(spec), num_threads, make_executor(spec, num_threads, cpus=cpus, event_capacity=event_capacity))
@@ -253,9 +253,10 @@ def run(
     chosen = (options or PlanOptions(batch=changes.get("batch") or default_batch(network))).with_changes(**changes)
     with executor(model, num_threads) as runner:
         plan = {"network": network, **chosen.as_dict()}
-        check_together([plan], [(runner.model, runner.num_threads)], check)
+        spec = runnable(runner.model)
+        check_together([plan], [(spec, runner.num_threads)], check)
         job = {"plan": plan, "seed": seed, "threads": runner.num_threads}
-        bound = build(job, runner.model)
+        bound = build(job, spec)
         runner.prepare(bound)
         return runner.run(iterations)
 

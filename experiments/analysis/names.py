@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ...cython_src.lowering import options
 from ...cython_src.networks.own import short_name, split_call
@@ -24,6 +22,9 @@ from ...cython_src.records import fields
 from ..results.rows import PlanRow
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRANULARITY = "granularity"
 # Fields of a record beside those of `PlanOptions`.

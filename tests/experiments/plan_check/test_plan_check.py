@@ -16,6 +16,7 @@ from forktask.experiments.plan_check import checking, worker
 from forktask.experiments.plan_check.checking import check_plans, plan_key
 from forktask.experiments.results.folder import read_results
 from forktask.experiments.results.rows import SampleRow
+from forktask.experiments.subjects.models import parse_model
 
 PROGRAM = """
 import os
@@ -88,7 +89,10 @@ def started(monkeypatch):
 
 def asked(name, models=(("taskiter", 2),), **options):
     graph = not name.startswith("mine.py:network")
-    return {"network": name, **PlanOptions(batch=1 if graph else 8).with_changes(**options).as_dict()}, models
+    options = PlanOptions(batch=1 if graph else 8).with_changes(**options)
+    return {"network": name, **options.as_dict()}, [(parse_model(model), threads) for model, threads in models]
+        (parse_model(model), threads) for model, threads in models
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from experiments.scaling import graphs
 from forktask.experiments.scaling import exact
 from forktask.experiments.subjects import subject
-from forktask.experiments.subjects.models import parse_model
+from forktask.experiments.subjects.models import parse_model, parse_models
 
 GRAPH = {"tasks": 4, "edges": 3, "cross_edges": 4, "joins": 0, "loops": {"f": {"blocks": 4, "edges": 7}}}
 
@@ -121,7 +121,7 @@ def test_malloc_is_counted():
 
 def test_facts_of_a_graph():
     """Check real processes: same bits, threads seen, graph recorded once; blocks in Python are not counted."""
-    rows = exact.facts_of(subject.describe(graphs.means, {"grain": 16}), ["forkjoin", "taskiter"], [2])
+    rows = exact.facts_of(subject.describe(graphs.means, {"grain": 16}), parse_models(["forkjoin", "taskiter"]), [2])
     assert [(r["model"], r["threads"]) for r in rows] == [("serial", 1), ("forkjoin", 2), ("taskiter", 2)]
     assert exact.failures(rows, rows[0]["graph"]) == []
     assert rows[2]["recordings"] == 1 and rows[2]["recordings_in_runs"] == 0 and rows[2]["threads_seen"] == 2
@@ -131,7 +131,7 @@ def test_facts_of_a_graph():
 
 def test_random_results_are_seen():
     """Check that a graph that computes something else each time fails, naming the array."""
-    rows = exact.facts_of(subject.describe(graphs.random, {}), ["forkjoin"], [1])
+    rows = exact.facts_of(subject.describe(graphs.random, {}), parse_models(["forkjoin"]), [1])
     assert any("leaves other bits" in line and "values" in line for line in exact.failures(rows, None))
 
 

@@ -13,6 +13,7 @@ from forktask.cython_src.errors import UsageError
 from forktask.experiments.commands.main import main
 from forktask.experiments.scaling import bench, clock, gate
 from forktask.experiments.subjects import subject
+from forktask.experiments.subjects.models import SERIAL
 
 BENCH = bench.Bench()
 MODULE = """
@@ -134,7 +135,7 @@ def test_a_real_sample_comes_from_the_installation(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(MODULE.replace("VALUE", "3"))
     made, absent = (
-        bench.Side("serial", 1, subject.describe_importable(f"own:{name}"), installation=str(tmp_path))
+        bench.Side(SERIAL, 1, subject.describe_importable(f"own:{name}"), installation=str(tmp_path))
         for name in ("graph", "none")
     )
     (group,) = BENCH.measure({"A": (made, bench.TRIAL), "B": (absent, bench.TRIAL)})
