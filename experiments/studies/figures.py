@@ -18,6 +18,7 @@ from ..analysis.names import model_label
 from ..report.figures.axes import cross_out
 from ..report.figures.style import COLORS, LINES, add_legend, marked, new_figure, panel_title
 from ..subjects.memory import parse_bytes
+from ..subjects.models import parse_model
 from ..tables.numbers import plural
 from ..training.phase_times import BUSY
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
@@ -39,7 +40,7 @@ def _written(axes: Mapping[str, Any]) -> str:
 def _value_text(name: str, value: Any) -> str:
     """A value of an axis; of a training's own parameters the folder, since all are called alike."""
     if name == "model":
-        return model_label(value)
+        return model_label(parse_model(value))
     if name == "start" and value:
         path = Path(value)
         return (path.parent.name if path.stem.startswith("parameters-seed-") else "") or path.stem

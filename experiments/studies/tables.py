@@ -14,7 +14,7 @@ from ..report.words import find_text
 from ..results.disturbance import DISTURBED_SHARE, stopped_text
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingRow, epoch_times
 from ..subjects.memory import GRAPH, KINDS
-from ..subjects.models import runnable
+from ..subjects.models import parse_model
 from ..tables.numbers import plural
 from ..training.phase_times import COLUMNS as PHASE_COLUMNS
 from ..training.trainer import EVALUATING
@@ -297,7 +297,7 @@ def agreement(results: StudyResults) -> tuple[list[str], list[str]]:
 def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that change no weight. Models of a GPU sum in other orders, so they stay."""
     kept = {name: value for name, value in options.items() if name not in WITHOUT_EFFECT}
-    kept["device"] = "gpu" if runnable(options["model"]).is_gpu else "cpu"
+    kept["device"] = "gpu" if parse_model(options["model"]).is_gpu else "cpu"
     kept["load"] = "files" if options["load"] == "files" else ""
     return kept
 

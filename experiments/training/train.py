@@ -27,7 +27,7 @@ from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
-from ..subjects.models import check_ours, check_threads, convolution_for, models_on, runnable
+from ..subjects.models import check_ours, check_threads, convolution_for, models_on, parse_model
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
@@ -375,7 +375,7 @@ def summary_text(summary: Summary) -> str:
     spread = ""
     if len(summary.seeds) > 1:
         spread = f", {100 * summary.test_accuracy_min:.2f} to {100 * summary.test_accuracy_max:.2f} %"
-    threads, spec = plural(config["threads"], "thread"), runnable(config["model"])
+    threads, spec = plural(config["threads"], "thread"), parse_model(config["model"])
     where = f" on {threads}" if not spec.is_gpu else ""
     if spec.model.mixes_devices:
         where = f" and {threads} of the host"

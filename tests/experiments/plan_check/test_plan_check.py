@@ -91,8 +91,6 @@ def asked(name, models=(("taskiter", 2),), **options):
     graph = not name.startswith("mine.py:network")
     options = PlanOptions(batch=1 if graph else 8).with_changes(**options)
     return {"network": name, **options.as_dict()}, [(parse_model(model), threads) for model, threads in models]
-        (parse_model(model), threads) for model, threads in models
-    ]
 
 
 @pytest.mark.parametrize(
