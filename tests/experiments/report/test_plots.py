@@ -162,7 +162,7 @@ def test_available_figures_can_all_be_drawn(two, swept):
     for name in ("batch", "granularity"):
         with pytest.raises(UsageError, match="at least"):
             figures.draw(two, name)
-    with pytest.raises(UsageError, match="one of forest, speedup"):
+    with pytest.raises(UsageError, match="one of forest, peers, speedup"):
         figures.draw(two, "pie")
     with pytest.raises(UsageError, match="one of double, single"):
         figures.draw(two, column="triple")
@@ -360,7 +360,7 @@ def test_bounds_that_coincide_are_one_line_and_have_intervals():
     lines = bound_lines(pd.DataFrame(rows), parse_models(["forkjoin", "tasks", "taskiter", "gpu_forkjoin"]))
     assert [line.names for line in lines] == [("area", "taskgraph", "taskiter"), ("forkjoin",), ("brent",)]
     assert lines[1].x.tolist() == [1, 2] and lines[1].low == pytest.approx([0.72, 1.44])
-    assert [line.names for line in bound_lines(pd.DataFrame(rows), ["tasks:taskwait=loop"])] == [
+    assert [line.names for line in bound_lines(pd.DataFrame(rows), parse_models(["tasks:taskwait=loop"]))] == [
         ("area",),
         ("forkjoin",),
     ]
