@@ -132,6 +132,23 @@ def test_a_missing_barrier_shows(defect):
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize(
+    "defect",
+    [("    if (threadIdx.x == 0) {\n        a.loss_log", "    if (threadIdx.x == 77) {\n        a.loss_log")]
+    + [("    if (threadIdx.x == 0)\n        a.squares", "    if (threadIdx.x == 77)\n        a.squares")],
+)
+def test_every_thread_has_the_sum(defect):
+    """Check that any thread may read what a CUDA block has added up: compute-sanitizer reports a read that is too early,
+    though nobody uses its value."""
+    options = {"optimizer": "adamw", "eps": 0.01, "clip_norm": 1.0, "layout": "nchw"}
+    plan = lower(SMALL, batch=2, num_images=3, num_iterations_logged=4, **options)
+    right = two_steps(emulator.with_cuda_kernels(plan)).arrays
+    for seed in range(4):
+        other = two_steps(emulator.with_cuda_kernels(plan, seed, defect=defect)).arrays
+        assert all(right[name].tobytes() == other[name].tobytes() for name in plan.buffers)
+
+
+@pytest.mark.cxx
 def test_a_barrier_that_some_threads_miss_is_refused():
     """Check that divergence at a barrier is an error of the emulation (negative control)."""
     defect = ("    if (o0 >= b.c1)", "    if (o0 >= b.c1 || threadIdx.x == 5)")
