@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from ..records import Field, Record, fields
@@ -104,8 +103,8 @@ class ExecutionModel:
 
     @property
     def is_built(self) -> bool:
-        """Whether its executor is part of this installation."""
-        return not self.library or find_spec(self.library, PACKAGE) is not None
+        """Whether its executor is part of this installation, and the library that it calls is there."""
+        return not self.library or _can_import(self.library)
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -120,3 +119,12 @@ class ExecutionModel:
         """Import and return the class of its executors."""
         module, _, name = self.executor.partition(":")
         return getattr(import_module(module, PACKAGE), name)
+
+
+@cache
+def _can_import(library: str) -> bool:
+    try:
+        import_module(library, PACKAGE)
+    except ImportError:  # not built, or without its library
+        return False
+    return True
