@@ -18,7 +18,7 @@ import numpy as np
 
 from ...cython_src.networks.registry import get_network
 from ..sampling.child import answer_job
-from ..sampling.timing import Stepper, take_turns, warm_up
+from ..sampling.timing import GPU_UNTIMED_S, Stepper, take_turns, warm_up
 from ..subjects.subject import ANSWERED_CLASSES, ANSWERED_ROWS, LEARNING_RATE, build
 from .torch_network import torch_network
 
@@ -166,7 +166,9 @@ def measure_torch(job: Mapping[str, Any]) -> Generator[dict[str, Any], Any, dict
         answered = [float(p) for p in rows[:, :ANSWERED_CLASSES].ravel()]
     executor.losses.clear()
     warm = warm_up(stepper, job["warmup_s"])
-    yield from take_turns(stepper, warm.pass_time_s, job["turn_s"])
+    yield from take_turns(
+        stepper, warm.pass_time_s, job["turn_s"], untimed_s=GPU_UNTIMED_S if executor.device == "cuda" else 0.0
+    )
     return {
         "kind": "sample",
         "first_run_s": first_run_s,
