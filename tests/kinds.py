@@ -161,6 +161,9 @@ KINDS = {
     "numba": Kind("needs Numba (pip install numba)", _has_module("numba")),
     "nvrtc": Kind("needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)", lambda: nvrtc() is not None),
     "cupy": Kind("needs CuPy (pip install cupy-cuda12x)", _has_module("cupy")),
+    "rehearsal": Kind(
+        "rehearses tools/gpu_day.sh, for minutes; needs g++ (Debian: g++)", lambda: shutil.which("g++") is not None
+    ),
     "gpu": Kind("needs an NVIDIA GPU and CuPy (make test-gpu)", has_gpu),
     "compute_sanitizer": Kind(
         "needs a GPU and NVIDIA's compute-sanitizer", lambda: has_gpu() and compute_sanitizer() is not None
