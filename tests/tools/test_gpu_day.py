@@ -48,7 +48,10 @@ def machine(tmp_path_factory):
         [str(ROOT / "tools" / "wheels.sh"), str(folder / "wheels"), python],
     ):
         try:
-            done = subprocess.run(command, capture_output=True, text=True)
+            # Where pyenv has several, it is told which one is meant.
+            done = subprocess.run(
+                command, capture_output=True, text=True, env={**os.environ, "PYENV_VERSION": "3.12", "PYTHONPATH": ""}
+            )
             said = done.stderr.strip()[-300:] if done.returncode else ""
         except OSError as error:
             said = str(error)
