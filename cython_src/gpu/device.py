@@ -172,8 +172,9 @@ class Device:
             return None
         try:
             pynvml.nvmlInit()
-            board = pynvml.nvmlDeviceGetHandleByPciBusId(self._runtime.deviceGetPCIBusId(0))
-            return 1e6 * pynvml.nvmlDeviceGetClockInfo(board, pynvml.NVML_CLOCK_SM)
+            board = self._runtime.deviceGetPCIBusId(0)
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(board)
+            return 1e6 * pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
         except pynvml.NVMLError:
             return None
 
@@ -302,7 +303,8 @@ class Device:
     def abandon_capture(self, stream) -> None:
         """End a capture in which something was refused: the stream, and all that joined it, can be used again."""
         with suppress(self._runtime.CUDARuntimeError):  # that the capture is invalid is known already
-            self._runtime.graphDestroy(self._runtime.streamEndCapture(stream))
+            graph = self._runtime.streamEndCapture(stream)
+            self._runtime.graphDestroy(graph)
 
     def end_capture(self, stream):
         """The graph, ready to be launched, which is released with the last reference to it; `MemoryError` where there

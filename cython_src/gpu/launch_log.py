@@ -211,18 +211,6 @@ class LaunchLog:
             launches[order[0]], copies[order[1]], lanes, self._host_blocks, self._host, clock, self._num_lost
         )
 
-    def events(self) -> np.ndarray:
-        """All launches, ordered by start; `task` is the first block's, `worker` is 0.
-
-        Raises
-        ------
-        RuntimeError
-            The log was too small.
-        """
-        events = self.read().launches
-        events["worker"] = 0
-        return events
-
     def _number(self, stream) -> int:
         return self._streams.setdefault(stream, len(self._streams))
 

@@ -106,7 +106,7 @@ def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, f
         passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
         executor.workers.clear_events()
         wall = stepper.run(passes)
-        events = executor.workers.events()
+        events = executor.workers.read().launches
     loops = [loop.name for loop in bound.plan.loops]
     times: dict[str, list[float]] = {}
     for event in events:

@@ -27,32 +27,9 @@ class Library:
         self.workspaces[handle.value] = workspace.value, size.value
         return 0
 
-    def cublasGemmStridedBatchedEx(
-        self,
-        handle,
-        transa,
-        transb,
-        m,
-        n,
-        k,
-        alpha,
-        a,
-        atype,
-        lda,
-        stride_a,
-        b,
-        btype,
-        ldb,
-        stride_b,
-        beta,
-        c,
-        ctype,
-        ldc,
-        stride_c,
-        count,
-        compute,
-        algorithm,
-    ):
+    def cublasGemmStridedBatchedEx(self, handle, transa, transb, m, n, k, alpha, *matrices):
+        a, atype, lda, stride_a, b, btype, ldb, stride_b, beta, c, ctype, *rest = matrices
+        ldc, stride_c, count, compute, algorithm = rest
         assert (atype, btype, ctype, algorithm) == (0, 0, 0, -1) and handle.value in self.workspaces
         self.types.append(compute)
 

@@ -209,6 +209,7 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     assert not results.of(FailureRow)
     samples = {(row.model, row.threads): row for row in results.of(SampleRow)}
     assert {*samples} == {("serial", 1), ("forkjoin", 1), ("forkjoin", 2), ("gpu_forkjoin", 1), ("gpu_stream", 1)}
+    assert samples["gpu_stream", 1].gpu.clock_hz == 1.5e9 and samples["serial", 1].gpu is None
     assert samples["gpu_forkjoin", 1].weights_hash == samples["gpu_stream", 1].weights_hash
     assert {row.model for kind in (ProfileRow, GpuProfileRow) for row in results.of(kind)} == {*models}
     text = reported(tmp_path)

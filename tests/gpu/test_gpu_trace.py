@@ -134,11 +134,11 @@ def test_a_log_that_is_off_records_nothing(device):
         executor.run(1)
         assert bound.log is None and bound.device is device and isinstance(executor.workers, LaunchLog)
         with pytest.raises(RuntimeError, match="the log holds 3 launches but"):
-            executor.workers.events()
+            executor.workers.read()
         executor.workers.switch_log(False)
         executor.workers.clear_events()
         executor.run(1)
-        assert not len(executor.workers.events())
+        assert not len(executor.workers.read().launches)
 
 
 def test_what_keeps_the_device_idle_is_found(logs):

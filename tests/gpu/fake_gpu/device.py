@@ -107,6 +107,7 @@ class FakeDevice:
         self.host_bytes = {"pinned": 0, "managed": 0}
         self._pinned: dict[int, int] = {}  # address and bytes
         self.spare_streams: list[FakeStream] = []
+        self.events: weakref.WeakSet[FakeEvent] = weakref.WeakSet()
         self._with_workspace: set[FakeStream] = set()
         self._time, self._clock = 0.0, clock or (lambda: self._time + 1e-6 * self.random.random())
 
@@ -178,7 +179,8 @@ class FakeDevice:
 
     def event(self, timing=False):
         self._count("event")
-        return FakeEvent(timing)
+        self.events.add(event := FakeEvent(timing))
+        return event
 
     def _give(self, stream, label, action):
         if stream.capture is not None:
