@@ -169,7 +169,7 @@ class FakeDevice:
         self._pinned.pop(address, None)
 
     def _is_pinned(self, array):
-        return any(address <= array.ctypes.data < address + size for address, size in self._pinned.items())
+        return any(address <= array.ctypes.data < address + size for address, size in list(self._pinned.items()))
 
     # --- streams
 
