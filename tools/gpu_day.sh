@@ -93,7 +93,7 @@ peers() {
 
 scaling() {
     sweep scaling || return
-    $RUN forktask metg --threads "$(nproc)" --quick --out "$WORK/metg"
+    $RUN forktask metg --threads "$(nproc)" --models forkjoin:region=persistent,taskiter --repeats 1 --out "$WORK/metg"
 }
 
 sanitizer() {
