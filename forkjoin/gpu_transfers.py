@@ -7,6 +7,7 @@ from typing import Any
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
+from ..cython_src.gpu.bind import freed_with
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.launch_log import CALLER
@@ -82,6 +83,7 @@ class GpuHostLoadExecutor(GpuExecutor):
         if self.prefetch:
             for name in self._inputs:
                 self._extra[name] = device.allocate(plan.buffers[name].size_bytes)
+                freed_with(self._workers, device, self._extra[name])
             self._slots.append(self._extra)
         self._stream, self._copy_stream = self._streams_for(bound, 2)
         self._copied = [device.event() for _ in self._slots]
@@ -113,11 +115,7 @@ class GpuHostLoadExecutor(GpuExecutor):
                 device.synchronize(self._stream)
 
     def _forget(self):
-        if self.bound is not None:
-            self.bound.device.synchronize()
-        while self._extra:
-            self.bound.device.free(self._extra.popitem()[1])
-        self._copied, self._computed = [], []
+        self._extra, self._copied, self._computed = {}, [], []
 
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:
