@@ -162,7 +162,8 @@ KINDS = {
     "nvrtc": Kind("needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)", lambda: nvrtc() is not None),
     "cupy": Kind("needs CuPy (pip install cupy-cuda12x)", _has_module("cupy")),
     "rehearsal": Kind(
-        "rehearses tools/gpu_day.sh, for minutes; needs g++ (Debian: g++)", lambda: shutil.which("g++") is not None
+        "needs g++ (Debian: g++), and minutes: tools/gpu_day.sh on the emulated GPU",
+        lambda: shutil.which("g++") is not None,
     ),
     "gpu": Kind("needs an NVIDIA GPU and CuPy (make test-gpu)", has_gpu),
     "compute_sanitizer": Kind(
