@@ -13,7 +13,7 @@ class GpuStreamExecutor(GpuExecutor):
     waits_after_loop = False
 
     def _record(self, bound):
-        self._stream = bound.device.stream()
+        (self._stream,) = self._streams_for(bound, 1)
 
     def _run_on(self, bound, first_replay, num_replays):
         for replay in range(first_replay, first_replay + num_replays):

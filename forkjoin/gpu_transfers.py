@@ -7,6 +7,7 @@ from typing import Any
 
 from ..cython_src.binding.bind import Workers
 from ..cython_src.errors import UsageError
+from ..cython_src.gpu.bind import freed_with
 from ..cython_src.gpu.coherence import DEVICE, HOST
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.launch_log import CALLER
@@ -26,7 +27,7 @@ class GpuOffloadExecutor(GpuExecutor):
         if not any(self._on_device):
             known = ", ".join(sorted({loop.kernel for loop in bound.plan.loops}))
             raise UsageError(f"no kernel of this plan begins with {self.options.kernels!r}; its kernels are {known}")
-        self._stream = bound.device.stream()
+        (self._stream,) = self._streams_for(bound, 1)
         self._host_worker = Workers(1, bound.scratch_bytes)
 
     def _offloads(self, kernel: str) -> bool:
@@ -51,7 +52,8 @@ class GpuOffloadExecutor(GpuExecutor):
 class GpuHostLoadExecutor(GpuExecutor):
     """The host puts each step's images together and copies them; the device does the rest on one stream.
 
-    To prefetch, the device has two slots for the input, which take turns, and a stream of its own for copies.
+    To prefetch, the device has two slots for the input, which take turns, and a stream of its own for copies. Managed
+    memory is copied by nobody: the driver moves the pages that the host has written when the device reads them.
     """
 
     about = GPU_HOSTLOAD
@@ -67,9 +69,10 @@ class GpuHostLoadExecutor(GpuExecutor):
         self._rest = [k for k in range(bound.num_loops) if k not in self._loads]
         if not self._loads:
             raise UsageError(f"model {self.model!r} needs a plan with a load phase; {plan.name!r} has none")
-        if bound.managed:
+        if bound.managed and self.prefetch:
             raise UsageError(
-                f"model {self.model!r} copies, managed memory is not copied; use pageable or pinned memory"
+                f"model {self.model!r} has one slot for input in managed memory, which the host may not write while "
+                f"the device reads; use copies=synchronous, or memory=pinned"
             )
         self._inputs = sorted({name for k in self._loads for name, _, writes in bound.uses[k] if writes})
         if any(name not in plan.buffers for name in self._inputs):
@@ -80,8 +83,9 @@ class GpuHostLoadExecutor(GpuExecutor):
         if self.prefetch:
             for name in self._inputs:
                 self._extra[name] = device.allocate(plan.buffers[name].size_bytes)
+                freed_with(self._workers, device, self._extra[name])
             self._slots.append(self._extra)
-        self._stream, self._copy_stream = device.stream(), device.stream()
+        self._stream, self._copy_stream = self._streams_for(bound, 2)
         self._copied = [device.event() for _ in self._slots]
         self._computed = [device.event() for _ in self._slots]
         self._host_worker = Workers(1, bound.scratch_bytes)
@@ -98,7 +102,7 @@ class GpuHostLoadExecutor(GpuExecutor):
             for loop in self._loads:
                 run_on_host(bound, loop, replay, self._host_worker)
             device.wait(self._copy_stream, self._computed[slot])
-            for name in self._inputs:
+            for name in self._inputs if not bound.managed else ():
                 bound.copy(name, DEVICE, self._copy_stream, self._slots[slot][name])
             device.record(self._copied[slot], self._copy_stream)
             device.wait(self._stream, self._copied[slot])
@@ -111,11 +115,7 @@ class GpuHostLoadExecutor(GpuExecutor):
                 device.synchronize(self._stream)
 
     def _forget(self):
-        if self.bound is not None:
-            self.bound.device.synchronize()
-        while self._extra:
-            self.bound.device.free(self._extra.popitem()[1])
-        self._copied, self._computed = [], []
+        self._extra, self._copied, self._computed = {}, [], []
 
 
 def run_on_host(bound, loop: int, replay: int, workers: Workers) -> None:

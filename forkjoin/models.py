@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from ..cython_src.binding.execution_model import ExecutionModel
-from ..cython_src.gpu.options import CopiedGpuOptions, GpuOptions
+from ..cython_src.gpu.options import GpuOptions
 from ..cython_src.records import Record, about
 
 _TASKWAIT = about("where the creating thread waits for all tasks", choices=("none", "loop", "phase", "iteration"))
@@ -133,7 +133,6 @@ GPU_HOSTLOAD = _gpu(
     "gpu_hostload",
     ".forkjoin.gpu_transfers:GpuHostLoadExecutor",
     HostLoadOptions,
-    binding=CopiedGpuOptions,
     moves_data=True,
     colors=("brown",),
     markers="Pp",

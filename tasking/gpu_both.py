@@ -117,7 +117,7 @@ class GpuBothExecutor(GpuExecutor):
         self._host: HostWorkers | None = None
 
     def _record(self, bound):
-        self._stream = bound.device.stream()
+        (self._stream,) = self._streams_for(bound, 1)
         self._host_worker = Workers(self.num_threads, bound.scratch_bytes)
         if self._host is None:
             self._host = HostWorkers(self.num_threads, self.cpus)

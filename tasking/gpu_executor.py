@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.typed_text import format_bytes
 from .gpu_streams import launch_graph, map_to_streams, parts_of
@@ -14,7 +16,7 @@ class _StreamExecutor(GpuExecutor):
     def _record(self, bound):
         self.graph = launch_graph(bound.plan, parts_of(bound.plan, self.options.unit))
         self.program = map_to_streams(self.graph, self.options.streams)
-        self._streams = [bound.device.stream() for _ in range(self.program.num_streams)]
+        self._streams = self._streams_for(bound, self.program.num_streams)
 
     def logged_parts(self):
         return [launch for launch in self.graph.launches if launch is not None]
@@ -82,7 +84,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
 
     def _record(self, bound):
         super()._record(bound)
-        self._origin = bound.device.stream()
+        (self._origin,) = self._streams_for(bound, 1)
         # Kernels are compiled and loaded by a first launch; that must not happen within a capture.
         bound.prepare(self._streams)
         bound.device.prepare("advance_counter")
@@ -92,14 +94,42 @@ class GpuTaskGraphExecutor(_StreamExecutor):
         self._graphs = {}
 
     def _capture(self, replays: int):
-        """The graph of `replays` replays in a row, with dependences instead of barriers between them."""
+        """The graph of `replays` replays in a row, with dependences instead of barriers between them.
+
+        Memory that is given back meanwhile would end the capture, so Python collects no garbage until it is over.
+        """
+        device, origin = self.bound.device, self._origin
+        free, collecting = device.free_bytes(), gc.isenabled()
+        gc.disable()
+        try:
+            device.begin_capture(origin)
+            try:
+                events = self._issue_captured(replays)
+            except BaseException:
+                device.abandon_capture(origin)
+                raise
+            graph = device.end_capture(origin)
+            del events
+            return graph
+        except MemoryError as error:
+            launches = replays * sum(launch is not None for launch in self.graph.launches)
+            tries = {"unroll=1": replays > 1, "unit=loop": self.options.unit == "block", "a smaller batch": True}
+            smaller = ", ".join(name for name, helps in tries.items() if helps)
+            raise MemoryError(
+                f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
+                f"{format_bytes(free)} that are free; use {smaller}, or gpu_tasks, which captures none"
+            ) from error
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _issue_captured(self, replays: int) -> list:
+        """Give replays to the streams of a capture; returns events, none of which may be released before its end."""
         device, origin = self.bound.device, self._origin
         fork = device.event()
-        device.begin_capture(origin)
         device.record(fork, origin)
         for stream in self._streams:
             device.wait(stream, fork)
-        # No event is released before the capture ends.
         sets = [self._events() for _ in range(replays)]
         for replay, events in enumerate(sets):
             self._issue(replay, events, sets[replay - 1] if replay else None, captured=True)
@@ -108,17 +138,7 @@ class GpuTaskGraphExecutor(_StreamExecutor):
             device.record(join, stream)
             device.wait(origin, join)
         self.bound.advance_counter(origin, replays)
-        free = device.free_bytes()
-        try:
-            return device.end_capture(origin)
-        except MemoryError:
-            launches = replays * sum(launch is not None for launch in self.graph.launches)
-            tries = {"unroll=1": replays > 1, "unit=loop": self.options.unit == "block", "a smaller batch": True}
-            smaller = ", ".join(name for name, helps in tries.items() if helps)
-            raise MemoryError(
-                f"a captured graph of {launches} launches needs more memory of the GPU ({device.name}) than the "
-                f"{format_bytes(free)} that are free; use {smaller}, or gpu_tasks, which captures none"
-            ) from None
+        return [fork, sets, joins]
 
     def _run_on(self, bound, first_replay, num_replays):
         bound.set_counter(first_replay)

@@ -1,5 +1,6 @@
 """Kinds of tests that need more than a plain installation has, each with a marker of its name."""
 
+import ctypes
 import glob
 import os
 import shutil
@@ -36,8 +37,20 @@ def libomp() -> str | None:
 
 def nvrtc() -> str | None:
     """Path of the CUDA run-time compiler of NVIDIA's wheel."""
+    return next(iter(_nvidia_files("libnvrtc.so.*")), None)
+
+
+def load_nvrtc() -> ctypes.CDLL:
+    """Load that compiler, after its built-in functions: loaded by path, it may not find them itself."""
+    for path in _nvidia_files("libnvrtc-builtins.so.*"):
+        if Path(path).parent == Path(nvrtc()).parent:
+            ctypes.CDLL(path)
+    return ctypes.CDLL(nvrtc())
+
+
+def _nvidia_files(pattern: str) -> list[str]:
     folders = {Path(sysconfig.get_path(which)) / "nvidia" for which in ("purelib", "platlib")}
-    return next(iter(sorted(str(path) for folder in folders for path in folder.glob("**/libnvrtc.so.*"))), None)
+    return sorted(str(path) for folder in folders for path in folder.glob(f"**/{pattern}"))
 
 
 def relacy_folders() -> list[Path]:
@@ -99,6 +112,15 @@ def _has_module(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
 
+def _is_built(model: str) -> Callable[[], bool]:
+    def found() -> bool:
+        from forktask.experiments.subjects.models import MODELS
+
+        return MODELS[model].is_built
+
+    return found
+
+
 KINDS = {
     "cc": Kind("needs the C compiler cc (Debian: gcc)", lambda: shutil.which("cc") is not None),
     "cxx": Kind("needs the C++ compiler g++ (Debian: g++)", lambda: shutil.which("g++") is not None),
@@ -109,12 +131,11 @@ KINDS = {
         lambda: shutil.which("g++") is not None and bool(relacy_folders()),
     ),
     "libomp": Kind("needs LLVM's OpenMP runtime (Debian: libomp-dev)", lambda: libomp() is not None),
-    "tbb": Kind("needs a build with a C++ compiler (Debian: g++)", _has_module("forktask.forkjoin.tbb_flow")),
+    "tbb": Kind("needs oneTBB and a build with a C++ compiler (Debian: g++)", _is_built("tbb")),
     "taskflow": Kind(
-        "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)",
-        _has_module("forktask.forkjoin.taskflow_flow"),
+        "needs a build with Taskflow's headers (CPLUS_INCLUDE_PATH names their folder)", _is_built("taskflow")
     ),
-    "starpu": Kind("needs a build with StarPU (Debian: libstarpu-dev)", _has_module("forktask.forkjoin.starpu_tasks")),
+    "starpu": Kind("needs a build with StarPU (Debian: libstarpu-dev)", _is_built("starpu")),
     "stranger": Kind(
         "needs an installation from a fresh clone (make stranger)", lambda: bool(os.environ.get("FORKTASK_FRESH_CLONE"))
     ),
@@ -140,6 +161,10 @@ KINDS = {
     "numba": Kind("needs Numba (pip install numba)", _has_module("numba")),
     "nvrtc": Kind("needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)", lambda: nvrtc() is not None),
     "cupy": Kind("needs CuPy (pip install cupy-cuda12x)", _has_module("cupy")),
+    "rehearsal": Kind(
+        "needs g++ (Debian: g++), and minutes: tools/gpu_day.sh on the emulated GPU",
+        lambda: shutil.which("g++") is not None,
+    ),
     "gpu": Kind("needs an NVIDIA GPU and CuPy (make test-gpu)", has_gpu),
     "compute_sanitizer": Kind(
         "needs a GPU and NVIDIA's compute-sanitizer", lambda: has_gpu() and compute_sanitizer() is not None

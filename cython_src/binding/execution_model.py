@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -75,9 +75,9 @@ class ExecutionModel:
 
     @property
     def is_built(self) -> bool:
-        """Whether its executor is part of this installation."""
+        """Whether its executor is part of this installation, and the libraries that it calls are there."""
         parts = ((self.library, PACKAGE), (self.package, None))
-        return all(not name or find_spec(name, parent) is not None for name, parent in parts)
+        return all(not name or _can_import(name, parent) for name, parent in parts)
 
     @cached_property
     def fields(self) -> dict[str, Field]:
@@ -92,3 +92,14 @@ class ExecutionModel:
         """Import and return the class of its executors."""
         module, _, name = self.executor.partition(":")
         return getattr(import_module(module, PACKAGE), name)
+
+
+@cache
+def _can_import(name: str, parent: str | None) -> bool:
+    if parent is None:  # a large package, which is not loaded to be asked for
+        return find_spec(name) is not None
+    try:
+        import_module(name, parent)
+    except ImportError:  # not built, or without its library
+        return False
+    return True

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from ..shown import Shown
 from ..typed_text import format_bytes
-from .blas import PRODUCTS, Products, products_of
+from .blas import PRODUCTS, WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
-from .device import Device, default_gpu
+from .device import Device, borrow_streams, default_gpu
 from .launches import ARGS_DTYPE, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, Launch, launches_of
 
 NO_FAILURE = 2**64 - 1
@@ -42,6 +43,11 @@ def device_storage(device: Device, kind: str) -> Storage:
         return Storage()
     if kind not in ("pinned", "managed"):
         raise UsageError(f"host memory must be pageable, pinned or managed; got {kind!r}")
+    if kind == "managed" and not device.shares_memory:
+        raise UsageError(
+            f"managed memory must be in reach of host and device at the same time, which {device.name} does not offer "
+            f"(concurrentManagedAccess is 0); use memory=pinned"
+        )
     storage = Storage(allocate=lambda num_bytes: device.host_memory(num_bytes, kind))
     storage.managed = kind == "managed"
     return storage
@@ -67,15 +73,16 @@ def aligned(num_bytes: int) -> int:
 def device_bytes(plan: Plan, storage: Storage | None = None) -> int:
     """Return the bytes of device memory that binding a plan takes.
 
-    These are its buffers, and the bounds of its blocks. What the storage has on the device already is left out, and so
-    is managed memory, which the driver moves there and back.
+    These are its buffers, and the bounds of its blocks. What the storage has on the device already is left out. Managed
+    memory counts: the driver moves there what the device touches.
     """
     sizes: dict[str, int] = {}
-    if storage is None or not storage.managed:
-        present = storage.device_copies.address if storage is not None and storage.device_copies is not None else ()
-        for name, owner in memory_owners(plan).items():
-            if owner not in present:
-                sizes[owner] = max(sizes.get(owner, 0), plan.buffers[name].size_bytes)
+    present: Collection[str] = ()
+    if storage is not None and storage.device_copies is not None:
+        present = storage.arrays if storage.managed else storage.device_copies.address
+    for name, owner in memory_owners(plan).items():
+        if owner not in present:
+            sizes[owner] = max(sizes.get(owner, 0), plan.buffers[name].size_bytes)
     return sum(map(aligned, [*sizes.values(), *(4 * loop.bounds.size for loop in plan.loops)])) + 2 * aligned(8)
 
 
@@ -225,7 +232,7 @@ class GpuBoundPlan(Shown):
         for owner in self._members:
             own_memory.add(owner, cuts=self._cuts[owner])
         self.uses = [self._uses(number) for number in range(self.num_loops)]
-        self.copy_stream = self.device.stream()
+        (self.copy_stream,) = borrow_streams(self.device, self, 1)
         self.log: Any = None  # a `LaunchLog` while one is on
         self._allocate()
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
@@ -235,27 +242,45 @@ class GpuBoundPlan(Shown):
         rows = [dict(zip(spec.bounds, row, strict=False)) for row in loop.bounds.tolist()]
         return products_of(loop.kernel, loop.attributes, rows, loop.operands)
 
-    @property
-    def multiplies(self) -> bool:
-        """Whether some loops are matrix products."""
-        return any(isinstance(how, Products) for launches in self.launches for how in launches)
-
     def prepare(self, streams: Iterable = ()) -> None:
-        """Compile and load what is launched, and get ready for products on these streams: what must not happen while a
-        graph is captured."""
+        """Compile and load what is launched, and run each form of a product once on each of these streams: the library
+        then chooses and loads its kernels, which must not happen while a graph is captured."""
         for launches in self.launches:
             for how in launches:
                 if isinstance(how, Launch):
                     self.device.prepare(how.symbol)
-        if self.multiplies:
+        forms: dict[Product, tuple[Product, np.ndarray]] = {}
+        for launches, record in zip(self.launches, self._records, strict=True):
+            for product in (p for how in launches if isinstance(how, Products) for p in how.blocks):
+                forms.setdefault(product.form, (product, record["operand"]))
+        streams = [*streams]
+        if not streams or not forms:
+            return
+        results = self.device.allocate(max(4 * form.out_end for form in forms))
+        try:
             for stream in streams:
-                self.device.prepare_products(stream)
+                for form, (product, operands) in forms.items():
+                    factors = (int(operands[matrix.operand]) for matrix in (product.left, product.right))
+                    given = replace(product, out=form.out)
+                    self.device.multiply(given, (*factors, results), self.tf32, stream)
+                self.device.synchronize(stream)
+        finally:
+            self.device.free(results)
 
     def _check_fits(self, advice: Callable[[int], str] | None) -> None:
         """Raise `MemoryError`, before the host's memory is taken, if the device has less free than the plan needs."""
         needed, free = device_bytes(self.plan, self.storage), self.device.free_bytes()
+        products = any(isinstance(how, Products) for launches in self.launches for how in launches)
+        workspace = WORKSPACE_BYTES if products and not self.device.num_workspaces else 0
+        needed += workspace
+        if self.storage.managed and needed > free // 2:
+            raise MemoryError(
+                f"the plan needs {format_bytes(needed)} of managed memory, of which it may take half of the "
+                f"{format_bytes(free)} that the GPU ({self.device.name}) has free: the driver may hang where it has to "
+                f"move pages back; use a smaller batch, or memory=pinned"
+            )
         if needed > free:
-            remedy = advice(free) if advice else "use a smaller batch, or end what else uses the GPU"
+            remedy = advice(free - workspace) if advice else "use a smaller batch, or end what else uses the GPU"
             raise MemoryError(
                 f"the plan needs {format_bytes(needed)} of the memory of the GPU ({self.device.name}), free are "
                 f"{format_bytes(free)}; {remedy}"
@@ -433,8 +458,9 @@ class GpuBoundPlan(Shown):
         if addresses:
             record = self._with_addresses(loop, record, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
-        task, started = self.plan.loops[loop].first_task + first_block, self.log and self.log.start(stream)
+        task = self.plan.loops[loop].first_task + first_block
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
+        started = self.log and self.log.start(stream)
         while first_block < stop:
             rows = min(stop - first_block, MAX_GRID_ROWS)
             record["first_block"] = first_block
@@ -464,9 +490,16 @@ class GpuBoundPlan(Shown):
 
     def advance_counter(self, stream, replays: int) -> None:
         """Add to the device's replay counter, in stream order."""
+        self._launch_alone("advance_counter", replays, stream)
+
+    def spin(self, stream, duration_ns: int) -> None:
+        """Let a stream do nothing for so long: what is given to it meanwhile then runs without a gap."""
+        self._launch_alone("spin", duration_ns, stream)
+
+    def _launch_alone(self, symbol: str, number: int, stream) -> None:
         record = np.zeros((), ARGS_DTYPE)
-        record["counter"], record["replay"] = self.counter_address, replays
-        self.device.launch("advance_counter", 1, 1, 0, record, stream)
+        record["counter"], record["replay"] = self.counter_address, number
+        self.device.launch(symbol, 1, 1, 0, record, stream)
 
     def set_counter(self, replay: int) -> None:
         """Set the device's replay counter; waits."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..kernels.convolution import algorithms
 from ..kernels.maps.nhwc import channel_end
 from ..kernels.simd.instruction_sets import LANES
 
 PRODUCTS = ("cublas", "tf32", "own")
+ALIGNED = 64  # elements, of 256 bytes: what lies further off is aligned alike
 MASKS = {"activation", "index"}  # operands by which a fully connected layer's gradient is more than a product
 
 
@@ -66,6 +67,17 @@ class Product:
     out: Matrix
     accumulate: bool = False
     batch: int = 1
+
+    @property
+    def form(self) -> Product:
+        """What products have in common for which the library chooses the same kernel: sizes, pitches, alignment."""
+        matrices = {n: replace(getattr(self, n), operand=0) for n in ("left", "right", "out")}
+        return replace(self, **{n: replace(m, offset=m.offset % ALIGNED) for n, m in matrices.items()})
+
+    @property
+    def out_end(self) -> int:
+        """Elements from the first of the operand to one past the last of `out`."""
+        return self.out.offset + (self.batch - 1) * self.out.stride + (self.rows - 1) * self.out.pitch + self.columns
 
 
 @dataclass(frozen=True)
@@ -251,7 +263,8 @@ def products_of(
 
 
 # cublas_api.h
-_SUCCESS, _NORMAL, _TRANSPOSED, _FLOAT32, _COMPUTE_32F, _COMPUTE_TF32, _DEFAULT_ALGORITHM = 0, 0, 1, 0, 68, 77, -1
+_SUCCESS, _NO_MEMORY = 0, 3
+_NORMAL, _TRANSPOSED, _FLOAT32, _COMPUTE_32F, _COMPUTE_TF32, _DEFAULT_ALGORITHM = 0, 1, 0, 68, 77, -1
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA's manual recommends for its largest architectures
 
 
@@ -270,7 +283,14 @@ class Blas:
         self._handles: dict[int, ctypes.c_void_p] = {}
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
+    @property
+    def num_workspaces(self) -> int:
+        """Streams that have one."""
+        return len(self._handles)
+
     def _check(self, status: int, what: str) -> None:
+        if status == _NO_MEMORY:
+            raise MemoryError(f"the GPU has no memory left for {what} of cuBLAS; use a smaller batch, or products=own")
         if status != _SUCCESS:
             raise RuntimeError(f"cuBLAS failed in {what} with status {status}")
 

@@ -11,8 +11,10 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +98,13 @@ def default_gpu() -> Device:
     return Device()
 
 
+def borrow_streams(device, owner: object, count: int) -> list:
+    """Streams that nobody else uses meanwhile; they are given back with their owner, and lent again."""
+    streams = [device.spare_streams.pop() if device.spare_streams else device.stream() for _ in range(count)]
+    weakref.finalize(owner, device.spare_streams.extend, streams).atexit = False
+    return streams
+
+
 class Device:
     """The first GPU, as executors need it. Calls return before the work is done unless they say that they wait."""
 
@@ -104,6 +113,8 @@ class Device:
     costs_s: dict[str, float]  # what happens once: "context", "compilation"
     peak_flops_per_s: float  # of float32 multiply-adds, by the clock that the driver names; nan: unknown
     multiprocessors: int
+    spare_streams: list  # of `borrow_streams`
+    shares_memory: bool  # host and device may touch managed memory at the same time
 
     def __init__(self):
         start = time.perf_counter()
@@ -130,6 +141,8 @@ class Device:
         self._modules: dict[str, object] = {}
         self._functions: dict[str, int] = {}
         self._blas: Blas | None = None
+        self.spare_streams = []
+        self.shares_memory = bool(runtime.deviceGetAttribute(89, 0))  # cudaDevAttrConcurrentManagedAccess
 
     def prepare(self, symbol: str) -> None:
         """Compile and load a CUDA function now; else its first launch does.
@@ -143,23 +156,40 @@ class Device:
                 self._modules[file] = self._compile(
                     code=launches.source(file), options=launches.COMPILE_OPTIONS, backend="nvrtc"
                 )
-            self._functions[symbol] = self._modules[file].get_function(symbol).kernel.ptr
+            function = self._reserve("memory for kernels", lambda: self._modules[file].get_function(symbol))
+            self._functions[symbol] = function.kernel.ptr
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
     def free_bytes(self) -> int:
         """Bytes of device memory that nobody uses now."""
         return self._runtime.memGetInfo()[0]
 
-    def _reserve(self, what: str, allocate: Callable[[], int]) -> int:
+    def clock_hz(self) -> float | None:
+        """Clock of the multiprocessors now; None without NVIDIA's management library (nvidia-ml-py)."""
+        try:
+            import pynvml
+        except ImportError:
+            return None
+        try:
+            pynvml.nvmlInit()
+            board = self._runtime.deviceGetPCIBusId(0)
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(board)
+            return 1e6 * pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        except pynvml.NVMLError:
+            return None
+
+    def _reserve(self, what: str, allocate: Callable[[], Any]) -> Any:
         """Call what allocates; `MemoryError` where there is not enough."""
         try:
             return allocate()
-        except self._runtime.CUDARuntimeError as error:
-            if error.status != OUT_OF_MEMORY:
-                raise
-            raise MemoryError(
-                f"{self.name} has no {what} left; use a smaller batch, or end what else uses the GPU"
-            ) from None
+        except (self._runtime.CUDARuntimeError, self._driver.CUDADriverError) as error:
+            raise self._told(error, what) from None
+
+    def _told(self, error, what: str) -> Exception:
+        """An error of CUDA, or what users are told of it."""
+        if error.status != OUT_OF_MEMORY:
+            return error
+        return MemoryError(f"{self.name} has no {what} left; use a smaller batch, or end what else uses the GPU")
 
     def allocate(self, num_bytes: int) -> int:
         """Address of device memory, aligned to 256 bytes, undefined content; `MemoryError` where there is none."""
@@ -171,7 +201,8 @@ class Device:
         self._runtime.free(address)
 
     def host_memory(self, num_bytes: int, kind: str) -> np.ndarray:
-        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed").
+        """Bytes that the host can use: page-locked ("pinned"), or shared with the device ("managed"). They are given
+        back with the last array that lies there.
 
         `MemoryError` where there are none.
         """
@@ -181,11 +212,15 @@ class Device:
         else:
             what = f"{format_bytes(num_bytes)} of memory shared with the host"
             address = self._reserve(what, lambda: self._runtime.mallocManaged(num_bytes))
-        return np.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=np.uint8)
+        memory = (ctypes.c_uint8 * num_bytes).from_address(address)
+        free = self._runtime.freeHost if kind == "pinned" else self._runtime.free
+        weakref.finalize(memory, free, address).atexit = False
+        return np.frombuffer(memory, dtype=np.uint8)
 
     def stream(self):
-        """A new stream, independent of all others."""
-        return self._runtime.streamCreateWithFlags(1)  # cudaStreamNonBlocking: does not wait for the default stream
+        """A new stream, independent of all others, for good: `borrow_streams` makes no more than are used at once."""
+        # cudaStreamNonBlocking: does not wait for the default stream
+        return self._reserve("memory for a stream", lambda: self._runtime.streamCreateWithFlags(1))
 
     def event(self, timing: bool = False):
         """A new event, which is released with the last reference to it."""
@@ -203,33 +238,37 @@ class Device:
         """Run a CUDA function of `launches` over tiles x rows CUDA blocks. `args` is copied now."""
         self.prepare(symbol)
         address = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
-        self._driver.launchKernel(
-            self._functions[symbol],
-            tiles,
-            rows,
-            1,
-            launches.THREADS,
-            1,
-            1,
-            shared_bytes,
-            stream,
-            ctypes.addressof(address),
-            0,
-        )
-
-    def prepare_products(self, stream) -> None:
-        """Get ready for `multiply` on a stream; else its first product does."""
-        self._open_blas().prepare(stream)
+        try:
+            self._driver.launchKernel(
+                self._functions[symbol],
+                tiles,
+                rows,
+                1,
+                launches.THREADS,
+                1,
+                1,
+                shared_bytes,
+                stream,
+                ctypes.addressof(address),
+                0,
+            )
+        except self._driver.CUDADriverError as error:
+            raise self._told(error, "memory for a launch") from None
 
     def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
         """A matrix product by the device's library: left, right and out begin at these addresses."""
         self._open_blas().multiply(product, addresses, tf32, stream)
 
+    @property
+    def num_workspaces(self) -> int:
+        """Streams that have a workspace for products, of `WORKSPACE_BYTES`."""
+        return 0 if self._blas is None else self._blas.num_workspaces
+
     def _open_blas(self) -> Blas:
         if self._blas is None:
-            from cupy_backends.cuda.libs import cublas  # loads the library, wherever it is installed
+            import cupy_backends.cuda.libs.cublas  # noqa: F401 (loads the library, wherever it is installed)
 
-            major = cublas.getVersion(cublas.create()) // 10000
+            major = self._runtime.runtimeGetVersion() // 1000  # that of CUDA is that of its libraries
             self._blas = Blas(ctypes.CDLL(f"libcublas.so.{major}"), self.allocate)
         return self._blas
 
@@ -260,6 +299,12 @@ class Device:
     def begin_capture(self, stream) -> None:
         """Record later work of `stream`, and of streams that wait for its events, in a graph instead of doing it."""
         self._runtime.streamBeginCapture(stream)
+
+    def abandon_capture(self, stream) -> None:
+        """End a capture in which something was refused: the stream, and all that joined it, can be used again."""
+        with suppress(self._runtime.CUDARuntimeError):  # that the capture is invalid is known already
+            graph = self._runtime.streamEndCapture(stream)
+            self._runtime.graphDestroy(graph)
 
     def end_capture(self, stream):
         """The graph, ready to be launched, which is released with the last reference to it; `MemoryError` where there

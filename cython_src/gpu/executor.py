@@ -7,6 +7,7 @@ from abc import abstractmethod
 from ..binding.executor import BaseExecutor
 from ..errors import UsageError
 from .bind import GpuBoundPlan
+from .device import borrow_streams
 from .launch_log import LaunchLog
 
 
@@ -29,6 +30,10 @@ class GpuExecutor(BaseExecutor):
         self._workers = LaunchLog(bound.device, self.event_capacity)
         bound.prepare()
         self._record(bound)
+
+    def _streams_for(self, bound: GpuBoundPlan, count: int) -> list:
+        """Streams for as long as the plan is prepared."""
+        return borrow_streams(bound.device, self._workers, count)
 
     def _run(self, bound: GpuBoundPlan, first_replay: int, num_replays: int) -> None:
         with self._workers.logging(bound):

@@ -4,6 +4,10 @@ All times are CLOCK_MONOTONIC. The device's clock is tied to it twice, before an
 recorded and waited for between two readings of the host's clock, several times, and the closest pair counts. Times in
 between are on the straight line through both ties, so the drift of the two clocks is measured and taken out.
 
+An idle stream records the event before a launch at once, though the launch comes some microseconds later. So a launch
+or copy begins at its event, but not before the host has called for it; by how long that call takes, the length of work
+for which a stream was waiting is still uncertain. `GpuBoundPlan.spin` before a pass leaves no such gap.
+
 Events can be recorded around launches, not inside of a captured graph: CuPy's interface has no
 cudaEventRecordWithFlags, and what cudaEventRecord captures cannot be timed. So the launch of a graph is one span.
 """
@@ -14,12 +18,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ..binding.bind import EVENT_DTYPE
-from .device import Device
+from .device import Device, borrow_streams
 
 TIES = 8  # tries for the closest pair of readings
 RESOLUTION_NS = 500  # of cudaEventElapsedTime, by its documentation
@@ -57,7 +62,8 @@ class LaneLog:
     host : list of (start, stop, what, replay, task)
         What the calling thread did: `CREATING`, `WAITING` or `WAITING_FOR_DEVICE`.
     clock : dict
-        `error_ns`: by how much times of the device may be off; `drift_ppm`: by what fraction its clock was faster.
+        `error_ns`: by how much times of the device may be off, the usual call for a launch included; `drift_ppm`: by
+        what fraction its clock was faster.
     num_lost : int
         Copies and spells of the host past the capacity.
     """
@@ -87,7 +93,7 @@ class LaunchLog:
         self._launches: list[tuple] = []
         self._copies: list[tuple] = []
         self._spare: list = []  # events of logs that were cleared, for the next one
-        self._stream = device.stream() if capacity else None
+        self._stream = borrow_streams(device, self, 1)[0] if capacity else None
         self._first: Tie | None = None
         self.clear_events()
 
@@ -97,11 +103,14 @@ class LaunchLog:
 
     def clear_events(self) -> None:
         """Forget what was logged, and tie the clocks anew."""
-        self._spare += [event for _, start, stop, *_ in (*self._launches, *self._copies) for event in (start, stop)]
+        self._spare += [
+            event for _, (start, _), stop, *_ in (*self._launches, *self._copies) for event in (start, stop)
+        ]
         self._launches, self._copies = [], []
         self._host: list[tuple[int, int, str, int, int]] = []
         self._host_blocks: list[tuple[int, int, int, int, int]] = []
         self._streams: dict[Any, int] = {}
+        self._calls_ns: list[int] = []  # durations of calls for launches
         self.num_launches = self._num_lost = self._num_graphs = 0
         if self.capacity:
             self._spare += [self._first.event] if self._first else []
@@ -120,9 +129,10 @@ class LaunchLog:
         finally:
             bound.log, bound.device = None, device
 
-    def start(self, stream) -> tuple[int, Any]:
-        """Note that work of a stream begins; returns what `stop` and `stop_copy` want."""
-        return time.monotonic_ns(), self._record(stream)
+    def start(self, stream) -> tuple[int, Any, int]:
+        """Note that work of a stream begins; returns what `stop` and `stop_copy` want: the host's time before and after
+        its event was recorded."""
+        return time.monotonic_ns(), self._record(stream), time.monotonic_ns()
 
     def stop(self, started, stream, replay: int, iteration: int, task: int) -> None:
         """Note that a launch has been given to its stream."""
@@ -130,7 +140,8 @@ class LaunchLog:
         if len(self._launches) == self.capacity:
             self._spare.append(started[1])
             return
-        self._launches.append((self._number(stream), started[1], self._record(stream), iteration, task))
+        self._calls_ns.append(time.monotonic_ns() - started[2])
+        self._launches.append((self._number(stream), started[1:], self._record(stream), iteration, task))
         self.note_host(started[0], CREATING, replay, task)
 
     def stop_copy(self, started, stream, place: str, num_bytes: int) -> None:
@@ -139,7 +150,7 @@ class LaunchLog:
             self._num_lost += 1
             self._spare.append(started[1])
             return
-        self._copies.append((self._number(stream), started[1], self._record(stream), place, num_bytes))
+        self._copies.append((self._number(stream), started[1:], self._record(stream), place, num_bytes))
 
     def stop_graph(self, started, stream) -> None:
         """Note that a captured graph has been given to its stream."""
@@ -176,16 +187,22 @@ class LaunchLog:
         def host_ns(event) -> int:
             return first.host_ns + round(1e9 * rate * self.device.elapsed_s(first.event, event))
 
+        def span_ns(start: tuple[Any, int], stop) -> tuple[int, int]:
+            ended = host_ns(stop)
+            return min(max(host_ns(start[0]), start[1]), ended), ended
+
         launches = np.zeros(len(self._launches), EVENT_DTYPE)
         for i, (stream, start, stop, iteration, task) in enumerate(self._launches):
-            launches[i] = (host_ns(start), host_ns(stop), iteration, task, stream)
+            launches[i] = (*span_ns(start, stop), iteration, task, stream)
         lanes = sorted({(place, stream) for stream, _, _, place, _ in self._copies})
         copies = np.zeros(len(self._copies), COPY_DTYPE)
         for i, (stream, start, stop, place, num_bytes) in enumerate(self._copies):
-            copies[i] = (host_ns(start), host_ns(stop), num_bytes, lanes.index((place, stream)))
+            copies[i] = (*span_ns(start, stop), num_bytes, lanes.index((place, stream)))
         rounding_ns = 1e6 * float(np.spacing(np.float32(1e-6 * device_ns)))  # times are milliseconds in float32
         clock = {
-            "error_ns": max(first.error_ns, last.error_ns) + max(RESOLUTION_NS, rounding_ns),
+            "error_ns": max(first.error_ns, last.error_ns)
+            + max(RESOLUTION_NS, rounding_ns)
+            + (median(self._calls_ns) if self._calls_ns else 0),
             "drift_ppm": 1e6 * (1 / rate - 1),
         }
         self._spare.append(last.event)
@@ -193,18 +210,6 @@ class LaunchLog:
         return LaneLog(
             launches[order[0]], copies[order[1]], lanes, self._host_blocks, self._host, clock, self._num_lost
         )
-
-    def events(self) -> np.ndarray:
-        """All launches, ordered by start; `task` is the first block's, `worker` is 0.
-
-        Raises
-        ------
-        RuntimeError
-            The log was too small.
-        """
-        events = self.read().launches
-        events["worker"] = 0
-        return events
 
     def _number(self, stream) -> int:
         return self._streams.setdefault(stream, len(self._streams))

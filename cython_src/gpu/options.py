@@ -6,21 +6,15 @@ from typing import Annotated
 
 from ..records import Record, about
 
-_MEMORY = "the host's memory that plans share with the device"
-
 
 class GpuOptions(Record):
     """Options of binding that all models of a GPU have."""
 
-    memory: Annotated[str, about(_MEMORY, choices=("pageable", "pinned", "managed"))] = "pageable"
+    memory: Annotated[
+        str, about("the host's memory that plans share with the device", choices=("pageable", "pinned", "managed"))
+    ] = "pageable"
     convolution: Annotated[
         str,
         about("form of the convolutions' inner loop", choices=("tiled", "if", "pad", "if_reduction", "pad_reduction")),
     ] = "tiled"
     products: Annotated[str, about("what multiplies matrices", choices=("cublas", "tf32", "own"))] = "cublas"
-
-
-class CopiedGpuOptions(GpuOptions):
-    """Options of binding for a model that copies its input: managed memory is not copied."""
-
-    memory: Annotated[str, about(_MEMORY, choices=("pageable", "pinned"))] = "pageable"

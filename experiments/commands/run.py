@@ -9,7 +9,7 @@ from pathlib import Path
 from ...cython_src.errors import UsageError
 from ..tables.progress import say
 from .arguments import folder_of, progress_printer, show
-from .sweeping import add_output, command_line, measure_and_report, print_expected, report_on
+from .sweeping import add_output, command_line, measure_and_report, not_reported, print_expected, report_on
 
 HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
 DESCRIPTION = (
@@ -89,8 +89,11 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     except KeyboardInterrupt:
         say(f"interrupted; runs that are done stay in {out}. To go on: {again}")
         raise
-    text = write_study_report(results, Path(out))
-    show(arguments, as_json(results) if arguments.json else text, str)
+    if arguments.no_report:
+        print(not_reported(out))
+    else:
+        text = write_study_report(results, Path(out))
+        show(arguments, as_json(results) if arguments.json else text, str)
     # What does not fit is an answer, as in a sweep, as long as something was trained.
     broken = any(row.reason != "memory" for _, row in results.failed()) or not results.done()
     return 1 if broken or agreement(results)[1] else 0

@@ -11,9 +11,15 @@ from .arguments import add_json, add_out, folder_of, show
 
 
 def add_output(parser: ArgumentParser) -> None:
-    """Add `--out`, `--json` and `--quick`."""
+    """Add `--out`, `--json`, `--no-report`, `--trace` and `--quick`."""
     add_out(parser, "results")
-    add_json(parser, "the summary")
+    printed = parser.add_mutually_exclusive_group()
+    add_json(printed, "the summary")
+    printed.add_argument(
+        "--no-report",
+        action="store_true",
+        help="measure alone: `forktask report DIR` prints and draws, here or elsewhere",
+    )
     parser.add_argument(
         "--trace",
         action="store_true",
@@ -60,10 +66,18 @@ def report_on(compared, configuration, out_dir: str, arguments: Namespace) -> in
 
     if not compared.usable:
         return 1
+    if arguments.no_report:
+        print(not_reported(out_dir))
+        return 0 if compared.complete else 1
     for conv in configuration.grid.conv if configuration.uses_gpu else ():
         say(describe_gpu_convolutions(conv))
     print(report_folder(out_dir, arguments.json, answers_only=True))
     return 0 if compared.complete else 1
+
+
+def not_reported(out_dir: str) -> str:
+    """Say where the samples of `--no-report` are, and what draws them."""
+    return f"{out_dir}: samples.jsonl; to print and draw it: {shlex.join(['forktask', 'report', out_dir])}"
 
 
 def command_line(out_dir: str) -> str:

@@ -202,7 +202,8 @@ def _measure_together(
         answers, handovers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
         found, model = answers[contestant.name], contestant.name
-        about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables, "cpus": order}
+        about = {"interference": hogs, "quick": settings.quick, "variables": contestant.variables}
+        about |= {"cpus": contestant.job["cpus"] or []}
         about |= {"handover_s": handovers, **conditions}
         row = answered(MetgRow, MetgFailureRow, found, about)
         if isinstance(row, MetgFailureRow):

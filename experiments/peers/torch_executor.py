@@ -25,18 +25,19 @@ class TorchTraining:
     mode : {"eager", "channels_last", "sdpa", "compile"}
         See `TorchOptions`.
     device : {"cpu", "cuda"}
-        Both compute in float32, without TF32.
     network : Network, optional
         Default: the plan's network.
+    tf32 : bool
+        Whether a GPU may round inputs of products and convolutions.
     """
 
-    def __init__(self, bound, mode: str, device: str = "cpu", network=None):
+    def __init__(self, bound, mode: str, device: str = "cpu", network=None, tf32: bool = False):
         import torch
 
         attributes = bound.plan.attributes
         self.torch, self.device = torch, device
         if device == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
             torch.backends.cudnn.benchmark = True
         self.training = attributes["phase"] == "train"
         self.tokens = "dataset.tokens" in bound.arrays
@@ -178,7 +179,8 @@ class TorchExecutor(BaseExecutor):
             )
         torch.set_num_threads(self.num_threads)
         torch.set_flush_denormal(True)
-        self._training = TorchTraining(bound, self.options.mode, device)
+        tf32 = getattr(self.options, "products", "float32") == "tf32"
+        self._training = TorchTraining(bound, self.options.mode, device, tf32=tf32)
 
     def _run(self, bound, first_replay: int, num_replays: int) -> None:
         stride = bound.iteration_stride
@@ -194,6 +196,6 @@ class TorchExecutor(BaseExecutor):
 
 
 class GpuTorchExecutor(TorchExecutor):
-    """The same on a GPU, in float32 without TF32."""
+    """The same on a GPU."""
 
     about = GPU_TORCH

@@ -175,7 +175,7 @@ def conditions(sweep: Sweep, plan_id: str) -> tuple[str, ...]:
         name: value for name, value in sweep.records[plan_id].items() if name in plan.options and name not in unused
     }
     options = ", ".join(option_texts(recorded, tuple(recorded)))
-    pinned = samples["cpus"].map(bool).all()
+    pinned = samples["cpus"][~samples["model"].map(lambda model: model.is_gpu)].map(bool).all()
     named = samples["instruction_set"]
     # Models of both devices name themselves too, since their bits depend on who computes which part.
     parts = {part for name in named for part in name.split(", ")}

@@ -241,7 +241,7 @@ class Measured(OfShard, frozen=True, kw_only=True):
     ]
     position: Annotated[Count, says("in the shuffled order")]
     environment_id: Annotated[Name, says("that of the run")]
-    cpus: Annotated[list[Count] | None, says("CPU of each thread; null: not pinned")]
+    cpus: Annotated[list[Count] | None, says("CPU of each thread, then of `gpu_both` one more; null: not pinned")]
     variables: Annotated[dict[str, Text], says("environment variables of the process")]
 
 
@@ -272,13 +272,15 @@ class Counters(Part, frozen=True, kw_only=True):
 
 
 class Gpu(Part, frozen=True, kw_only=True):
-    """A GPU, what it cost once, and what was copied so far: [number, bytes] each way."""
+    """A GPU, what it cost once, what was copied so far: [number, bytes] each way, and its clock at the end of turns, as
+    far as its management library says."""
 
     name: Text
     architecture: Text
     peak_flops_per_s: Amount | None
     costs_s: dict[str, Amount]
     copies: dict[Literal["to_host", "to_device"], list[Amount]]
+    clock_hz: Amount | None = None
 
 
 class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):

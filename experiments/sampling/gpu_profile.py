@@ -1,7 +1,8 @@
 """Profile of a GPU model: time of kernels, copies and driver calls, and the cost of profiling itself.
 
 Kernels are timed one by one between two events on a single stream, whatever the model: a captured graph hides the times
-of its kernels, and the kernels are the same. Copies and calls are those of the model itself.
+of its kernels, and the kernels are the same. Before each pass the stream waits for as long as the host takes to issue
+it: otherwise short kernels would wait for the host between their events. Copies and calls are those of the model.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .profile import EVENT_LOG_WARMUP, MAX_PROFILE_EVENTS, measure_runtime_cost
 from .timing import Stepper
 
 # Driver calls that wait, or may wait, for the device.
+AHEAD = 1.5  # times the duration of issuing a pass that the stream waits before it
 WAITING = ("synchronize", "copy_to_host", "copy_to_device")
 
 
@@ -73,6 +75,20 @@ def _row(name: str, times_s: Sequence[float], passes: int, total_s: float) -> di
     }
 
 
+class _IssuedAhead(GpuStreamExecutor):
+    """A single stream that begins with a pass when all of it has been issued."""
+
+    clock = staticmethod(time.perf_counter)
+    issue_s = 0.0  # how long the host took for the pass before
+
+    def _run_on(self, bound, first_replay, num_replays):
+        for replay in range(first_replay, first_replay + num_replays):
+            bound.spin(self._stream, round(AHEAD * 1e9 * self.issue_s))
+            start = self.clock()
+            super()._run_on(bound, replay, 1)
+            self.issue_s = self.clock() - start
+
+
 def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, float]:
     """Time every launch on a single stream.
 
@@ -81,16 +97,16 @@ def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, f
     times_s : dict of loop name to list of float
     passes : int
     step_time_s : float
-        Time of a step with these events, profiling included.
+        Time of a step with these events and the waits for the host.
     """
-    with GpuStreamExecutor(event_capacity=MAX_PROFILE_EVENTS) as executor:
+    with _IssuedAhead(event_capacity=MAX_PROFILE_EVENTS) as executor:
         executor.prepare(bound)
         stepper = Stepper(executor, bound.iteration_stride)
         pass_s = min(stepper.run(1) for _ in range(EVENT_LOG_WARMUP))
         passes = int(min(max(target_s / pass_s, 3), MAX_PROFILE_EVENTS // bound.num_loops, 200))
         executor.workers.clear_events()
         wall = stepper.run(passes)
-        events = executor.workers.events()
+        events = executor.workers.read().launches
     loops = [loop.name for loop in bound.plan.loops]
     times: dict[str, list[float]] = {}
     for event in events:
@@ -99,8 +115,8 @@ def kernel_times(bound, target_s: float) -> tuple[dict[str, list[float]], int, f
     return times, passes, wall / (passes * bound.iteration_stride)
 
 
-def describe_gpu(bound) -> dict[str, Any]:
-    """Describe the device of a bound plan: name, one-time costs, and copies so far.
+def describe_gpu(bound, clocks_hz: Sequence[float] = ()) -> dict[str, Any]:
+    """Describe the device of a bound plan: name, one-time costs, copies so far, and the median of its clocks.
 
     Copies are {"to_host", "to_device"}, each [number, bytes].
     """
@@ -109,6 +125,7 @@ def describe_gpu(bound) -> dict[str, Any]:
         "architecture": bound.device.architecture,
         "peak_flops_per_s": bound.device.peak_flops_per_s,
         "costs_s": dict(bound.device.costs_s),
+        "clock_hz": float(np.median(clocks_hz)) if clocks_hz else None,
         "copies": {f"to_{place}": list(count) for place, count in bound.copies.items()},
     }
 

@@ -42,7 +42,7 @@ from .child import answer_job
 from .gpu_profile import describe_gpu, measure_gpu_profile
 from .measured_memory import peak_resident_bytes, resident_bytes
 from .profile import measure_profile
-from .timing import Stepper, take_turns, warm_up
+from .timing import GPU_UNTIMED_S, Stepper, take_turns, warm_up
 from .trace import measure_trace
 
 FREQUENCY_S = 0.01  # duration of the frequency measurement after the timed runs
@@ -75,10 +75,17 @@ def _check_finite(hashes: Mapping[str, Any], stepper: Stepper) -> None:
 
 
 class Observed:
-    """What the machine does in the turns of a process, summed over them; a context manager for each."""
+    """What the machine does in the turns of a process, summed over them; a context manager for each.
 
-    def __init__(self, counters: PerfCounters):
+    Attributes
+    ----------
+    clocks_hz : list of float
+        Of a GPU, at the end of each turn.
+    """
+
+    def __init__(self, counters: PerfCounters, gpu=None):
         self._disturbance, self._energy, self._counters = Disturbance(), EnergyMeter(), counters
+        self._gpu, self.clocks_hz = gpu, []
         self._counts: dict[str, float | None] = dict.fromkeys(Disturbance.FIELDS, 0)
         self._used = {"timed_wall_s": 0.0, "timed_cpu_s": 0.0, "page_faults": 0}
 
@@ -91,6 +98,8 @@ class Observed:
         self._counters.stop()
         self._energy.__exit__()
         now = self._now()
+        if self._gpu is not None and (clock_hz := self._gpu.clock_hz()):
+            self.clocks_hz.append(clock_hz)
         self._used = {name: self._used[name] + now[name] - self._then[name] for name in now}
         for name, count in self._disturbance.since(self._before).items():
             before = self._counts[name]
@@ -148,8 +157,9 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         warm = warm_up(stepper, job["warmup_s"])
         conduct = None if spec.is_gpu or spec.is_peer else asdict(executor.conduct())
         swaps = executor.num_cpu_swaps if conduct else 0  # before the timed runs
-        observed = Observed(counters)
-        steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed)
+        observed = Observed(counters, bound.device if spec.binds_on_gpu else None)
+        untimed_s = GPU_UNTIMED_S if spec.is_gpu else 0.0
+        steps = yield from take_turns(stepper, warm.pass_time_s, job["turn_s"], observed, untimed_s)
         swaps = executor.num_cpu_swaps - swaps if conduct else 0
         executor.collect()
         _check_finite(result_hashes(bound), stepper)
@@ -174,7 +184,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "losses_hash": hashes["losses_hash"],
         "answer": answered,
         "deterministic": bound.plan.deterministic and spec.model.reproducible,
-        "gpu": describe_gpu(bound) if spec.binds_on_gpu else None,
+        "gpu": describe_gpu(bound, observed.clocks_hz) if spec.binds_on_gpu else None,
         "conduct": conduct,
         "cpu_swaps": swaps,
         **seen,

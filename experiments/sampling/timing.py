@@ -13,6 +13,8 @@ import numpy as np
 
 WARMUP_WINDOW = 8  # runs that the stationarity test looks at
 WARMUP_CHUNK_S = 0.005  # shortest run that is timed during warm-up: 250 times the clock's and the call's cost
+# Before a turn on a GPU: its clock falls while others have their turns, and takes about so long to rise.
+GPU_UNTIMED_S = 0.02
 FALLING_Z = 1.645  # one-sided 5 % quantile of the normal distribution
 
 
@@ -118,20 +120,25 @@ def warm_up(stepper: Stepper, limit_s: float, chunk_s: float = WARMUP_CHUNK_S) -
     return WarmUp(passes, times, False)
 
 
-def turn_lengths(pass_time_s: float, turn_s: float) -> tuple[int, int, int]:
-    """Return the lengths in passes of a turn's untimed run, and of its short and its long one, which take about
-    `turn_s` together.
+def turn_lengths(pass_time_s: float, turn_s: float, untimed_s: float = 0.0) -> tuple[int, int, int]:
+    """Return the lengths in passes of a turn's untimed run, of at least `untimed_s`, and of its short and its long one,
+    which take about `turn_s` together.
 
     The step time is the slope between the two timed runs, and the further apart these are, the less their noise moves
     it: by a quarter less with 1 and 9 passes than with 2 and 8. The long run has three passes at least.
     """
     budget = turn_s / max(pass_time_s, 1e-9)  # in passes
     short = max(1, int(budget / 10))
-    return max(1, int(budget / 5)), short, max(3 * short, int(budget) - short)
+    untimed = max(1, int(budget / 5), math.ceil(untimed_s / max(pass_time_s, 1e-9)))
+    return untimed, short, max(3 * short, int(budget) - short)
 
 
 def take_turns(
-    stepper: Stepper, pass_time_s: float, turn_s: float, meanwhile: AbstractContextManager | None = None
+    stepper: Stepper,
+    pass_time_s: float,
+    turn_s: float,
+    meanwhile: AbstractContextManager | None = None,
+    untimed_s: float = 0.0,
 ) -> Generator[dict[str, Any], dict[str, Any] | None, int]:
     """Say that the process is ready, then take a turn for each request, and return the number of steps of all.
 
@@ -145,8 +152,10 @@ def take_turns(
         Duration of the timed runs of a turn.
     meanwhile : context manager, optional
         Entered for each turn.
+    untimed_s : float
+        Least duration of the untimed run.
     """
-    untimed, short, long = turn_lengths(pass_time_s, turn_s)
+    untimed, short, long = turn_lengths(pass_time_s, turn_s, untimed_s)
     steps = {"short_steps": short * stepper.stride, "long_steps": long * stepper.stride}
     turn = yield {**steps, "turn_s": (short + long) * pass_time_s}
     turns = 0

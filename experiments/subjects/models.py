@@ -412,13 +412,14 @@ def make_executor(spec: ModelSpec | str, num_threads: int, *, cpus: list[int] | 
     Parameters
     ----------
     cpus : list of int, optional
-        Logical CPU of each thread; None: do not pin.
+        Logical CPU of each thread, and more that the process may use; None: do not pin.
     event_capacity : int
         Events that each worker can log; 0: no log.
     """
     spec = runnable(spec)
     check_counts([spec], [num_threads])
     options = spec.options.differences()
+    cpus = None if cpus is None else cpus[:num_threads]
     return spec.model.executor_class()(num_threads, cpus=cpus, event_capacity=event_capacity, **options)
 
 

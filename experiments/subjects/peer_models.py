@@ -23,6 +23,14 @@ class TorchOptions(Record):
     ] = "eager"
 
 
+class GpuTorchOptions(TorchOptions):
+    """Options of `gpu_torch`."""
+
+    products: Annotated[
+        str, about("`tf32`: products and convolutions may round their inputs", choices=("float32", "tf32"))
+    ] = "float32"
+
+
 class LlmcOptions(Record):
     """Options of `llmc`."""
 
@@ -30,13 +38,16 @@ class LlmcOptions(Record):
 
 
 _peer = partial(ExecutionModel, is_peer=True, is_reference=True, reproducible=False)
-_torch = partial(_peer, options=TorchOptions, package="torch")
+_torch = partial(_peer, package="torch")
 TORCH = _torch(
     "torch",
     ".experiments.peers.torch_executor:TorchExecutor",
+    TorchOptions,
     says="PyTorch, by kernels of its own",
     colors=("red",),
     markers="DdHh",
 )
-GPU_TORCH = _torch("gpu_torch", ".experiments.peers.torch_executor:GpuTorchExecutor", device="gpu", max_threads=1)
+GPU_TORCH = _torch(
+    "gpu_torch", ".experiments.peers.torch_executor:GpuTorchExecutor", GpuTorchOptions, device="gpu", max_threads=1
+)
 LLMC = _peer("llmc", ".experiments.peers.llmc_executor:LlmcExecutor", LlmcOptions, says="llm.c", markers="H")

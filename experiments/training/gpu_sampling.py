@@ -9,6 +9,7 @@ import threading
 import time
 
 PERIOD_S = 0.25
+LEAST_SAMPLES = 4  # of which a mean is taken: an epoch of some 10 ms has one, of any moment
 
 
 class GpuSampler:
@@ -71,11 +72,9 @@ class GpuSampler:
                 return
 
     def summary(self) -> dict[str, float]:
-        """Return the largest memory and mean utilisation since the sampler was last entered; empty without samples."""
+        """Return the largest memory and mean utilisation since the sampler was last entered, of enough samples."""
         part = self.samples[self._first :]
-        if not part:
-            return {}
-        return {
-            "gpu_memory_bytes": max(memory for _, memory, _ in part),
-            "gpu_utilisation": sum(utilisation for *_, utilisation in part) / len(part),
-        }
+        found: dict[str, float] = {"gpu_memory_bytes": max(memory for _, memory, _ in part)} if part else {}
+        if len(part) >= LEAST_SAMPLES:
+            found["gpu_utilisation"] = sum(utilisation for *_, utilisation in part) / len(part)
+        return found

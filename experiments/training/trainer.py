@@ -140,7 +140,7 @@ class Trainer:
         """What the plan of a step, with its data, takes of a GPU's memory; empty for a model of the CPU."""
         if self.bound.target != "gpu":
             return ""
-        taken = "none of its own" if self.storage.managed else format_bytes(device_bytes(self.plan))
+        taken = format_bytes(device_bytes(self.plan))
         return f"its memory holds {taken}, {format_bytes(self.bound.device.free_bytes())} are left"
 
     @property

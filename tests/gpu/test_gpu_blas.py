@@ -27,32 +27,9 @@ class Library:
         self.workspaces[handle.value] = workspace.value, size.value
         return 0
 
-    def cublasGemmStridedBatchedEx(
-        self,
-        handle,
-        transa,
-        transb,
-        m,
-        n,
-        k,
-        alpha,
-        a,
-        atype,
-        lda,
-        stride_a,
-        b,
-        btype,
-        ldb,
-        stride_b,
-        beta,
-        c,
-        ctype,
-        ldc,
-        stride_c,
-        count,
-        compute,
-        algorithm,
-    ):
+    def cublasGemmStridedBatchedEx(self, handle, transa, transb, m, n, k, alpha, *matrices):
+        a, atype, lda, stride_a, b, btype, ldb, stride_b, beta, c, ctype, *rest = matrices
+        ldc, stride_c, count, compute, algorithm = rest
         assert (atype, btype, ctype, algorithm) == (0, 0, 0, -1) and handle.value in self.workspaces
         self.types.append(compute)
 
@@ -102,5 +79,8 @@ def test_each_stream_has_a_handle_and_a_workspace():
     handles = {blas.prepare(stream).value for stream in (5, 6, 5)}
     assert len(handles) == 2 and sorted(library.streams.values()) == [5, 6]
     assert sorted(library.workspaces.values()) == [(4096, WORKSPACE_BYTES), (4097, WORKSPACE_BYTES)]
-    with pytest.raises(RuntimeError, match="cuBLAS failed in cublasCreate with status 3"):
+    assert blas.num_workspaces == 2
+    with pytest.raises(RuntimeError, match="cuBLAS failed in cublasCreate with status 1"):
+        Blas(Library(1), lambda size: 0).prepare(1)
+    with pytest.raises(MemoryError, match="no memory left for cublasCreate of cuBLAS; use a smaller batch"):
         Blas(Library(3), lambda size: 0).prepare(1)

@@ -18,6 +18,7 @@ from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 from forktask.experiments.analysis.load import load
 from forktask.experiments.commands import compare
 from forktask.experiments.commands.main import main, make_parser
@@ -28,6 +29,7 @@ from forktask.experiments.report import figures
 from forktask.experiments.report.files import write_report
 from forktask.experiments.results.grids import given_or_shipped
 from forktask.experiments.results.rows import FailureRow, GpuProfileRow, ProfileRow, SampleRow
+from forktask.experiments.sampling import generation
 from forktask.experiments.sampling.child import converse
 from forktask.experiments.sampling.gpu_profile import format_profile, measure_gpu_profile
 from forktask.experiments.subjects.models import DEFAULT_GPU_MODELS, MODELS, models_on, parse_model
@@ -106,9 +108,10 @@ REFUSED = r"the plan needs [0-9.]+ [KM]iB of the memory of the GPU \(fake device
     ("model", "memory", "said"),
     [
         ("stream", 100_000, f"{REFUSED}no smaller batch fits either"),
-        ("stream", 4_000_000, f"{REFUSED}.*batch (16|32) would fit"),
-        ("stream", 6_000_000, f"{REFUSED}use a smaller batch"),  # it cannot evaluate
-        ("taskiter", 6_000_000, "a captured graph of [0-9]+ launches .* use unroll=1"),
+        ("stream:products=own", 4_000_000, f"{REFUSED}.*batch (16|32) would fit"),
+        ("stream:products=own", 6_000_000, f"{REFUSED}use a smaller batch"),  # it cannot evaluate
+        ("stream", 4_000_000 + WORKSPACE_BYTES, f"{REFUSED}.*batch (16|32) would fit"),
+        ("taskiter:products=own", 5_960_000, "a captured graph of [0-9]+ launches .* use unroll=1"),
     ],
 )
 def test_training_that_a_gpu_has_no_memory_for_is_refused(model, memory, said, fake_gpu, capsys, tmp_path):
@@ -129,9 +132,26 @@ def test_models_on_a_gpu(fake_gpu):
     assert models_on("gpu", ["taskiter:unroll=2", "gpu_stream"], ()) == ["gpu_taskiter:unroll=2", "gpu_stream"]
     spec = parse_model("gpu_taskiter:memory=pinned:convolution=tiled")
     assert str(spec) == "gpu_taskiter:memory=pinned"
-    with pytest.raises(UsageError, match="'managed'"):
-        parse_model("gpu_hostload:memory=managed")
     assert {name for name, model in MODELS.items() if model.device == "gpu" and model.max_threads != 1} == {"gpu_both"}
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "cpus"),
+    [
+        ("taskiter", {"cpus": [3, 1]}, [3, 1]),
+        ("gpu_stream", {"cpus": [3, 1]}, None),
+        ("gpu_both", {"cpus": [3, 1]}, [3, 1, 0]),
+        ("gpu_both", {"cpus": [0, 1, 2, 3]}, [0, 1, 2, 3]),
+        ("gpu_both", {"cpus": None}, None),
+        ("serial", {"cpus": [3], "device": "gpu"}, None),  # PyTorch's, of `peers`
+    ],
+)
+def test_a_thread_that_only_launches_has_no_cpu_of_others(model, more, cpus, monkeypatch):
+    """Check which CPUs a contestant may use: those of a GPU do not all start on the same one, and beside threads that
+    compute there is one for the thread that launches."""
+    monkeypatch.setattr(generation, "available_cpus", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(generation, "cpu_order", lambda count, available: available[:count])
+    assert generation.contestant_of("a", model, 2, limit_s=1.0, **more).job["cpus"] == cpus
 
 
 def job(model, **options):
@@ -189,6 +209,7 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     assert not results.of(FailureRow)
     samples = {(row.model, row.threads): row for row in results.of(SampleRow)}
     assert {*samples} == {("serial", 1), ("forkjoin", 1), ("forkjoin", 2), ("gpu_forkjoin", 1), ("gpu_stream", 1)}
+    assert samples["gpu_stream", 1].gpu.clock_hz == 1.5e9 and samples["serial", 1].gpu is None
     assert samples["gpu_forkjoin", 1].weights_hash == samples["gpu_stream", 1].weights_hash
     assert {row.model for kind in (ProfileRow, GpuProfileRow) for row in results.of(kind)} == {*models}
     text = reported(tmp_path)
@@ -313,13 +334,14 @@ def test_the_gpu_is_sampled():
     """Check samples over time, their summary, and what is said when the library or the GPU fails."""
     sampler = GpuSampler(period_s=0.001, library=FakeLibrary())
     with sampler:
-        while len(sampler.samples) < 3:
+        while len(sampler.samples) < 4:
             pass
-    count = len(sampler.samples)
+    count, sampler._period_s = len(sampler.samples), 60.0
     assert sampler.summary() == {"gpu_memory_bytes": 1000 * count, "gpu_utilisation": 0.5}
     with sampler:
         pass
     assert len(sampler.samples) > count and sampler.summary()["gpu_memory_bytes"] > 1000 * count
+    assert "gpu_utilisation" not in sampler.summary()  # of one or two moments
     assert "not sampled: driver not loaded" in GpuSampler(library=FakeLibrary("init")).problem
     broken = GpuSampler(period_s=0.001, library=FakeLibrary(2))
     for _ in range(2):

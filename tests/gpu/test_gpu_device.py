@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu import launches as gpu_launches
+from forktask.cython_src.gpu.launches import ARGS_DTYPE
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.targets import bind
 
@@ -76,23 +79,71 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
         def malloc(self, *arguments):
             raise CudaError(self.status)
 
-        hostAlloc = mallocManaged = graphInstantiate = malloc
+        hostAlloc = mallocManaged = graphInstantiate = streamCreateWithFlags = malloc
 
         def streamEndCapture(self, stream):
             return 1
 
         graphDestroy = streamEndCapture
 
+    class DriverError(CudaError):
+        pass
+
+    class Driver:
+        CUDADriverError = DriverError
+
+        def launchKernel(self, *arguments):
+            raise DriverError(device._runtime.status)
+
+        get_function = launchKernel
+
     device = object.__new__(gpu_device.Device)
-    device.name, device._runtime = "board", Runtime()
+    device.name, device._runtime, device._driver = "board", Runtime(), Driver()
+    device._functions, device._modules, files = {"spin": 0}, {}, gpu_launches.symbols()
+    device._modules[files["loss_sum"]] = Driver()
     for call, what in (
         (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),
         (lambda: device.host_memory(3 << 29, "pinned"), r"1\.5 GiB of page-locked memory of the host"),
         (lambda: device.host_memory(3 << 29, "managed"), r"1\.5 GiB of memory shared with the host"),
         (lambda: device.end_capture(0), "memory for a captured graph"),
+        (lambda: device.stream(), "memory for a stream"),
+        (lambda: device.prepare("loss_sum"), "memory for kernels"),
+        (lambda: device.launch("spin", 1, 1, 0, np.zeros((), ARGS_DTYPE), 0), "memory for a launch"),
     ):
         with pytest.raises(MemoryError, match=rf"board has no {what} left; use a smaller batch"):
             call()
     device._runtime.status = 700  # an illegal address
-    with pytest.raises(CudaError):
-        device.allocate(1)
+    for call in (lambda: device.allocate(1), lambda: device.launch("spin", 1, 1, 0, np.zeros((), ARGS_DTYPE), 0)):
+        with pytest.raises(CudaError):
+            call()
+
+
+def test_host_memory_is_given_back_with_the_last_array():
+    """Check that page-locked and managed memory live as long as an array that lies there, and no longer."""
+    freed, kept = [], {}
+
+    class Runtime:
+        hostAllocDefault = 0
+
+        def hostAlloc(self, num_bytes, *flags):
+            kept[num_bytes] = np.zeros(num_bytes, np.uint8)
+            return kept[num_bytes].ctypes.data
+
+        mallocManaged = hostAlloc
+
+        def freeHost(self, address):
+            freed.append(("pinned", address))
+
+        def free(self, address):
+            freed.append(("managed", address))
+
+    device = object.__new__(gpu_device.Device)
+    device._runtime, device._driver = Runtime(), Runtime()
+    for size, kind in enumerate(("pinned", "managed"), start=64):
+        array = device.host_memory(size, kind)
+        part = array[8:24].view(np.float32)
+        del array
+        assert not freed
+        part[0] = 1
+        del part
+        assert freed.pop() == (kind, kept[size].ctypes.data)

@@ -1,13 +1,16 @@
 """GPU models on the fake device: right results in every order that streams allow, and every dependence enforced."""
 
+import gc
+
 import numpy as np
 import pytest
-from gpu.fake_gpu.device import FakeDevice
+from gpu.fake_gpu.device import CaptureError, FakeDevice
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
-from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
+from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
+from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
@@ -346,3 +349,115 @@ def test_two_plans_share_the_parameters_on_the_device():
     sizes = [b.size_bytes for b in test.plan.buffers.values() if b.role == "parameter"]
     assert train.copies["device"][1] < sum(b.size_bytes for b in train.plan.buffers.values()) + 3 * sum(sizes)
     assert test.copies["host"][0] == 3  # the losses, each time; nothing else was looked at
+
+
+def test_a_capture_that_fails_says_why_and_is_over(expected):
+    """Check that the cause arrives, and that the same executor captures and runs the plan afterwards."""
+    device, refused = FakeDevice(), []
+    launch = device.launch
+
+    def refuse_once(symbol, tiles, rows, shared_bytes, args, stream):
+        if stream.capture is not None and not refused:
+            refused.append(symbol)
+            raise OSError("the cause")
+        launch(symbol, tiles, rows, shared_bytes, args, stream)
+
+    device.launch = refuse_once
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuTaskIterExecutor(unroll=2) as executor:
+        with pytest.raises(OSError, match="the cause"):
+            executor.prepare(bound)
+        device.synchronize()
+        executor.prepare(bound)
+        executor.run(5)
+    assert_same_bits(persistent(bound), expected[0])
+
+
+def test_no_garbage_is_collected_within_a_capture():
+    """Check that memory which Python gives back whenever it likes never ends a capture."""
+    device = FakeDevice()
+    begin_capture, threshold = device.begin_capture, gc.get_threshold()
+
+    def with_garbage(stream):
+        owner = FakeDevice()  # anything that may be part of a circle
+        owner.itself = owner
+        freed_with(owner, device, device.allocate(8))
+        begin_capture(stream)
+
+    device.begin_capture = with_garbage
+    bound = GpuBoundPlan(small_plan(), None, device)
+    try:
+        gc.set_threshold(5)
+        GpuTaskGraphExecutor().prepare(bound)
+    finally:
+        gc.set_threshold(*threshold)
+    assert gc.isenabled()
+
+
+def test_products_are_run_on_each_stream_before_a_capture():
+    """Check that the library's choice of a kernel lies before it, that no result of a plan is touched by that, and that
+    the device refuses a capture without it (negative control)."""
+    plan = small_plan(granularity="auto")
+    device = FakeDevice(1)
+    bound = GpuBoundPlan(plan, None, device)
+    fill(bound)
+    with GpuStreamExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(3)
+    before = {name: bound.arrays[name].copy() for name in plan.buffers}
+    free, workspaces = device.free_bytes(), device.num_workspaces
+    with GpuTaskIterExecutor() as executor:
+        executor.prepare(bound)
+        assert device.counts["multiply"]
+        assert_same_bits({name: bound.arrays[name] for name in before}, before)
+    assert device.free_bytes() == free - WORKSPACE_BYTES * (device.num_workspaces - workspaces)
+    bound = GpuBoundPlan(plan, None, FakeDevice(1))
+    bound.prepare = lambda streams=(): None
+    with pytest.raises(CaptureError, match="was not chosen before"), GpuTaskIterExecutor() as executor:
+        executor.prepare(bound)
+
+
+def test_managed_memory_is_refused_where_it_could_hang_a_device():
+    """Check the limit of half the free memory, and a device that cannot share pages while it works."""
+    plan, device = small_plan(), FakeDevice(execute=False)
+    needed = device_bytes(plan, device_storage(device, "managed"))
+    assert needed == device_bytes(plan)
+    device.memory_bytes = 2 * needed - 2
+    with pytest.raises(MemoryError, match="of managed memory, of which it may take half"):
+        GpuBoundPlan(plan, device_storage(device, "managed"), device, products="own")
+    GpuBoundPlan(plan, device_storage(device, "pinned"), device, products="own")
+    device.memory_bytes = 4 * needed
+    first = GpuBoundPlan(plan, device_storage(device, "managed"), device, products="own")
+    assert device_bytes(plan, first.storage) < needed  # what it has is there
+    device.shares_memory = False
+    with pytest.raises(UsageError, match=r"concurrentManagedAccess is 0\); use memory=pinned"):
+        device_storage(device, "managed")
+
+
+def test_a_workspace_counts_as_memory_of_a_plan():
+    """Check that a plan with products needs the library's workspace too, once."""
+    plan, device = small_plan(granularity="auto"), FakeDevice(execute=False)
+    device.memory_bytes = device_bytes(plan) + WORKSPACE_BYTES - 1
+    with pytest.raises(MemoryError, match="the plan needs 32"):
+        GpuBoundPlan(plan, None, device)
+    device.memory_bytes += 1
+    bound = GpuBoundPlan(plan, None, device)
+    with GpuStreamExecutor() as executor:
+        executor.prepare(bound)
+        executor.run(1)
+    bound.close()
+
+
+def test_images_that_the_host_writes_into_managed_memory(expected):
+    """Check that the host loads each batch where the device reads it, without copies, and never ahead."""
+    device = FakeDevice(3)
+    bound = GpuBoundPlan(small_plan(), device_storage(device, "managed"), device)
+    fill(bound)
+    with GpuHostLoadExecutor(copies="synchronous") as executor:
+        executor.prepare(bound)
+        executor.run(5)
+    assert_same_bits(persistent(bound), expected[0])
+    assert bound.copies["device"][0] == 0
+    with pytest.raises(UsageError, match="one slot for input in managed memory"):
+        GpuHostLoadExecutor().prepare(bound)

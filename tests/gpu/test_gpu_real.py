@@ -3,11 +3,6 @@
 Everything here skips with a reason where there is no GPU; `make test-gpu` runs it where there is one.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
-import kinds
 import numpy as np
 import pytest
 from cython_src.tokens_for_tests import CLASSIFIER, MASKED, SMALL
@@ -249,15 +244,3 @@ def test_lanes_of_an_event_log(gpu, model, tmp_path):
     """Check that each launch is in the log once a pass, within the run on the host's clock."""
     log = test_gpu_trace.check_lanes(model, trace_run(test_gpu_trace.job(model)), tmp_path)
     assert abs(log.about["clock_drift_ppm"]) < 1000
-
-
-@pytest.mark.compute_sanitizer
-def test_compute_sanitizer_finds_nothing(gpu):
-    """Check memory accesses and shared-memory races of all kernels with NVIDIA's compute-sanitizer, if installed."""
-    tests = "test_numbers_are_the_cpus or test_forms_of_the_convolution_agree or test_numbers_of_networks_are_the_cpus "
-    tests += "or test_networks_of_tokens"
-    for check in ("memcheck", "racecheck"):
-        command = [kinds.compute_sanitizer(), "--tool", check, "--error-exitcode", "9", sys.executable, "-P", "-m"]
-        command += ["pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__)), "-k", tests]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent.parent)
-        assert done.returncode == 0, done.stdout[-3000:]

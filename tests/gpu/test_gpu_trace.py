@@ -1,22 +1,28 @@
 """Event logs of GPU models on the fake device, whose clock has another origin and another speed than the host's."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gpu.fake_gpu.device import FakeDevice
 
 from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu import launch_log
+from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.gpu.launch_log import LaunchLog
+from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.experiments.analysis.losses import COMPUTING, losses_of
 from forktask.experiments.analysis.windows import typical
 from forktask.experiments.diagnosis.case import LEAST_PART
 from forktask.experiments.diagnosis.event_logs import busy_and_idle, diagnose_log
 from forktask.experiments.events.event_states import CREATING, WAITING_DEVICE
 from forktask.experiments.events.events import COPIES, HOST, STREAM, read_events, write_events
+from forktask.experiments.sampling import gpu_profile
 from forktask.experiments.sampling.trace import trace_run
 from forktask.experiments.subjects.models import make_executor, parse_model
 from forktask.experiments.subjects.subject import build
+from forktask.forkjoin.gpu_executor import GpuStreamExecutor
 
 DRIFT = 3e-4
 ITERATIONS = 4
@@ -132,11 +138,11 @@ def test_a_log_that_is_off_records_nothing(device):
         executor.run(1)
         assert bound.log is None and bound.device is device and isinstance(executor.workers, LaunchLog)
         with pytest.raises(RuntimeError, match="the log holds 3 launches but"):
-            executor.workers.events()
+            executor.workers.read()
         executor.workers.switch_log(False)
         executor.workers.clear_events()
         executor.run(1)
-        assert not len(executor.workers.events())
+        assert not len(executor.workers.read().launches)
 
 
 def test_what_keeps_the_device_idle_is_found(logs):
@@ -150,3 +156,61 @@ def test_what_keeps_the_device_idle_is_found(logs):
         large = {reason for reason, seconds in idle[model].items() if seconds >= LEAST_PART * log.step_s}
         assert large and large <= {finding.kind for finding in findings}, model
     assert idle["gpu_forkjoin"]["launches"] > 0 == idle["gpu_forkjoin"]["copies"] < idle["gpu_offload"]["copies"]
+
+
+CALL_S, KERNEL_S = 4e-6, 2e-6
+
+
+class TimedDevice(FakeDevice):
+    """The host's time passes within calls of the device alone. A launch begins when its call ends, or what was given to
+    its stream before; an event is recorded when its call begins."""
+
+    def __init__(self):
+        super().__init__(execute=False)
+        self.host_s, self.busy_until_s = 1000.0, {}
+        self.time = SimpleNamespace(monotonic_ns=lambda: round(1e9 * self.host_s), time=time.time)
+        self.time.perf_counter = lambda: self.host_s
+
+    def _give(self, stream, label, action):
+        begin, self.host_s = self.host_s, self.host_s + CALL_S
+        operation = super()._give(stream, label, action)
+        launched = label[0] == "launch"
+        length = label[2]["replay"] * 1e-9 if label[:2] == ("launch", "spin") else launched * KERNEL_S
+        start = max(self.host_s if launched else begin, self.busy_until_s.get(stream, 0.0))
+        operation.ended_s = self.busy_until_s[stream] = start + length
+        return operation
+
+    def synchronize(self, stream=None):
+        super().synchronize(stream)
+        self.host_s = max(self.host_s, *self.busy_until_s.values()) if self.busy_until_s else self.host_s
+
+    def elapsed_s(self, start, stop):
+        return stop.operation.ended_s - start.operation.ended_s
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    device = TimedDevice()
+    for module in (launch_log, gpu_profile):
+        monkeypatch.setattr(module, "time", device.time)
+    monkeypatch.setattr(gpu_profile._IssuedAhead, "clock", staticmethod(device.time.perf_counter))
+    return GpuBoundPlan(task_bench("stencil_1d", 4, 3), None, device)
+
+
+def test_a_profile_shows_kernels_and_no_waits_for_the_host(timed):
+    """Check that a kernel half as long as the call that launches it is timed as long as it is."""
+    times, passes, step_s = gpu_profile.kernel_times(timed, 1e-3)
+    launches = sum(len(launches) for launches in timed.launches)
+    assert sum(map(sum, times.values())) == pytest.approx(passes * launches * KERNEL_S, rel=0.01)
+    assert passes >= 3 and step_s > 0
+
+
+def test_a_trace_is_off_by_no_more_than_it_says(timed):
+    """Check that a launch that its stream waited for is as long as it was, within the error that the log states."""
+    with GpuStreamExecutor(event_capacity=1000) as executor:
+        executor.prepare(timed)
+        executor.run(4)
+        log = executor.workers.read()
+    lengths = log.launches["stop_ns"] - log.launches["start_ns"]
+    assert len(lengths) == 4 * timed.num_loops
+    assert (abs(lengths - 1e9 * KERNEL_S) <= log.clock["error_ns"]).all() and log.clock["error_ns"] < 2e9 * CALL_S

@@ -76,8 +76,8 @@ __device__ inline void put(float *p, float value, bool accumulate)
     *p = accumulate ? *p + value : value;
 }
 
-/* Sum of what the threads of a CUDA block have, for its thread 0, in `sums` of THREADS numbers. Barriers: all threads of
- * the CUDA block must come. */
+/* Sum of what the threads of a CUDA block have, in `sums` of THREADS numbers, which may be used again after a barrier.
+ * Barriers: all threads of the CUDA block must come. */
 __device__ inline float sum_threads(float *sums, float value)
 {
     sums[threadIdx.x] = value;
@@ -86,15 +86,14 @@ __device__ inline float sum_threads(float *sums, float value)
         if (threadIdx.x < half)
             sums[threadIdx.x] += sums[threadIdx.x + half];
     }
+    __syncthreads();
     return sums[0];
 }
 
-/* The same sum for all threads; `sums` may be used again at once. */
+/* The same sum; `sums` may be used again at once. */
 __device__ inline float sum_for_all(float *sums, float value)
 {
-    sum_threads(sums, value);
-    __syncthreads();
-    const float sum = sums[0];
+    const float sum = sum_threads(sums, value);
     __syncthreads();
     return sum;
 }

@@ -107,6 +107,7 @@ KERNEL(loss_sum)
             hits[threadIdx.x] += hits[threadIdx.x + half];
         }
     }
+    __syncthreads();
     const float total = sums[0];
     const int total_hits = hits[0];
     __syncthreads();

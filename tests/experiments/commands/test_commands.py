@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from experiments.synthetic_results import plan_row, typed
@@ -14,9 +15,12 @@ from forktask.cython_src.reading import read_toml
 from forktask.cython_src.records import fields
 from forktask.cython_src.typed_text import rounded
 from forktask.experiments.commands.main import COMMANDS, main, make_parser
+from forktask.experiments.report import files
 from forktask.experiments.results.grids import kind_of, shipped
+from forktask.experiments.studies import report as study_report
+from forktask.experiments.studies import running, tables
 from forktask.experiments.subjects.memory import format_bytes
-from forktask.experiments.sweep import expected
+from forktask.experiments.sweep import comparison, expected
 from forktask.experiments.sweep.configuration import parse_configuration, read_configuration
 from forktask.experiments.tables.numbers import digits_of
 
@@ -120,3 +124,23 @@ def test_numbers_have_no_exponent():
     assert digits_of(0.0123) == 3 and digits_of(12.3) == 2, "two significant digits at least"
     assert rounded(1.5, zeros=False) == "1.5" and rounded(32, zeros=False) == "32"
     assert format_bytes(4e15) == "3730000 GiB"
+
+
+@pytest.mark.parametrize("file", ["demonstration", "lenet5"])
+def test_no_report_prints_and_draws_nothing(file, monkeypatch, tmp_path, capsys):
+    """Check that a sweep and a study that are only measured say where their samples are, and what draws them."""
+    done = SimpleNamespace(usable=True, complete=True, failed=list, done=lambda: [1])
+
+    def draw(*arguments):
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(comparison, "measure_comparison", lambda *arguments, **options: done)
+    monkeypatch.setattr(running, "run_study", lambda *arguments: done)
+    monkeypatch.setattr(tables, "agreement", lambda results: ([], []))
+    for module, name in ((files, "report_folder"), (study_report, "write_study_report")):
+        monkeypatch.setattr(module, name, draw)
+    out = str(tmp_path / "out")
+    assert main(["run", file, "--no-report", "--out", out]) == 0
+    assert capsys.readouterr().out == f"{out}: samples.jsonl; to print and draw it: forktask report {out}\n"
+    assert main(["run", file, "--no-report", "--json"]) == 2
+    assert "not allowed with argument" in capsys.readouterr().err

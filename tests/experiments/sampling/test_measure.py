@@ -87,6 +87,8 @@ def test_turn_lengths_keep_to_the_budget():
         untimed, short, long = turn_lengths(pass_time, 0.03)
         assert 1 <= short <= untimed <= long and 3 * short <= long
         assert (short + long) * pass_time <= max(0.03 + 1e-9, 4.01 * pass_time)
+        longer, *timed = turn_lengths(pass_time, 0.03, untimed_s=0.02)
+        assert longer * pass_time >= 0.02 - 1e-9 and longer >= untimed and timed == [short, long]
 
 
 def test_the_trend_test():

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from forktask.cython_src.binding import execution_model
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
@@ -117,3 +118,19 @@ def test_another_openmp_runtime_is_preloaded(monkeypatch):
     monkeypatch.setattr("forktask.experiments.subjects.models.glob.glob", lambda pattern: [])
     with pytest.raises(UsageError, match="libomp5"):
         process_environment(parse_model("openmp_tasks:runtime=libomp"))
+
+
+def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
+    """Check that a package built beside a library works where the library is absent, and says so of the model alone."""
+
+    def refuse(name, package):
+        raise ImportError("libtbb.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(execution_model, "import_module", refuse)
+    execution_model._can_import.cache_clear()
+    try:
+        assert "tbb" not in built_models() and "serial" in built_models()
+        with pytest.raises(UsageError, match="install the library, then forktask again"):
+            parse_model("tbb")
+    finally:
+        execution_model._can_import.cache_clear()

@@ -1,7 +1,7 @@
 """Any command of forktask with the fake device as its GPU: `python -P tests/gpu/fake_gpu compare --device gpu`.
 
 FORKTASK_EMULATED_BYTES in the environment limits its memory.
-`-m MODULE` runs a measuring process instead, which reads its job from standard input.
+`-m MODULE` runs a measuring process instead, which reads its job from standard input, or another module.
 """
 
 import os
@@ -41,6 +41,8 @@ def give_to_children(folder: str) -> None:
     sys.executable = str(stand_in)
 
 
+if sys.argv[1:3] == ["-m", "forktask"]:
+    del sys.argv[1:3]
 if sys.argv[1:2] == ["-m"]:
     take_fake_device()
     module = sys.argv[2]

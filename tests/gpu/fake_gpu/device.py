@@ -9,6 +9,8 @@ import weakref
 
 import numpy as np
 
+from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
+
 from . import emulator
 
 GRAPH_NODE_BYTES = 1024  # of device memory, for each node of a captured graph
@@ -38,6 +40,7 @@ class FakeStream:
 
     def __init__(self, number):
         self.number, self.last, self.capture = number, None, None
+        self.products = set()  # forms of which the library knows the kernel
 
 
 class FakeEvent:
@@ -49,7 +52,7 @@ class FakeGraph:
     """Captured nodes: (label, action, positions of the nodes before)."""
 
     def __init__(self, origin):
-        self.nodes, self.origin, self.streams = [], origin, [origin]
+        self.nodes, self.origin, self.streams, self.invalid = [], origin, [origin], False
 
 
 class CaptureError(RuntimeError):
@@ -83,6 +86,7 @@ class FakeDevice:
     architecture = "emulated"
     peak_flops_per_s = 1e9
     multiprocessors = 4
+    shares_memory = True
 
     def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
@@ -98,18 +102,37 @@ class FakeDevice:
         self._host_seen: list[Operation] = []  # operations the host has waited for, none before another
         self._memory: dict[int, np.ndarray] = {}
         self.memory_bytes = memory_bytes
+        self._captures: list[FakeGraph] = []  # that are going on
         self._graphs: weakref.WeakSet[FakeGraph] = weakref.WeakSet()
-        self._pinned: list[np.ndarray] = []
+        self.host_bytes = {"pinned": 0, "managed": 0}
+        self._pinned: dict[int, int] = {}  # address and bytes
+        self.spare_streams: list[FakeStream] = []
+        self.events: weakref.WeakSet[FakeEvent] = weakref.WeakSet()
+        self._with_workspace: set[FakeStream] = set()
         self._time, self._clock = 0.0, clock or (lambda: self._time + 1e-6 * self.random.random())
+
+    def clock_hz(self):
+        return 1.5e9
 
     def _count(self, name):
         self.counts[name] = self.counts.get(name, 0) + 1
 
     # --- memory
 
+    def _refuse_in_capture(self, what):
+        if self._captures:
+            self._captures[0].invalid = True
+            raise CaptureError(f"{what} while a graph is captured")
+
     def free_bytes(self):
+        self._refuse_in_capture("memory is asked for")
         graphs = sum(GRAPH_NODE_BYTES * len(graph.nodes) for graph in self._graphs)
-        return self.memory_bytes - sum(raw.nbytes - 256 for raw in self._memory.values()) - graphs
+        taken = sum(raw.nbytes - 256 for raw in self._memory.values()) + WORKSPACE_BYTES * self.num_workspaces
+        return self.memory_bytes - taken - graphs
+
+    @property
+    def num_workspaces(self):
+        return len(self._with_workspace)
 
     def allocate(self, num_bytes):
         if num_bytes > self.free_bytes():
@@ -120,6 +143,7 @@ class FakeDevice:
         return address
 
     def free(self, address):
+        self._refuse_in_capture("memory is given back")
         self._freed.append(address)
         if not self._running:  # else Python collects garbage within an operation, which cannot be waited for here
             while self._pending:
@@ -134,12 +158,18 @@ class FakeDevice:
         raw = np.zeros(num_bytes + 256, np.uint8)
         first = -raw.ctypes.data % 256
         part = raw[first : first + num_bytes]
+        self.host_bytes[kind] += num_bytes
         if kind == "pinned":
-            self._pinned.append(part)
+            self._pinned[part.ctypes.data] = num_bytes
+        weakref.finalize(raw, self._free_host, part.ctypes.data, num_bytes, kind)
         return part
 
+    def _free_host(self, address, num_bytes, kind):
+        self.host_bytes[kind] -= num_bytes
+        self._pinned.pop(address, None)
+
     def _is_pinned(self, array):
-        return any(np.may_share_memory(array, part) for part in self._pinned)
+        return any(address <= array.ctypes.data < address + size for address, size in list(self._pinned.items()))
 
     # --- streams
 
@@ -149,7 +179,8 @@ class FakeDevice:
 
     def event(self, timing=False):
         self._count("event")
-        return FakeEvent(timing)
+        self.events.add(event := FakeEvent(timing))
+        return event
 
     def _give(self, stream, label, action):
         if stream.capture is not None:
@@ -211,11 +242,15 @@ class FakeDevice:
 
         self._give(stream, ("launch", symbol, args, rows), action)
 
-    def prepare_products(self, stream):
-        self._count("prepare_products")
-
     def multiply(self, product, addresses, tf32, stream):
         self._count("multiply")
+        if stream.capture is None:
+            if stream not in self._with_workspace and self.free_bytes() < WORKSPACE_BYTES:
+                raise MemoryError(f"{self.name} has no memory for a workspace left")
+            self._with_workspace.add(stream)
+            stream.products.add(product.form)
+        elif product.form not in stream.products:
+            raise CaptureError("a product whose kernel was not chosen before is captured")
 
         def action():
             if self.execute:
@@ -280,10 +315,20 @@ class FakeDevice:
 
     def begin_capture(self, stream):
         stream.capture, stream.outside = FakeGraph(stream), stream.last
+        self._captures.append(stream.capture)
         stream.last = None
+
+    def abandon_capture(self, stream):
+        self._captures.remove(stream.capture)
+        for other in stream.capture.streams:
+            other.capture, other.last = None, None
+        stream.last = stream.outside
 
     def end_capture(self, stream):
         graph = stream.capture
+        self._captures.remove(graph)
+        if graph.invalid:
+            raise CaptureError("something was refused within the capture")
         reached = set()
         todo = [stream.last]
         while todo:

@@ -1,0 +1,88 @@
+"""What stages of tools/gpu_day.sh do in Python: `python -m steps NAME ...`, with this folder in PYTHONPATH.
+
+hold                      open the device and keep it open
+files                     print a CUDA function of each source file
+warm SYMBOL               compile and load the file of a function
+smoke BATCH STEPS         every model of a GPU leaves the same bits, and the processor's numbers within rounding
+form FILE INTO            copy a sweep or study, without models that this installation has not, on no more threads than
+                          this machine has
+modes NAME[,NAME...]      print which of these modes of PyTorch there are
+"""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import device as gpu_device
+from forktask.cython_src.gpu import launches
+from forktask.experiments.subjects import models
+from forktask.experiments.subjects.subject import build
+
+ROUNDING = 1e-3  # of losses after a few steps
+
+
+def hold():
+    """Keep the device open: its clock and the driver's state stay up between processes."""
+    gpu_device.default_gpu()
+    while True:
+        time.sleep(3600)
+
+
+def files():
+    print(*{file: symbol for symbol, file in launches.symbols().items()}.values(), sep="\n")
+
+
+def warm(symbol):
+    gpu_device.default_gpu().prepare(symbol)
+
+
+def smoke(batch, steps):
+    def run(name):
+        spec = models.parse_model(name)
+        plan = {"network": "cifar10_cnn", "batch": int(batch), "conv": "direct"}
+        bound = build({"model": spec, "threads": 1, "cpus": None, "plan": plan, "seed": 1}, spec)
+        with models.make_executor(spec, 1) as executor:
+            executor.prepare(bound)
+            executor.run(int(steps))
+        names = [*bound.plan.attributes["parameters"], "losses"]
+        found = {name: np.array(bound.arrays[name]) for name in names}
+        getattr(bound, "close", lambda: None)()
+        return spec.model, found
+
+    _, serial = run("serial")
+    _, stream = run("gpu_stream")
+    wrong = 0
+    for name in [*models.DEFAULT_GPU_MODELS, "gpu_hostload", "gpu_hostload:memory=pinned", "gpu_offload", "gpu_both"]:
+        model, found = run(name)
+        same = all(found[one].tobytes() == stream[one].tobytes() for one in found)
+        error = float(abs(found["losses"][: int(steps)] / serial["losses"][: int(steps)] - 1).max())
+        right = (same or model.mixes_devices) and error < ROUNDING
+        wrong += not right
+        print(f"{name}: {'the bits of' if same else 'other bits than'} gpu_stream, losses within {error:.1e} of serial")
+    if wrong:
+        sys.exit(f"{wrong} models are wrong")
+
+
+def form(path, into):
+    text = Path(path).read_text()
+    for listed in re.findall(r"^models? = \[(.*)\]$", text, re.M):
+        kept = []
+        for quoted in listed.split(", "):
+            try:
+                models.runnable(quoted.strip('"'))
+                kept.append(quoted)
+            except UsageError as error:
+                print(f"skipped: {quoted}: {error}")
+        text = text.replace(f"[{listed}]", f"[{', '.join(kept)}]")
+    cores = len(os.sched_getaffinity(0))
+    text = re.sub(r"^threads = (\d+)$", lambda m: f"threads = {min(int(m[1]), cores)}", text, flags=re.M)
+    Path(into).write_text(text)
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (hold, files, warm, smoke, form)}[sys.argv[1]](*sys.argv[2:])
