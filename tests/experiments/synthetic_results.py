@@ -363,9 +363,9 @@ def synthetic_rows(
             step = (
                 slowdown[plan["plan_id"]] * step_time(plan, model, p) * disturbed * (1 + noise * rng.standard_normal())
             )
-            replayed = model.partition(":")[0] in ("taskgraph", "taskiter")
+            replayed = str(model).partition(":")[0] in ("taskgraph", "taskiter")
             record = 0.5e-6 * plan["num_tasks"] if replayed else None
-            close = 0.2e-6 * plan["num_tasks"] if model.startswith("taskiter") else None
+            close = 0.2e-6 * plan["num_tasks"] if str(model).startswith("taskiter") else None
             rows.append(
                 {
                     "kind": "sample",

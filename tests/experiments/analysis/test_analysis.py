@@ -291,7 +291,7 @@ def test_disturbed_points_are_named_with_their_plans():
     s = replace(s, disturbed_points=disturbed)
     (said,) = (text for text in disturbance_warnings(s) if "do not use" in text)
     assert "forkjoin on 2 threads (batch 16)" in said
-    assert "forkjoin on 2 threads, serial on 1 thread (batch 64)" in said and said.count("forkjoin") == 2
+    assert "serial on 1 thread, forkjoin on 2 threads (batch 64)" in said and said.count("forkjoin") == 2
 
 
 def test_interference_is_compared_with_itself_only():
