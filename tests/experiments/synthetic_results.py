@@ -242,11 +242,11 @@ def step_time(plan: dict, model: str, threads: int) -> float:
     work = sum(map(sum, times.values()))
     joined = sum(max(sum(b) / threads, max(b)) for b in times.values())
     tasks, loops = plan["num_tasks"], len(times)
-    base = str(model).partition(":")[0]
+    base = model.partition(":")[0]
     longest = max(max(b) for b in times.values())
     return {
         "serial": work,
-        "forkjoin": joined + loops * (0.8e-6 if "persistent" in str(model) else 2e-6) * (1 + np.log2(threads)),
+        "forkjoin": joined + loops * (0.8e-6 if "persistent" in model else 2e-6) * (1 + np.log2(threads)),
         "joblib": joined + loops * 350e-6,
         "torch": 3 * joined + loops * 20e-6,
         "tasks": max(work / threads, 4 * longest) * 1.01 + tasks * 0.4e-6,
@@ -264,10 +264,10 @@ def phase_times(plan: dict, model: str, threads: int) -> dict:
         alone = max(sum(blocks) / threads, max(blocks)) + waits / len(times)
         walls[loop["phase"]] = walls.get(loop["phase"], 0.0) + alone
         busy[loop["phase"]] = busy.get(loop["phase"], 0.0) + sum(blocks)
-    overlap = {"taskgraph": 0.2, "taskiter": 0.6}.get(str(model).partition(":")[0], 0.0) if threads > 1 else 0.0
+    overlap = {"taskgraph": 0.2, "taskiter": 0.6}.get(model.partition(":")[0], 0.0) if threads > 1 else 0.0
     beside = {"update": {"backward": overlap * busy["update"]}, "backward": {"update": overlap * busy["update"]}}
     return {
-        "phase_wall_s": walls if str(model).startswith(("serial", "forkjoin")) else None,
+        "phase_wall_s": walls if model.startswith(("serial", "forkjoin")) else None,
         "phase_beside_s": {phase: beside.get(phase, {}) if overlap else {} for phase in walls},
     }
 
@@ -293,6 +293,7 @@ def synthetic_rows(
 ) -> list[dict]:
     """All rows of a run, as dictionaries. Plans lowered with options[i] take slowdowns[i] times as long."""
     rng = np.random.default_rng(seed)
+    models = [*map(str, models)]
     environment = {
         "node": NODE,
         "cpu": {"model": "Example CPU 9000", "flags": ["avx512f"]},
@@ -306,7 +307,7 @@ def synthetic_rows(
         {
             "kind": "run",
             "environment": environment,
-            "config": {"models": list(models), "threads": list(threads), "repeats": repeats, "data": data},
+            "config": {"models": models, "threads": list(threads), "repeats": repeats, "data": data},
         },
         {
             "kind": "machine",
@@ -363,9 +364,9 @@ def synthetic_rows(
             step = (
                 slowdown[plan["plan_id"]] * step_time(plan, model, p) * disturbed * (1 + noise * rng.standard_normal())
             )
-            replayed = str(model).partition(":")[0] in ("taskgraph", "taskiter")
+            replayed = model.partition(":")[0] in ("taskgraph", "taskiter")
             record = 0.5e-6 * plan["num_tasks"] if replayed else None
-            close = 0.2e-6 * plan["num_tasks"] if str(model).startswith("taskiter") else None
+            close = 0.2e-6 * plan["num_tasks"] if model.startswith("taskiter") else None
             rows.append(
                 {
                     "kind": "sample",

@@ -16,6 +16,7 @@ from forktask.experiments.subjects.models import (
     parse_model,
     parse_models,
     process_environment,
+    runnable,
 )
 
 
@@ -131,6 +132,6 @@ def test_a_model_whose_library_cannot_be_loaded_is_not_there(monkeypatch):
     try:
         assert "tbb" not in built_models() and "serial" in built_models()
         with pytest.raises(UsageError, match="install the library, then forktask again"):
-            parse_model("tbb")
+            runnable("tbb")
     finally:
         execution_model._can_import.cache_clear()
