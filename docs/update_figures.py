@@ -34,8 +34,6 @@ from forktask.experiments.analysis.names import (
     GRANULARITY,
     INTERFERENCE,
     axis_label,
-    is_again,
-    measured_again,
     model_rank,
     value_text,
 )
@@ -55,6 +53,7 @@ from forktask.experiments.results.rows import TraceRow
 from forktask.experiments.simulate.predict import prediction_table, thread_counts
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
+from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
 from forktask.experiments.tables import Column, Table, markdown_table
 from forktask.experiments.tables.numbers import interval, plural, time
 
@@ -64,8 +63,8 @@ STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 # The models of the README's figure.
 MODELS = {
-    "forkjoin:region=persistent": "fork-join: a barrier after each loop",
-    "taskiter": "tasks: replayed, no barriers",
+    PERSISTENT: "fork-join: a barrier after each loop",
+    TASKITER: "tasks: replayed, no barriers",
 }
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples. The README's is drawn here, of two plans.
@@ -258,7 +257,7 @@ def measured(sweep: Sweep) -> str:
     table, threads = on_most_threads(speed_table(sweep))
     points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
     columns = [
-        Column("model", lambda row: f"`{measured_again(row['model'])}`" + f" {AGAIN_LABEL}" * is_again(row["model"]))
+        Column("model", lambda row: f"`{row['model'].repeated}`" + f" {AGAIN_LABEL}" * bool(row["model"].again))
     ]
     blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
@@ -369,19 +368,19 @@ def speeds(sweep: Sweep, axes: list[Column], further: list[Column]) -> list[str]
     widest, threads = on_most_threads(table)
     points = {
         (row["plan_id"], row["model"]): row
-        for part in (table[table["model"] == "serial"], widest)
+        for part in (table[table["model"] == SERIAL], widest)
         for row in part.to_dict("records")
     }
     models = sorted({model for _, model in points}, key=model_rank)
 
-    def cell(plan_id: str, model: str) -> str:
+    def cell(plan_id: str, model: ModelSpec) -> str:
         row = points.get((plan_id, model))
         if row is None:
             return ""
-        ratio = "" if model == "serial" else ratio_text(row)
+        ratio = "" if model.is_serial else ratio_text(row)
         return ratio or time(row["median_s"]) + f" {NOT_USABLE}" * (not row["usable"])
 
-    headings = {model: f"`{model}`, {plural(1 if model == 'serial' else threads, 'thread')}" for model in models}
+    headings = {model: f"`{model}`, {plural(1 if model.is_serial else threads, 'thread')}" for model in models}
     if len(plans := sweep.plan_ids()) == 1:
         columns = [
             Column("model", lambda row: headings[row["model"]]),
@@ -449,7 +448,7 @@ def draw_blocks(axis, points: pd.DataFrame, curves: pd.DataFrame) -> None:
         look, own, seen = styles[model], curves[curves["model"] == model], points[points["model"] == model]
         axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
         end = (last, own["speedup"].iloc[-1])
-        above = 4 if model == "taskiter" else -10
+        above = 4 if model.name == "taskiter" else -10
         axis.annotate(f"{end[1]:.3g}", end, (0, above), textcoords="offset points", ha="center", color=look.color)
         ends = [seen["speedup"] - seen["speedup_low"], seen["speedup_high"] - seen["speedup"]]
         errors = [end.fillna(0).clip(lower=0) for end in ends]
