@@ -31,7 +31,7 @@ from ..sampling.child import SAMPLE_COMMAND
 from ..sampling.generation import LEAST_ROUNDS, Contestant, Generation, contestant_of, measure_generation
 from ..sampling.schedule import Job, Schedule
 from ..subjects.memory import check_some_fit
-from ..subjects.models import check_threads, convolution_for, counts_for, parse_model
+from ..subjects.models import check_threads, counts_for, options_for, parse_model
 from ..tables import Column, text_table
 from ..tables.columns import USABLE, count_column, text_column
 from ..tables.numbers import interval, moved_text, plural
@@ -118,7 +118,7 @@ def compare_with_torch(
         check_threads(count)
     check_some_fit([(network, options)])
     # The plan of forktask's models, for the table; measuring processes lower it again.
-    plan = lower(network, options.with_changes(conv=convolution_for(specs[0], options.conv)))
+    plan = lower(network, options.with_changes(**options_for(specs[0], options.conv, options.granularity)))
     checked = check_together([{"network": network, **options.as_dict()}], ours, settings.check)
     conditions = {"network": network, **options.as_dict()}
     job = {
