@@ -24,7 +24,7 @@ from ..cython_src.gpu.executor import GpuExecutor
 from ..cython_src.gpu.launch_log import CREATING, WAITING
 from .host_workers import HostTask, HostWorkers
 from .models import GPU_BOTH
-from .performance_models import PerformanceModels
+from .performance_models import FULL, PerformanceModels
 
 UNREAD_REPLAYS = 4  # of which the device's durations wait to be read; then the calling thread waits for the stream
 
@@ -96,6 +96,9 @@ class GpuBothExecutor(GpuExecutor):
 
     The calling thread places tasks, and launches those of the device; `num_threads` of the host run the others.
 
+    `frozen` has the place of each task from now on: once the histories of all tasks are full where they ran, they stay
+    there, and the calling thread looks at data alone.
+
     Host and device add in different orders, so results depend, within rounding, on where tasks ran.
 
     The calling thread takes tasks in plan order and keeps `Coherence` up to date in that order. What a task on the host
@@ -131,6 +134,7 @@ class GpuBothExecutor(GpuExecutor):
                 pieces = dict.fromkeys(bound.pieces(uses), False)
                 pieces |= dict.fromkeys(bound.pieces([use for use in uses if use[2]]), True)
                 self._tasks.append(Task(number, first, count, loop.kernel, size, uses, pieces))
+        self.frozen = [] if self.policy == "dmda" else [HOST if self.policy == "cpu" else DEVICE] * len(self._tasks)
         self._spare_events: list = []
 
     def logged_parts(self):
@@ -179,23 +183,28 @@ class _Run:
 
     def replay(self, number: int) -> None:
         """Place all tasks of one replay, and wait where a history is too short to be believed."""
-        executor = self.executor
+        executor, models, tasks = self.executor, self.executor.models, self.executor._tasks
         places: dict[int, set[str]] = {}
-        for task in executor._tasks:
-            place = self._place(task)
+        chosen = []
+        for position, task in enumerate(tasks):
+            place = executor.frozen[position] if executor.frozen else self._place(task)
+            chosen.append(place)
             executor.placed[place] += 1
             places.setdefault(task.loop, set()).add(place)
             (self._launch if place == DEVICE else self._submit)(task, number)
             if executor._host.failed:
                 return
         executor.divided |= {loop for loop, used in places.items() if len(used) > 1}
-        models = executor.models
-        learning = executor.policy == "dmda" and any(
-            models.expected_s(task.kernel, task.size, place) is None for task in executor._tasks for place in PLACES
+        learning = not executor.frozen and any(
+            models.expected_s(task.kernel, task.size, place) is None for task in tasks for place in PLACES
         )
         if learning:
-            self._wait(self.uses.users({piece for task in executor._tasks for piece in task.pieces}))
-        if learning or len(self.on_device) > UNREAD_REPLAYS * len(executor._tasks):
+            self._wait(self.uses.users({piece for task in tasks for piece in task.pieces}))
+        elif not executor.frozen and all(
+            models.count(task.kernel, task.size, place) >= FULL for task, place in zip(tasks, chosen, strict=True)
+        ):
+            executor.frozen = chosen
+        if learning or len(self.on_device) > UNREAD_REPLAYS * len(tasks):
             self._synchronize()
 
     def _place(self, task: Task) -> str:
@@ -203,9 +212,7 @@ class _Run:
         missing = {place: [size for _, size in bound.missing(task.uses, place)] for place in PLACES}
         free = {place: min(times) for place, times in self.free_s.items()}
         ready_s = max((self.written_s.get(piece, 0.0) for piece in task.pieces), default=0.0)
-        place = HOST if executor.policy == "cpu" else DEVICE
-        if executor.policy == "dmda":
-            place = choose_place(executor.models, task.kernel, task.size, free, ready_s, missing)
+        place = choose_place(executor.models, task.kernel, task.size, free, ready_s, missing)
         length_s = executor.models.expected_s(task.kernel, task.size, place) or 0.0
         ends = max(free[place], ready_s) + executor.models.transfer_s(missing[place]) + length_s
         self.free_s[place][self.free_s[place].index(free[place])] = ends

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 CALIBRATION = 3  # durations that a history needs before it is used
+FULL = 10  # after so many durations its mean changes little
 OUTLIER = 3.0  # times the mean: longer durations are outliers
 OUTLIERS = ("first call", "transfer wait", "contention")
 

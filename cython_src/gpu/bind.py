@@ -21,10 +21,11 @@ from ..kernels import kernel_table
 from ..plan.model import READ, WRITE, Plan, UniformBlocks
 from ..shown import Shown
 from ..typed_text import format_bytes
-from .blas import PRODUCTS, WORKSPACE_BYTES, Product, Products, products_of
+from .blas import WORKSPACE_BYTES, Product, Products, products_of
 from .coherence import DEVICE, HOST, Coherence
 from .device import Device, borrow_streams, default_gpu
-from .launches import ARGS_DTYPE, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, Launch, launches_of
+from .launches import ARGS_DTYPE, ARITHMETIC, MAX_GRID_ROWS, MAX_INTEGERS, MAX_OPERANDS, Launch, launches_of
+from .options import PRODUCTS
 
 NO_FAILURE = 2**64 - 1
 ALIGNMENT = 256
@@ -136,9 +137,10 @@ class GpuBoundPlan(Shown):
         Default: the machine's first GPU.
     convolution : str
         See `launches.launches_of`.
-    products : {"cublas", "tf32", "own"}
-        Blocks that are whole matrix products: by cuBLAS in float32; by cuBLAS with factors rounded to TF32 (10 bits of
-        mantissa instead of 23); or by the same kernels as all others.
+    products : {"cublas", "tf32", "3xtf32", "own"}
+        Loops of matrix products that each fill the device: by cuBLAS ("cublas", "tf32"), all others by our kernels.
+        With "tf32" factors are rounded to TF32 (10 bits of mantissa instead of 23); "3xtf32" takes three such products
+        for one, as exact as float32.
     advice : callable, optional
         Function of the device's free bytes that says what would fit, for the message where the plan does not.
 
@@ -181,6 +183,11 @@ class GpuBoundPlan(Shown):
                 f"convolution {convolution!r} is a form of the kernel 'conv_forward', which this plan has not; lower "
                 f"it with layout 'nchw16' or 'nchw' and fusion 'none', or use 'tiled'"
             )
+        if products in ARITHMETIC and not self.device.has_tf32:
+            raise UsageError(
+                f"products {products!r} must run on a GPU of architecture sm_80 or newer, {self.device.name} is "
+                f"{self.device.architecture}; use 'cublas' or 'own'"
+            )
         own = plan.attributes.get("kernels")
         for loop in plan.loops:
             if not isinstance(loop.blocks, UniformBlocks) and any(block.operands for block in loop.blocks):
@@ -194,7 +201,8 @@ class GpuBoundPlan(Shown):
                 loop.bounds,
                 loop.operands,
                 convolution,
-                self._products(kernel_table.get(loop.kernel, own), loop) if products != "own" else None,
+                self._products(kernel_table.get(loop.kernel, own), loop) if products in ("cublas", "tf32") else None,
+                products,
             )
             for loop in plan.loops
         ]
@@ -218,6 +226,8 @@ class GpuBoundPlan(Shown):
             forms.append(f"convolution={convolution}")
         if products != "cublas":
             forms.append(f"products={products}")
+        if plan.attributes.get("granularity") == "device":
+            forms.append("granularity=device")
         self.instruction_set = ", ".join(forms)
         self.num_loops, self.num_tasks = len(plan.loops), plan.num_tasks
         self.iteration_stride = plan.iteration_stride
@@ -236,6 +246,8 @@ class GpuBoundPlan(Shown):
         self.log: Any = None  # a `LaunchLog` while one is on
         self._allocate()
         self._records = [self._record(k, loop, own) for k, loop in enumerate(plan.loops)]
+        self._calls: dict[tuple, tuple[np.ndarray, list]] = {}  # by loop and addresses that are not the usual ones
+        self._merged: dict[tuple, tuple[list, dict[Coherence, int]]] = {}  # see `acquire_all`
 
     @staticmethod
     def _products(spec, loop) -> Products | None:
@@ -262,7 +274,7 @@ class GpuBoundPlan(Shown):
                 for form, (product, operands) in forms.items():
                     factors = (int(operands[matrix.operand]) for matrix in (product.left, product.right))
                     given = replace(product, out=form.out)
-                    self.device.multiply(given, (*factors, results), self.tf32, stream)
+                    self.device.multiply(self.device.prepared_product(given, (*factors, results), self.tf32), stream)
                 self.device.synchronize(stream)
         finally:
             self.device.free(results)
@@ -454,9 +466,7 @@ class GpuBoundPlan(Shown):
         addresses : mapping of str to int, optional
             Device copies of some buffers to use instead of the usual ones.
         """
-        record = self._records[loop]
-        if addresses:
-            record = self._with_addresses(loop, record, addresses)
+        record, calls = self._calls_of(loop, addresses)
         record["replay"], record["counter"] = replay, self.counter_address if captured else 0
         task = self.plan.loops[loop].first_task + first_block
         stop = self.plan.loops[loop].num_blocks if num_blocks is None else first_block + num_blocks
@@ -464,17 +474,34 @@ class GpuBoundPlan(Shown):
         while first_block < stop:
             rows = min(stop - first_block, MAX_GRID_ROWS)
             record["first_block"] = first_block
-            for how in self.launches[loop]:
-                if isinstance(how, Launch):
-                    self.device.launch(how.symbol, how.tiles, rows, how.shared_bytes, record, stream)
+            for call in calls:
+                if not isinstance(call, list):
+                    self.device.launch(call, rows, stream)
                     continue
-                for product in how.blocks[first_block : first_block + rows]:
-                    factors = (product.left, product.right, product.out)
-                    addresses = tuple(int(record["operand"][matrix.operand]) for matrix in factors)
-                    self.device.multiply(product, addresses, self.tf32, stream)
+                for product in call[first_block : first_block + rows]:
+                    self.device.multiply(product, stream)
             first_block += rows
         if self.log:
             self.log.stop(started, stream, replay, self.iteration_of(loop, replay), task)
+
+    def _calls_of(self, loop: int, addresses: Mapping[str, int] | None) -> tuple[np.ndarray, list]:
+        """Return a loop's arguments, and its launches as the device takes them, made once; of products a list, one for
+        each block."""
+        key = loop, *(addresses.items() if addresses else ())
+        if key not in self._calls:
+            record, calls = self._records[loop], []
+            if addresses:
+                record = self._with_addresses(loop, record, addresses)
+            for how in self.launches[loop]:
+                if isinstance(how, Launch):
+                    calls.append(self.device.prepared_launch(how.symbol, how.tiles, how.shared_bytes, record))
+                    continue
+                operands = record["operand"].tolist()
+                factors = [tuple(operands[m.operand] for m in (p.left, p.right, p.out)) for p in how.blocks]
+                products = zip(how.blocks, factors, strict=True)
+                calls.append([self.device.prepared_product(*product, self.tf32) for product in products])
+            self._calls[key] = record, calls
+        return self._calls[key]
 
     def iteration_of(self, loop: int, replay: int) -> int:
         """Return the iteration that a loop computes in a replay."""
@@ -499,7 +526,7 @@ class GpuBoundPlan(Shown):
     def _launch_alone(self, symbol: str, number: int, stream) -> None:
         record = np.zeros((), ARGS_DTYPE)
         record["counter"], record["replay"] = self.counter_address, number
-        self.device.launch(symbol, 1, 1, 0, record, stream)
+        self.device.launch(self.device.prepared_launch(symbol, 1, 0, record), 1, stream)
 
     def set_counter(self, replay: int) -> None:
         """Set the device's replay counter; waits."""
@@ -568,14 +595,22 @@ class GpuBoundPlan(Shown):
 
     def acquire_all(self, loops: Sequence[int] | None = None, without: Sequence[str] = ()) -> None:
         """Bring everything that some loops use (default: all) to the device, but for the buffers `without`; what they
-        write is out of date on the host from now on."""
-        merged: dict[str, tuple[bool, bool]] = {}
-        for number in range(self.num_loops) if loops is None else loops:
-            for name, reads, writes in self.uses[number]:
-                # The first use in plan order says whether old content is needed.
-                first = merged.get(name, (reads, False))
-                merged[name] = (first[0], first[1] or writes)
-        self.acquire([(name, *use) for name, use in merged.items() if name not in without], DEVICE)
+        write is out of date on the host from now on. Only what was used elsewhere since the last time is looked at."""
+        key = None if loops is None else tuple(loops), tuple(without)
+        if key not in self._merged:
+            merged: dict[str, tuple[bool, bool]] = {}
+            for number in range(self.num_loops) if loops is None else loops:
+                for name, reads, writes in self.uses[number]:
+                    # The first use in plan order says whether old content is needed.
+                    first = merged.get(name, (reads, False))
+                    merged[name] = (first[0], first[1] or writes)
+            uses = [(name, *use) for name, use in merged.items() if name not in without]
+            self._merged[key] = uses, dict.fromkeys((self._coherence[name] for name, *_ in uses), 0)
+        uses, seen = self._merged[key]
+        if any(memory.changes > number for memory, number in seen.items()):
+            memories = self._coherence
+            self.acquire([use for use in uses if memories[use[0]].changed[use[0]] > seen[memories[use[0]]]], DEVICE)
+            seen |= {memory: memory.changes for memory in seen}
 
     def raise_failure(self, workers=None) -> None:
         """Raise `BlockFailure` for the earliest block that failed on the device, and forget it."""

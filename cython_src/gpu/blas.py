@@ -1,8 +1,9 @@
 """Matrix products by cuBLAS: which blocks are one, and the library's C interface.
 
-A block is a whole product where its operands lie in memory as matrices do: convolutions of 1 x 1 without halo, fully
-connected layers, and linear layers of tokens. Each block is a product of its own, so that its numbers do not depend on
-how a loop is launched.
+A block is a whole product where its operands lie in memory as matrices do: weight gradients of 1 x 1 convolutions
+without halo, fully connected layers, and linear layers of tokens. Each block is a product of its own, so that its
+numbers do not depend on how a loop is launched. cuBLAS gets a loop where each of its products fills a device alone; our
+own kernels run all blocks of a loop at once, and so take the smaller ones. The plan decides: all models compute alike.
 
 CuPy loads cuBLAS, but its calls take CuPy's current stream and leave the workspace to the library, whose results may
 then differ when several streams are busy. So the library is called directly, with a handle and a workspace for each
@@ -16,10 +17,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ..kernels.convolution import algorithms
-from ..kernels.maps.nhwc import channel_end
 from ..kernels.simd.instruction_sets import LANES
 
-PRODUCTS = ("cublas", "tf32", "own")
+# Multiply-adds of a product that fills a device: for each of 128 multiprocessors a tile of 128 x 128 numbers, or, where
+# the library splits the sum, of 512 terms of one. A guess until it is measured.
+FILLING = 128 * 128 * 128 * 512
 ALIGNED = 64  # elements, of 256 bytes: what lies further off is aligned alike
 MASKS = {"activation", "index"}  # operands by which a fully connected layer's gradient is more than a product
 
@@ -87,44 +89,20 @@ class Products:
     blocks: tuple[Product, ...]
 
 
-def _is_matrix(attributes: Mapping, bounds: Mapping, maps: tuple[str, str]) -> bool:
-    """Whether the pixels of a block of a 1 x 1 convolution lie side by side in both maps."""
+def _is_matrix(attributes: Mapping) -> bool:
+    """Whether the pixels of a 1 x 1 convolution lie side by side in gradient and input."""
     if attributes["algorithm"] != algorithms.CODES["direct"]:
         return False
     plain = attributes["kernel"] == attributes["stride"] == attributes["groups"] == 1 and attributes["padding"] == 0
-    whole = all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % LANES == 0 for m in maps)
-    height = attributes[f"{maps[0]}_height"]
-    return plain and whole and (bounds.get("y0", 0), bounds.get("y1", height)) == (0, height)
+    return plain and all(attributes[f"{m}_halo"] == 0 and attributes[f"{m}_pitch"] % LANES == 0 for m in ("dy", "in"))
 
 
 def _pixels(attributes: Mapping, prefix: str) -> int:
     return attributes[f"{prefix}_height"] * attributes[f"{prefix}_width"]
 
 
-def _convolution(out: int, accumulate: bool) -> Callable[[Mapping, Mapping], Product | None]:
-    """Pixels by channels times packed weights, a product of the batch for each panel of sixteen channels."""
-
-    def product(a: Mapping, b: Mapping) -> Product | None:
-        if not _is_matrix(a, b, ("in", "out")):
-            return None
-        depth = algorithms.panel_inputs(algorithms.FORWARD, (a["out_channels"], a["in_channels"]), 1)[1]
-        first = b["n0"] * _pixels(a, "in")
-        return Product(
-            (b["n1"] - b["n0"]) * _pixels(a, "in"),
-            LANES,
-            depth,
-            Matrix(0, first * a["in_pitch"], a["in_pitch"]),
-            Matrix(1, b["c0"] * depth, LANES, stride=depth * LANES),
-            Matrix(out, first * a["out_pitch"] + b["c0"], a["out_pitch"], stride=LANES),
-            accumulate and bool(a["accumulate"]),
-            (channel_end(b["c1"], a["out_pitch"]) - b["c0"]) // LANES,
-        )
-
-    return product
-
-
 def _weight_gradient(a: Mapping, b: Mapping) -> Product | None:
-    if not _is_matrix(a, b, ("dy", "in")):
+    if not _is_matrix(a):
         return None
     first, inputs = b["n0"] * _pixels(a, "dy"), a["in_channels"]
     return Product(
@@ -233,8 +211,6 @@ def _linear_weights(a: Mapping, b: Mapping) -> Product:
 
 
 _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
-    "nhwc_conv_forward": _convolution(3, False),
-    "nhwc_conv_backward_data": _convolution(2, True),
     "nhwc_conv_backward_weights": _weight_gradient,
     "fc_forward": _fully_connected(True, 3),
     "fc_backward_data": _fully_connected(False, 2),
@@ -248,7 +224,7 @@ _PRODUCTS: dict[str, Callable[[Mapping, Mapping], Product | None]] = {
 def products_of(
     kernel: str, attributes: Mapping, bounds: list[dict[str, int]], operands: Collection[str] = ()
 ) -> Products | None:
-    """The products of a loop's blocks; None unless every block is one.
+    """The products of a loop's blocks; None unless every block is one that fills a device alone.
 
     Parameters
     ----------
@@ -259,7 +235,8 @@ def products_of(
     """
     make = None if MASKS & {*operands} else _PRODUCTS.get(kernel)
     blocks = tuple(make(attributes, b) for b in bounds) if make else ()
-    return Products(blocks) if blocks and all(blocks) else None
+    filling = blocks and all(p and p.batch * p.rows * p.columns * p.inner >= FILLING for p in blocks)
+    return Products(blocks) if filling else None
 
 
 # cublas_api.h
@@ -306,9 +283,14 @@ class Blas:
             self._handles[stream] = handle
         return self._handles[stream]
 
-    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream: int) -> None:
-        """Give a product to a stream; `addresses` are those of the three operands' first elements. The library takes
-        matrices by columns, so it is given the transposed product: the right factor first."""
+    def multiply(self, arguments: tuple, stream: int) -> None:
+        """Give a product to a stream; see `arguments`."""
+        status = self._library.cublasGemmStridedBatchedEx(self.prepare(stream), *arguments)
+        self._check(status, "cublasGemmStridedBatchedEx")
+
+    def arguments(self, product: Product, addresses: tuple[int, int, int], tf32: bool) -> tuple:
+        """Arguments of a product after the handle; `addresses` are those of the three operands' first elements. The
+        library takes matrices by columns, so it is given the transposed product: the right factor first."""
         p = product
 
         def matrix(m: Matrix, address: int) -> tuple:
@@ -316,21 +298,17 @@ class Blas:
 
         left, right, out = (matrix(m, a) for m, a in zip((p.left, p.right, p.out), addresses, strict=True))
         operations = (_TRANSPOSED if m.transposed else _NORMAL for m in (p.right, p.left))
-        self._check(
-            self._library.cublasGemmStridedBatchedEx(
-                self.prepare(stream),
-                *operations,
-                p.columns,
-                p.rows,
-                p.inner,
-                ctypes.byref(self._one),
-                *right,
-                *left,
-                ctypes.byref(self._one if p.accumulate else self._zero),
-                *out,
-                p.batch,
-                _COMPUTE_TF32 if tf32 else _COMPUTE_32F,
-                _DEFAULT_ALGORITHM,
-            ),
-            "cublasGemmStridedBatchedEx",
+        return (
+            *operations,
+            p.columns,
+            p.rows,
+            p.inner,
+            ctypes.byref(self._one),
+            *right,
+            *left,
+            ctypes.byref(self._one if p.accumulate else self._zero),
+            *out,
+            p.batch,
+            _COMPUTE_TF32 if tf32 else _COMPUTE_32F,
+            _DEFAULT_ALGORITHM,
         )

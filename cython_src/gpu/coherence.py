@@ -22,11 +22,19 @@ class Coherence:
     ----------
     names : iterable of str
         Buffers of one piece, shared at the start.
+
+    Attributes
+    ----------
+    changes : int
+        Number of changes of states so far.
+    changed : dict of str to int
+        Number of the last change of each buffer.
     """
 
     def __init__(self, names: Iterable[str] = ()):
         self._cuts: dict[str, list[int]] = {}
         self._state: dict[str, dict[str, list[str]]] = {}
+        self.changes, self.changed = 0, {}
         for name in names:
             self.add(name)
 
@@ -51,6 +59,11 @@ class Coherence:
                 known.insert(at, cut)
                 for states in self._state[name].values():
                     states.insert(at, states[at - 1])
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        self.changes += 1
+        self.changed[name] = self.changes
 
     def pieces(self, name: str, rows: tuple[int, int] | None = None) -> range:
         """Numbers of the pieces that rows, which must begin and end at cuts, lie in; None: all."""
@@ -95,8 +108,10 @@ class Coherence:
         other = DEVICE if place == HOST else HOST
         copied = self.missing(name, place, rows) if reads else []
         for piece in self.pieces(name, rows):
-            if writes:
+            if writes and states[place][piece] != MODIFIED:
                 states[place][piece], states[other][piece] = MODIFIED, INVALID
+                self._note(name)
             elif reads and states[place][piece] == INVALID:
                 states[place][piece] = states[other][piece] = SHARED
+                self._note(name)
         return copied

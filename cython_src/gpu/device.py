@@ -115,6 +115,7 @@ class Device:
     multiprocessors: int
     spare_streams: list  # of `borrow_streams`
     shares_memory: bool  # host and device may touch managed memory at the same time
+    has_tf32: bool  # tensor cores that multiply in TF32
 
     def __init__(self):
         start = time.perf_counter()
@@ -132,13 +133,15 @@ class Device:
         clock_hz = 1e3 * runtime.deviceGetAttribute(13, 0)  # cudaDevAttrClockRate
         lanes = LANES_OF_MULTIPROCESSOR.get((properties["major"], properties["minor"]), math.nan)
         self.peak_flops_per_s = 2 * lanes * self.multiprocessors * clock_hz
-        if properties["major"] * 10 + properties["minor"] < launches.MINIMUM_ARCHITECTURE:
+        number = properties["major"] * 10 + properties["minor"]
+        self.has_tf32 = number >= launches.TENSOR_CORES
+        if number < launches.MINIMUM_ARCHITECTURE:
             raise UsageError(
                 f"the GPU must be of architecture sm_{launches.MINIMUM_ARCHITECTURE} or newer, {self.name} is "
                 f"{self.architecture}; use another GPU"
             )
         self._compile, self._event = cupy.RawModule, cupy.cuda.Event
-        self._modules: dict[str, object] = {}
+        self._modules: dict[tuple[str, str], object] = {}
         self._functions: dict[str, int] = {}
         self._blas: Blas | None = None
         self.spare_streams = []
@@ -151,12 +154,13 @@ class Device:
         """
         if symbol not in self._functions:
             start = time.perf_counter()
-            file = launches.symbols()[symbol]
-            if file not in self._modules:
-                self._modules[file] = self._compile(
-                    code=launches.source(file), options=launches.COMPILE_OPTIONS, backend="nvrtc"
+            name, _, products = symbol.partition("@")
+            key = launches.symbols()[name], products
+            if key not in self._modules:
+                self._modules[key] = self._compile(
+                    code=launches.source(key[0], products=products), options=launches.COMPILE_OPTIONS, backend="nvrtc"
                 )
-            function = self._reserve("memory for kernels", lambda: self._modules[file].get_function(symbol))
+            function = self._reserve("memory for kernels", lambda: self._modules[key].get_function(name))
             self._functions[symbol] = function.kernel.ptr
             self.costs_s["compilation"] = self.costs_s.get("compilation", 0.0) + time.perf_counter() - start
 
@@ -234,30 +238,29 @@ class Device:
         """Work given to the stream from now on starts after the event, as last recorded; nothing if it never was."""
         self._runtime.streamWaitEvent(stream, event.ptr)
 
-    def launch(self, symbol: str, tiles: int, rows: int, shared_bytes: int, args: np.ndarray, stream) -> None:
-        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. `args` is copied now."""
+    def prepared_launch(self, symbol: str, tiles: int, shared_bytes: int, args: np.ndarray) -> tuple:
+        """What `launch` takes, made once; `args` may change between launches."""
         self.prepare(symbol)
-        address = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
+        pointer = ctypes.c_void_p(args.ctypes.data)  # the launch copies what the one parameter's pointer points to
+        return self._functions[symbol], tiles, shared_bytes, ctypes.addressof(pointer), pointer, args
+
+    def launch(self, prepared: tuple, rows: int, stream) -> None:
+        """Run a CUDA function of `launches` over tiles x rows CUDA blocks. Its arguments are copied now."""
+        function, tiles, shared_bytes, address, *_ = prepared
         try:
             self._driver.launchKernel(
-                self._functions[symbol],
-                tiles,
-                rows,
-                1,
-                launches.THREADS,
-                1,
-                1,
-                shared_bytes,
-                stream,
-                ctypes.addressof(address),
-                0,
+                function, tiles, rows, 1, launches.THREADS, 1, 1, shared_bytes, stream, address, 0
             )
         except self._driver.CUDADriverError as error:
             raise self._told(error, "memory for a launch") from None
 
-    def multiply(self, product: Product, addresses: tuple[int, int, int], tf32: bool, stream) -> None:
-        """A matrix product by the device's library: left, right and out begin at these addresses."""
-        self._open_blas().multiply(product, addresses, tf32, stream)
+    def prepared_product(self, product: Product, addresses: tuple[int, int, int], tf32: bool) -> tuple:
+        """What `multiply` takes, made once; left, right and out begin at these addresses."""
+        return self._open_blas().arguments(product, addresses, tf32)
+
+    def multiply(self, prepared: tuple, stream) -> None:
+        """A matrix product by the device's library."""
+        self._open_blas().multiply(prepared, stream)
 
     @property
     def num_workspaces(self) -> int:

@@ -14,10 +14,11 @@ from ..errors import UsageError
 # As in kernels/interface/block_kernel.cuh.
 THREADS = 128
 STRIP_CHANNELS = 8  # channels of a CUDA block that sums over rows or pixels
+NORM_CHANNELS = 32  # of one that sums for a batch norm
 MAX_TILES = 4096  # of a block in kernels whose threads stride through their elements
-# Threads below which a product takes smaller tiles rather than leave multiprocessors empty: four warps on each of 128.
-# A guess until it is measured; results do not depend on it.
-THREADS_WANTED = 128 * 128
+# Threads below which a product takes smaller tiles rather than leave multiprocessors empty: three CUDA blocks on each
+# of 132. A guess until it is measured; results do not depend on it.
+THREADS_WANTED = 50_000
 # Numbers of a tile that each of 16 x 8 threads computes, rows (pixels or tokens, or outputs of a weight gradient) by
 # columns (channels or features, or taps and input channels), the largest first.
 PRODUCT_TILES = ((8, 8), (4, 4), (4, 2))
@@ -54,10 +55,12 @@ def per_block(count: Count, shared_bytes: int = 4 * THREADS) -> Grid:
     return lambda symbol, attributes, bounds: Launch(symbol, int(np.max(count(attributes, bounds))), shared_bytes)
 
 
-def per_strip(channels: Count, times: Callable[[Mapping], int] = lambda attributes: 1) -> Grid:
-    """A CUDA block for each STRIP_CHANNELS of so many channels, `times` over."""
+def per_strip(
+    channels: Count, times: Callable[[Mapping], int] = lambda attributes: 1, width: int = STRIP_CHANNELS
+) -> Grid:
+    """A CUDA block for each `width` of so many channels, `times` over."""
     return lambda symbol, attributes, bounds: Launch(
-        symbol, math.ceil(int(np.max(channels(attributes, bounds))) / STRIP_CHANNELS) * times(attributes), 4 * THREADS
+        symbol, math.ceil(int(np.max(channels(attributes, bounds))) / width) * times(attributes), 4 * THREADS
     )
 
 
@@ -66,6 +69,11 @@ def strided(items) -> int:
     if np.max(items) >= 2**31:
         raise UsageError("a block on a GPU must have fewer than 2^31 numbers; use a finer granularity")
     return max(1, min(MAX_TILES, math.ceil(int(np.max(items)) / THREADS)))
+
+
+def step_bytes(tile: tuple[int, int]) -> int:
+    """Shared memory of two steps of a product, as STEP_FLOATS in kernels/linear/tiles.cuh."""
+    return 2 * 4 * PRODUCT_STEP * (16 * tile[0] + 8 + 8 * tile[1] + 8)
 
 
 def tiled(tiles) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from ..kernels.simd.instruction_sets import LANES
 from .blas import Products
 from .grids import (
     MAX_TILES,
+    NORM_CHANNELS,
     PRODUCT_STEP,
     PRODUCT_TILES,
     THREADS,
@@ -34,6 +36,7 @@ from .grids import (
     per_block,
     per_item,
     per_strip,
+    step_bytes,
     strided,
 )
 from .token_launches import TOKEN_AFTER, TOKEN_BESIDE_PRODUCTS, TOKEN_LAUNCHES
@@ -71,6 +74,9 @@ GRADIENT_TILES = ((8, 8), (4, 4))  # of a weight gradient of the layout "nhwc", 
 WINOGRAD_CHANNELS = (32, 16)  # of a CUDA block
 GPU_ALGORITHMS = ("direct", "winograd2")  # of the layout "nhwc"
 CONVOLUTION_FORMS = ("tiled", "if", "pad", "if_reduction", "pad_reduction")
+# Products of TF32 in place of one of float32, by value of the option "products"; others compute in float32.
+ARITHMETIC = {"tf32": 1, "3xtf32": 3}
+TENSOR_CORES = 80  # the architecture that has TF32
 
 
 def _arguments() -> list[str]:
@@ -91,9 +97,15 @@ WRITTEN: dict[str, Callable[[], list[str]]] = {
 
 
 @cache
-def source(*files: str) -> str:
-    """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once."""
-    lines: list[str] = []
+def source(*files: str, products: str = "") -> str:
+    """Some of `SOURCE_FILES` as one translation unit, in which each file that they include stands once.
+
+    Parameters
+    ----------
+    products : str, optional
+        A key of `ARITHMETIC`; else products are of float32.
+    """
+    lines = [f"#define TF32_PRODUCTS {ARITHMETIC[products]}"] if products else []
     done: set[str] = set()
 
     def add(file: str) -> None:
@@ -160,8 +172,8 @@ def _per_channel(step: int = 1) -> Grid:
 
 _PER_PIXEL = _per_channel()
 _PER_FOUR = _per_channel(4)
-# A CUDA block for each STRIP_CHANNELS channels of the pitch.
-_PER_STRIP = per_strip(lambda a, b: a["in_pitch"])
+# A CUDA block for each NORM_CHANNELS channels of the pitch.
+_PER_STRIP = per_strip(lambda a, b: a["in_pitch"], width=NORM_CHANNELS)
 # A thread for each channel of a vector.
 _PER_VECTOR_ELEMENT = per_item(lambda a, b: extents(b, 0) + LANES)
 _PER_PARAMETER = per_item(lambda a, b: extents(b, 0))
@@ -171,13 +183,8 @@ def _statistics(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     """The second launch of a convolution that is followed by a norm: statistics of its result."""
     if attributes["activation"]:
         raise UsageError("a convolution with statistics must have no activation on a GPU; lower the plan anew")
-    return per_strip(lambda a, b: _channel_end(b, 5, a["out_pitch"]) - b[:, 4])(symbol, attributes, bounds)
-
-
-def _product_bytes(tile: tuple[int, int], longs: int) -> int:
-    """Shared memory of a tile of a matrix product, and `longs` offsets."""
-    rows, columns = 16 * tile[0], 8 * tile[1]
-    return 4 * PRODUCT_STEP * (rows + 4 + columns) + 8 * longs
+    channels = per_strip(lambda a, b: _channel_end(b, 5, a["out_pitch"]) - b[:, 4], width=NORM_CHANNELS)
+    return channels(symbol, attributes, bounds)
 
 
 def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -195,7 +202,7 @@ def _nhwc_convolution(symbol: str, attributes: Mapping, bounds: np.ndarray) -> L
         empty = (ends - bounds[:, 4]).min() <= 4 * tile[1] and tile is not PRODUCT_TILES[-1]
         if whole and not empty and tiles.sum() * THREADS >= THREADS_WANTED:
             break
-    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 2 * 16 * tile[0]))
+    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), step_bytes(tile) + 8 * 2 * 16 * tile[0])
 
 
 def _panels_agree(attributes: Mapping, bounds: np.ndarray, ends: np.ndarray, channels: int) -> bool:
@@ -238,7 +245,7 @@ def _nhwc_weight_gradient(symbol: str, attributes: Mapping, bounds: np.ndarray) 
         if outs > 8 * tile[0] and tiles.sum() * THREADS >= THREADS_WANTED:
             break
     return Launch(
-        f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), _product_bytes(tile, 4 * PRODUCT_STEP + 8 * tile[1])
+        f"{symbol}_{tile[0]}x{tile[1]}", int(tiles.max()), step_bytes(tile) + 8 * (4 * PRODUCT_STEP + 8 * tile[1])
     )
 
 
@@ -326,7 +333,7 @@ _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
     ),
     ("nhwc_depthwise_norm_backward", "statistics"): (
         "nhwc_depthwise_norm_sums",
-        per_strip(lambda a, b: _channel_end(b, 3, a["in_pitch"]) - b[:, 2]),
+        per_strip(lambda a, b: _channel_end(b, 3, a["in_pitch"]) - b[:, 2], width=NORM_CHANNELS),
     ),
     ("nhwc_conv_backward_weights", "bias_output"): ("nhwc_conv_bias_gradient", per_strip(lambda a, b: extents(b, 2))),
     **TOKEN_AFTER,
@@ -334,7 +341,6 @@ _AFTER: dict[tuple[str, str], tuple[str, Grid]] = {
 
 # What is left to do after a loop's matrix products, unless the last function says that it is nothing.
 _BESIDE_PRODUCTS: dict[str, tuple[str, Grid, Callable[[Mapping, Collection[str]], bool]]] = {
-    "nhwc_conv_forward": ("nhwc_conv_bias", _PER_PIXEL, lambda a, given: "bias" in given or a["activation"]),
     "fc_forward": ("fc_bias", per_item(lambda a, b: extents(b, 0) * a["outputs"] * a["lanes"]), lambda a, given: True),
     "fc_backward_weights": ("fc_bias_gradient", per_item(lambda a, b: a["outputs"]), lambda a, given: True),
     **TOKEN_BESIDE_PRODUCTS,
@@ -357,6 +363,7 @@ def launches_of(
     operands: Collection[str] = (),
     convolution: str = "tiled",
     products: Products | None = None,
+    arithmetic: str = "",
 ) -> tuple[Launch | Products, ...]:
     """How to launch a loop: one after the other, all with the same arguments.
 
@@ -371,6 +378,8 @@ def launches_of(
         Form of the kernel `conv_forward` (a convolution that is fused with nothing).
     products : Products, optional
         What cuBLAS does of it; `blas.products_of`.
+    arithmetic : str, optional
+        Value of the option "products". The symbol of a kernel that multiplies in TF32 ends with it, after "@".
 
     Raises
     ------
@@ -400,7 +409,10 @@ def launches_of(
         if name == kernel and operand in operands
     ]
     if products is None:
-        return (_LAUNCHES[kernel](kernel, attributes, bounds), *after)
+        how = _LAUNCHES[kernel](kernel, attributes, bounds)
+        if arithmetic in ARITHMETIC and symbols()[how.symbol] in multiplying():
+            how = replace(how, symbol=f"{how.symbol}@{arithmetic}")
+        return (how, *after)
     symbol, launch, needed = _BESIDE_PRODUCTS.get(kernel, ("", None, lambda a, given: False))
     beside = [launch(symbol, attributes, bounds)] if needed(attributes, operands) else []
     return (products, *beside, *after)
@@ -408,6 +420,12 @@ def launches_of(
 
 # What helps instead of a kernel without a CUDA form, by the beginning of its name.
 _REMEDIES = {"winograd": "; lower the plan with conv 'direct'"}
+
+
+@cache
+def multiplying() -> tuple[str, ...]:
+    """Source files whose kernels multiply in tiles."""
+    return tuple(file for file in SOURCE_FILES if "multiply_step(" in source(file))
 
 
 @cache

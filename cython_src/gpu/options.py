@@ -6,6 +6,8 @@ from typing import Annotated
 
 from ..records import Record, about
 
+PRODUCTS = ("cublas", "tf32", "3xtf32", "own")
+
 
 class GpuOptions(Record):
     """Options of binding that all models of a GPU have."""
@@ -17,4 +19,11 @@ class GpuOptions(Record):
         str,
         about("form of the convolutions' inner loop", choices=("tiled", "if", "pad", "if_reduction", "pad_reduction")),
     ] = "tiled"
-    products: Annotated[str, about("what multiplies matrices", choices=("cublas", "tf32", "own"))] = "cublas"
+    products: Annotated[
+        str,
+        about(
+            "what multiplies matrices. cublas: the library where a block fills the device, else our kernels; tf32: so "
+            "too, with factors of TF32; 3xtf32: our kernels, three products of TF32 for one; own: our kernels alone",
+            choices=PRODUCTS,
+        ),
+    ] = "cublas"

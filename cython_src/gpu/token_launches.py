@@ -9,7 +9,6 @@ import numpy as np
 
 from .grids import (
     MAX_TILES,
-    PRODUCT_STEP,
     PRODUCT_TILES,
     THREADS,
     THREADS_WANTED,
@@ -18,15 +17,11 @@ from .grids import (
     extents,
     per_item,
     per_strip,
+    step_bytes,
     tiled,
 )
 
 ATTENTION_TILE = 64  # tokens, and features of a head, of a CUDA block
-
-
-def _tile_bytes(rows: int, columns: int) -> int:
-    """Shared memory of a step of a product, as STEP_FLOATS in kernels/linear/tiles.cuh."""
-    return 4 * PRODUCT_STEP * (rows + 4 + columns + 4)
 
 
 def _product(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -37,7 +32,7 @@ def _product(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
         tiles = np.ceil(rows / (16 * tile[0])) * np.ceil(columns / (8 * tile[1]))
         if tiles.sum() * THREADS >= THREADS_WANTED:
             break
-    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", tiled(tiles), _tile_bytes(16 * tile[0], 8 * tile[1]))
+    return Launch(f"{symbol}_{tile[0]}x{tile[1]}", tiled(tiles), step_bytes(tile))
 
 
 def _attention(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
@@ -47,9 +42,9 @@ def _attention(symbol: str, attributes: Mapping, bounds: np.ndarray) -> Launch:
     if symbol == "attention_backward":
         first = bounds[:, 4] if attributes["causal"] else 0
         tiles = tiles - (first - attributes["sequence"]) // ATTENTION_TILE
-    powers = 4 * ATTENTION_TILE * (ATTENTION_TILE + 4)
+    powers = 4 * ATTENTION_TILE * (ATTENTION_TILE + 8)
     by_token = 4 * 5 * ATTENTION_TILE
-    shared = _tile_bytes(ATTENTION_TILE, ATTENTION_TILE) + powers + by_token
+    shared = step_bytes((ATTENTION_TILE // 16, ATTENTION_TILE // 8)) + powers + by_token
     return Launch(symbol, tiled(extents(bounds, 0, 2) * pieces * tiles), shared)
 
 

@@ -40,12 +40,14 @@ FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "norm
 @dataclass(frozen=True)
 class Granularity:
     """How loops are cut into blocks: images (samples), output channels (features), rows (tokens of a sample) and heads
-    of a block (0: not cut, or chosen by cost)."""
+    of a block (0: not cut, or chosen by cost); or "device": not at all, as a launch on a GPU divides a block among all
+    multiprocessors, but for sums over samples, which have as many parts as fill it."""
 
     images: int = 0
     channels: int = 0
     rows: int = 0
     heads: int = 0
+    device: bool = False
 
     @property
     def is_auto(self) -> bool:
@@ -53,18 +55,18 @@ class Granularity:
 
     @classmethod
     def parse(cls, text: str) -> Granularity:
-        """From "auto" or a list such as "images=16,channels=8,rows=4"; heads likewise."""
-        if text == "auto":
-            return cls()
-        names = tuple(cls.__dataclass_fields__)
-        values: dict[str, int] = {}
+        """From "auto", "device", or a list such as "images=16,channels=8,rows=4"; heads likewise."""
+        if text in ("auto", "device"):
+            return cls(device=text == "device")
+        *names, _ = cls.__dataclass_fields__
+        values: dict[str, Any] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
             known = key in names and key not in values
             if not known or not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= LARGEST:
                 raise UsageError(
-                    f"granularity must be 'auto' or give some of {', '.join(names)} a whole number in [1, {LARGEST}], "
-                    f"such as 'images=16,channels=8,rows=4', got {text!r}"
+                    f"granularity must be 'auto', 'device' or give some of {', '.join(names)} a whole number in "
+                    f"[1, {LARGEST}], such as 'images=16,channels=8,rows=4', got {text!r}"
                 )
             values[key] = int(value)
         return cls(**values)
@@ -98,7 +100,13 @@ class PlanOptions(Record, frozen=True):
             choices=("train", "forward", "evaluate"),
         ),
     ] = "train"
-    granularity: Annotated[str, about("auto, or images=N,channels=N,rows=N,heads=N of a block, any left out")] = "auto"
+    granularity: Annotated[
+        str,
+        about(
+            "auto; device: a loop is one block, which auto means where only streams of a GPU run it; or "
+            "images=N,channels=N,rows=N,heads=N of a block, any left out"
+        ),
+    ] = "auto"
     weight_gradients: Annotated[
         str,
         about(

@@ -28,6 +28,7 @@ from .units import Unit, readers_of, units_of
 MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["NhwcMap"]}  # of kernels' attributes that describe a map
 BLOCKS_OF_UPDATE = 16
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
+PARTS_ON_DEVICE = 64  # of a sum over all samples on a GPU, at most: with 2 to 64 CUDA blocks each they fill it
 
 
 class TensorMap(Protocol):
@@ -130,7 +131,8 @@ class Layout(ABC):
 
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         """Ranges of the leading axis, `outputs`, of a block of an update; each has `row` elements."""
-        return ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // BLOCKS_OF_UPDATE)))))
+        most = UPDATE_ELEMENTS if low.options.cut.device else BLOCKS_OF_UPDATE
+        return ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // most)))))
 
     @abstractmethod
     def activation(self, low: Lowering, name: str, tensor: str) -> TensorMap:
@@ -215,6 +217,8 @@ class Lowering:
         self.shapes = {layer.name: shape for layer, _, shape in self.spec.shapes()}
         self.shapes["input"] = self.spec.input_shape
         self.fusion = self.options.fusions & self.layout.fusions
+        if self.options.cut.device:  # a loop of its own has parts, and on a GPU statistics are a launch in any case
+            self.fusion -= {"statistics"}
         self.layer_inputs, options = self.spec.inputs(), self.options
         self.layer_parameters = self.spec.layer_parameters()
         self.parameter_shapes = self.spec.parameter_shapes()

@@ -15,7 +15,7 @@ from ...cython_src.plan.model import BlockLoop
 from ..machine.disturbance import read_memory
 from ..machine.proc import read_fields
 from ..subjects.memory import check_fits, check_least, planned_bytes
-from ..subjects.models import ModelSpec, convolution_for
+from ..subjects.models import ModelSpec, options_for
 
 
 def resident_bytes(field: str = "VmRSS") -> int:
@@ -68,7 +68,7 @@ def describe_plans(
     rows = []
     free = read_memory()["available_bytes"]
     for chosen in options:
-        job_plan = {"network": network, **chosen.as_dict(), "conv": convolution_for(model, chosen.conv)}
+        job_plan = {"network": network, **chosen.as_dict(), **options_for(model, chosen.conv, chosen.granularity)}
         row: dict[str, Any] = {"options": job_plan, "phases": [], "planned": {}}
         rows.append(row)
         try:

@@ -448,6 +448,21 @@ def convolution_for(spec: ModelSpec | str, conv: str) -> str:
     return "direct" if conv == "auto" else conv
 
 
+def options_for(spec: ModelSpec | str, conv: str, granularity: str) -> dict[str, str]:
+    """Return the options that `lower` gets where they suit the device: see `convolution_for`; where only streams of a
+    GPU run a plan, and none of them a block alone, granularity "auto" is "device".
+
+    Raises
+    ------
+    UsageError
+        What `convolution_for` refuses.
+    """
+    spec = runnable(spec)
+    whole = spec.binds_on_gpu and not spec.model.mixes_devices and spec.option("unit") != "block"
+    conv = convolution_for(spec, conv)
+    return {"conv": conv, "granularity": "device" if whole and granularity == "auto" else granularity}
+
+
 def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], str] | None = None):
     """Bind a plan where a model runs it.
 

@@ -27,7 +27,7 @@ from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
 from ..subjects.models import SERIAL
 from .memory import check_fits, check_least, memory_bounds, what_fits_gpu
-from .models import ModelSpec, bind_for, convolution_for, storage_for
+from .models import ModelSpec, bind_for, options_for, storage_for
 
 DATASET_BATCHES = 8  # different batches in turn, with at most DATASET_IMAGES images in all
 DATASET_IMAGES = 4096
@@ -159,7 +159,8 @@ def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
         return make_bound(job["plan"])
-    options = {**job["plan"], "conv": convolution_for(model, job["plan"].get("conv", "auto"))}
+    asked = (job["plan"].get(name, "auto") for name in ("conv", "granularity"))
+    options = {**job["plan"], **options_for(model, *asked)}
     # The checks come first: Linux grants more memory than there is, and later kills some process.
     limit = job.get("memory_limit")
     check_least(options, *memory_bounds(limit))

@@ -35,7 +35,7 @@ from ..subjects.memory import (
     planned_bytes,
     what_fits_gpu,
 )
-from ..subjects.models import bind_for, convolution_for, make_executor, storage_for
+from ..subjects.models import bind_for, make_executor, options_for, storage_for
 from .checkpoints import State, names_of_last_layer, read_checkpoint, set_arrays, share_data, write_checkpoint
 from .config import TrainingConfig, learning_rate_table
 from .dataset import Dataset, random_order
@@ -240,7 +240,7 @@ class Trainer:
             plan = lower(
                 self.network,
                 self.config.evaluation(batch),
-                conv=convolution_for(self.config.spec, self.config.conv),
+                **options_for(self.config.spec, self.config.conv, self.config.granularity),
                 num_images=self.data.num_samples,
                 num_batches=num_batches,
                 num_iterations_logged=num_batches,
@@ -355,7 +355,7 @@ def _training_plan(config: TrainingConfig, data: Dataset | Text, source: ImageSo
     return lower(
         data.fit(get_network(config.network)),
         config.plan,
-        conv=convolution_for(config.spec, config.conv),
+        **options_for(config.spec, config.conv, config.granularity),
         num_images=data.num_samples,
         num_batches=num_batches,
         num_iterations_logged=num_batches,

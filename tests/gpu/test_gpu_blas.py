@@ -65,7 +65,7 @@ def test_products_are_given_by_columns(transposed):
         before = arrays[2].copy()
         expected = left @ right + (parts[2] if accumulate else 0)
         product = Product(rows, columns, inner, *matrices, accumulate, batch)
-        blas.multiply(product, [array.ctypes.data for array in arrays], accumulate, 7)
+        blas.multiply(blas.arguments(product, [array.ctypes.data for array in arrays], accumulate), 7)
         np.testing.assert_allclose(parts[2], expected, rtol=1e-5)
         before[:, :, 2 : 2 + columns] = parts[2]
         assert (before == arrays[2]).all()

@@ -16,7 +16,7 @@ from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.coherence import DEVICE, HOST
 from forktask.tasking.gpu_both import GpuBothExecutor, choose_place
 from forktask.tasking.host_workers import HostTask, HostWorkers
-from forktask.tasking.performance_models import PerformanceModels
+from forktask.tasking.performance_models import FULL, PerformanceModels
 
 
 def on_cpu(steps):
@@ -115,6 +115,30 @@ def test_tasks_of_one_loop_run_in_both_places():
     assert_within_rounding(bound, cpu)
     with pytest.raises(UsageError, match="split must be .* at least 1; got 0"):
         GpuBothExecutor(split=0)
+
+
+@pytest.mark.cxx
+def test_places_are_kept_once_they_are_known(monkeypatch):
+    """Check that tasks stay where they ran when all histories were full, without being placed anew, and stay right."""
+    cpu, device = on_cpu(20), FakeDevice(3)
+    bound = GpuBoundPlan(small_plan(), None, device)
+    fill(bound)
+    with GpuBothExecutor(2) as executor:
+        executor.prepare(bound)
+        for task in executor._tasks:
+            for place in (HOST, DEVICE):
+                for _ in range(FULL - 1):
+                    executor.models.add(task.kernel, task.size, place, 1e-3)
+        executor.run(1)
+        assert executor.frozen == []
+        executor.run(9, 1)
+        assert len(executor.frozen) == len(executor._tasks) and {*executor.frozen} <= {HOST, DEVICE}
+        monkeypatch.setattr("forktask.tasking.gpu_both.choose_place", None)
+        placed = dict(executor.placed)
+        executor.run(10, 10)
+        for place in (HOST, DEVICE):
+            assert executor.placed[place] == placed[place] + 10 * executor.frozen.count(place)
+    assert_within_rounding(bound, cpu)
 
 
 @pytest.mark.cxx

@@ -100,7 +100,8 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
     device = object.__new__(gpu_device.Device)
     device.name, device._runtime, device._driver = "board", Runtime(), Driver()
     device._functions, device._modules, files = {"spin": 0}, {}, gpu_launches.symbols()
-    device._modules[files["loss_sum"]] = Driver()
+    device._modules[files["loss_sum"], ""] = Driver()
+    spin = device.prepared_launch("spin", 1, 0, np.zeros((), ARGS_DTYPE))
     for call, what in (
         (lambda: device.allocate(3 << 29), r"1\.5 GiB of its own memory"),
         (lambda: device.host_memory(3 << 29, "pinned"), r"1\.5 GiB of page-locked memory of the host"),
@@ -108,12 +109,12 @@ def test_memory_that_a_gpu_refuses_is_one_sentence():
         (lambda: device.end_capture(0), "memory for a captured graph"),
         (lambda: device.stream(), "memory for a stream"),
         (lambda: device.prepare("loss_sum"), "memory for kernels"),
-        (lambda: device.launch("spin", 1, 1, 0, np.zeros((), ARGS_DTYPE), 0), "memory for a launch"),
+        (lambda: device.launch(spin, 1, 0), "memory for a launch"),
     ):
         with pytest.raises(MemoryError, match=rf"board has no {what} left; use a smaller batch"):
             call()
     device._runtime.status = 700  # an illegal address
-    for call in (lambda: device.allocate(1), lambda: device.launch("spin", 1, 1, 0, np.zeros((), ARGS_DTYPE), 0)):
+    for call in (lambda: device.allocate(1), lambda: device.launch(spin, 1, 0)):
         with pytest.raises(CudaError):
             call()
 

@@ -1,6 +1,7 @@
 """The CUDA sources: compiled by NVRTC for real architectures, and run by the CPU for their arithmetic."""
 
 import ctypes
+import itertools
 import re
 
 import kinds
@@ -14,7 +15,8 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_orders, run_serial
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.gpu import launches as gpu_launches
-from forktask.cython_src.gpu.grids import STRIP_CHANNELS
+from forktask.cython_src.gpu import token_launches
+from forktask.cython_src.gpu.grids import PRODUCT_TILES, STRIP_CHANNELS
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.kernels.maps.nchw import NchwMap
@@ -27,10 +29,11 @@ SMALL = convolutional_classifier("small", (2, 8, 32), (5, 4), 3)
 # --- compiled for GPUs
 
 
-def compile_for(library, file, target):
+def compile_for(library, file, target, products=""):
     """(status, log, machine code or PTX) of a source file for a target such as sm_90."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    library.nvrtcCreateProgram(ctypes.byref(program), gpu_launches.source(file).encode(), file.encode(), 0, None, None)
+    text = gpu_launches.source(file, products=products).encode()
+    library.nvrtcCreateProgram(ctypes.byref(program), text, file.encode(), 0, None, None)
     say = ["--ptxas-options=-v"] if target.startswith("sm_") else []
     options = [option.encode() for option in (*gpu_launches.COMPILE_OPTIONS, f"-arch={target}", *say)]
     status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
@@ -46,20 +49,27 @@ def compile_for(library, file, target):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("target", ["compute_75", "sm_90"])
-@pytest.mark.parametrize("file", gpu_launches.SOURCE_FILES)
-def test_sources_compile_without_warnings(file, target):
+@pytest.mark.parametrize(
+    ("file", "target", "products"),
+    [
+        *itertools.product(gpu_launches.SOURCE_FILES, ("compute_75", "sm_90"), ("",)),
+        *itertools.product(gpu_launches.multiplying(), ("compute_80", "sm_90"), gpu_launches.ARITHMETIC),
+    ],
+)
+def test_sources_compile_without_warnings(file, target, products):
     """Check that NVRTC makes machine code (sm) or PTX (compute) of every CUDA function and has nothing to say about it;
-    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor."""
+    that machine code keeps everything in registers, and few enough for three CUDA blocks on a multiprocessor, or, with
+    tensor cores, for two."""
     kind = target.partition("_")[0]
-    status, log, code = compile_for(kinds.load_nvrtc(), file, target)
+    status, log, code = compile_for(kinds.load_nvrtc(), file, target, products)
     assert status == 0, log
     spoken = log.strip("\0 \n")
     if kind == "sm":
         assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", spoken).count(
             ("0", "0")
         ) == spoken.count("spill stores")
-        assert max(int(n) for n in re.findall(r"Used (\d+) registers", spoken)) <= 65536 // 3 // gpu_launches.THREADS
+        blocks = 2 if products else 3
+        assert max(map(int, re.findall(r"Used (\d+) registers", spoken))) <= 65536 // blocks // gpu_launches.THREADS
         spoken = re.sub(r"^ptxas( info +:|  +\.) .*$", "", spoken, flags=re.M).strip()
     assert not spoken, log
     for name in [symbol.encode() for symbol, place in gpu_launches.symbols().items() if place == file]:
@@ -80,10 +90,38 @@ def test_constants_agree_with_the_sources():
     """Check that the record of arguments and the constants are the same in Python and CUDA."""
     text = "".join(gpu_launches.source(file) for file in gpu_launches.SOURCE_FILES)
     constants = {**vars(gpu_launches), "STRIP_CHANNELS": STRIP_CHANNELS}
-    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS"):
+    for name in ("THREADS", "TAPS", "CHANNELS_AT_ONCE", "STRIP_CHANNELS", "NORM_CHANNELS"):
         assert int(re.search(rf"#define {name} +(\d+)", text).group(1)) == constants[name]
     assert int(re.search(r"#define STEP +(\d+)", text).group(1)) == gpu_launches.PRODUCT_STEP
     assert int(re.search(r"#define LANES +(\d+)", text).group(1)) == gpu_launches.LANES
+
+
+def rounded_to_tf32(array):
+    """Nearest numbers with 10 bits of mantissa, ties away from zero."""
+    return ((array.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("products", gpu_launches.ARITHMETIC)
+def test_products_on_tensor_cores_round_their_factors(products, monkeypatch):
+    """Check a product whose numbers lie in every place of a tile, for each tile: with TF32 that of the rounded factors,
+    with three products that of the factors."""
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal((rows, 21)).astype(np.float32) for rows in (140, 70))
+    factors = [a.astype(float) if products == "3xtf32" else rounded_to_tf32(a).astype(float) for a in (x, w)]
+    attributes = {"inputs": 21, "outputs": 70, "output_pitch": 70, "activation": 0}
+    bounds = {"r0": 0, "r1": 140, "c0": 0, "c1": 70}
+    tiles = set()
+    monkeypatch.setattr(token_launches, "THREADS_WANTED", 0)
+    for first in range(len(PRODUCT_TILES)):
+        monkeypatch.setattr(token_launches, "PRODUCT_TILES", PRODUCT_TILES[first:])
+        got = np.full((140, 70), np.nan, np.float32)
+        operands = {"input": x, "weight": w, "output": got}
+        emulator.emulated("linear_forward", 3, products=products).reference(operands, attributes, bounds, 0)
+        tiles.add(got.tobytes())
+        error = abs(got - factors[0] @ factors[1].T) / (abs(factors[0]) @ abs(factors[1]).T)
+        assert error.max() < 4 * EPSILON
+    assert len(tiles) == 1  # results do not depend on the tile
 
 
 def test_what_has_no_cuda_form_is_refused():

@@ -8,6 +8,7 @@ import pytest
 from gpu.fake_gpu.device import FakeDevice
 from test_life_cycle import MISUSES, Case, check_misuse
 
+from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
 from forktask.cython_src.graphs.task_bench import task_bench
@@ -101,9 +102,10 @@ def test_every_gpu_model_answers_a_misuse_alike(spec):
     case.executor.close()
 
 
-def test_fifty_executors_take_no_more_than_the_first():
+def test_fifty_executors_take_no_more_than_the_first(monkeypatch):
     """Check that events, streams, memory of the device and of the host are given back once an executor with its log is
     closed, and that streams, which keep their workspaces, are used again."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     device, plan = FakeDevice(execute=False), plan_for("gpu_offload")
 
     def held(number):

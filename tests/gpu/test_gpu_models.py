@@ -9,8 +9,10 @@ from gpu.fake_gpu.device import CaptureError, FakeDevice
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
 from forktask.cython_src.errors import UsageError
+from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_bytes, device_storage, freed_with
 from forktask.cython_src.gpu.blas import WORKSPACE_BYTES
+from forktask.cython_src.gpu.coherence import Coherence
 from forktask.cython_src.gpu.launches import Launch
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.lowering.lower import initialise, lower
@@ -108,6 +110,61 @@ def test_other_plans_agree_too(options):
     """Check chained gradients, shared memory and unfused loops under a model that overlaps iterations."""
     same = persistent(run(small_plan(**options), "stream"))
     assert_same_bits(persistent(run(small_plan(**options), "taskiter, blocks", 3)), same)
+
+
+@pytest.mark.parametrize("products", ["tf32", "3xtf32"])
+def test_models_agree_in_tf32(products):
+    """Check that blocks as launches and one launch a loop give the same bits on tensor cores, and other bits than
+    float32."""
+    plan = lower(RESIDUAL, batch=2, num_images=12, num_batches=6, granularity="images=1", conv="direct")
+    runs = {}
+    for model in ("stream", "taskiter, blocks"):
+        bound = GpuBoundPlan(plan, None, FakeDevice(1), products=products)
+        initialise(bound, 1)
+        bound.arrays["dataset.images"][...] = np.random.default_rng(2).standard_normal((12, 3, 8, 8))
+        bound.arrays["learning_rates"][...] = 0.1
+        executor, settings = MODELS[model]
+        with executor(**settings) as gpu:
+            gpu.prepare(bound)
+            gpu.run(2)
+        runs[model] = persistent(bound)
+    assert_same_bits(*runs.values())
+    assert products in bound.instruction_set
+    device = FakeDevice()
+    device.has_tf32 = False
+    with pytest.raises(UsageError, match=f"products '{products}' must run on a GPU of architecture sm_80 or newer"):
+        GpuBoundPlan(plan, None, device, products=products)
+
+
+def test_arguments_are_made_once():
+    """Check that steps make no further arguments of launches, whatever their number and the addresses of slots."""
+    for model, slots in (("stream", 1), ("prefetch", 2)):
+        device = FakeDevice(execute=False)
+        bound = GpuBoundPlan(small_plan(), device_storage(device, "pinned"), device)
+        executor, settings = MODELS.get(model, (GpuHostLoadExecutor, {"copies": "prefetch"}))
+        with executor(**settings) as gpu:
+            gpu.prepare(bound)
+            gpu.run(2)
+            made = device.counts["prepared_launch"]
+            gpu.run(5, 2)
+        assert device.counts["prepared_launch"] == made <= slots * sum(map(len, bound.launches))
+
+
+def test_what_stayed_on_the_device_is_not_looked_at(monkeypatch):
+    """Check that a run after another asks for no buffer, and after a look at one of them for that one."""
+    bound = GpuBoundPlan(small_plan(), None, FakeDevice())
+    fill(bound)
+    with GpuStreamExecutor() as gpu:
+        gpu.prepare(bound)
+        gpu.run(1)
+        asked, acquire = [], Coherence.acquire
+        monkeypatch.setattr(Coherence, "acquire", lambda self, *use: asked.append(use[0]) or acquire(self, *use))
+        gpu.run(1, 1)
+        assert asked == []
+        bound.arrays["losses"][:] = 7
+        asked.clear()
+        gpu.run(1, 2)
+        assert asked == ["losses"] and bound.arrays["losses"][2] != 7 == bound.arrays["losses"][5]
 
 
 @pytest.mark.parametrize("kind", ["pinned", "managed"])
@@ -356,11 +413,11 @@ def test_a_capture_that_fails_says_why_and_is_over(expected):
     device, refused = FakeDevice(), []
     launch = device.launch
 
-    def refuse_once(symbol, tiles, rows, shared_bytes, args, stream):
+    def refuse_once(prepared, rows, stream):
         if stream.capture is not None and not refused:
-            refused.append(symbol)
+            refused.append(prepared)
             raise OSError("the cause")
-        launch(symbol, tiles, rows, shared_bytes, args, stream)
+        launch(prepared, rows, stream)
 
     device.launch = refuse_once
     bound = GpuBoundPlan(small_plan(), None, device)
@@ -395,9 +452,10 @@ def test_no_garbage_is_collected_within_a_capture():
     assert gc.isenabled()
 
 
-def test_products_are_run_on_each_stream_before_a_capture():
+def test_products_are_run_on_each_stream_before_a_capture(monkeypatch):
     """Check that the library's choice of a kernel lies before it, that no result of a plan is touched by that, and that
     the device refuses a capture without it (negative control)."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = small_plan(granularity="auto")
     device = FakeDevice(1)
     bound = GpuBoundPlan(plan, None, device)
@@ -435,8 +493,9 @@ def test_managed_memory_is_refused_where_it_could_hang_a_device():
         device_storage(device, "managed")
 
 
-def test_a_workspace_counts_as_memory_of_a_plan():
+def test_a_workspace_counts_as_memory_of_a_plan(monkeypatch):
     """Check that a plan with products needs the library's workspace too, once."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan, device = small_plan(granularity="auto"), FakeDevice(execute=False)
     device.memory_bytes = device_bytes(plan) + WORKSPACE_BYTES - 1
     with pytest.raises(MemoryError, match="the plan needs 32"):

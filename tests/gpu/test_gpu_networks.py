@@ -9,7 +9,9 @@ from cython_src import networks_for_tests as images
 from cython_src import tokens_for_tests as tokens
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.binding.checks import check_accesses, run_serial
+from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import launches as gpu_launches
+from forktask.cython_src.gpu.bind import GpuBoundPlan
 from forktask.cython_src.kernels import kernel_table
 from forktask.cython_src.lowering.lower import lower
 from forktask.cython_src.networks.layers import (
@@ -27,6 +29,7 @@ from forktask.cython_src.networks.layers import (
 )
 from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.cython_src.networks.registry import get_network, network_names
+from forktask.experiments.subjects.models import options_for, parse_model
 
 # What the networks have not: odd channels, strides of pooling, dropout in both places, a depthwise bias.
 MIXED = Network(
@@ -114,10 +117,19 @@ CASES = {
         tokens.MASKED,
         {**OF_TOKENS, "fusion": "none", "granularity": "images=1,channels=5,rows=4,heads=1"},
     ),
+    "nchw16, on a device": (CHAIN, {"batch": 19, "layout": "nchw16", "granularity": "device"}),
+    "resnext29, on a device": (images.SMALL["resnext29_2x64d"], {"granularity": "device"}),
+    "mobilenet_v2, on a device": (
+        images.SMALL["mobilenet_v2"],
+        {"granularity": "device", "optimizer": "adam", **SMOOTH},
+    ),
+    "gpt2, on a device": (tokens.SMALL, {**OF_TOKENS, "granularity": "device", "clip_norm": 0.1}),
     "mobilebert's class": (tokens.CLASSIFIER, {**OF_TOKENS, "granularity": "images=3,rows=6"}),
 }
-# Networks with products that the library computes.
+# Networks with products that the library computes, where they fill the device.
 BY_CUBLAS = ("mobilenet_v1", "mobilenet_v2", "lenet", "gpt2", "gpt2, nothing joined", "mobilebert")
+# What products there are: dense and grouped convolutions, with strides, linear layers and attention.
+IN_TF32 = ("resnet18", "resnext29", "gpt2, cut everywhere", "both ways", "mobilebert")
 
 
 def make_plan(name, **more):
@@ -161,13 +173,43 @@ def test_every_kernel_of_every_network_has_a_cuda_form(name):
             assert len(spec.operands) <= gpu_launches.MAX_OPERANDS and len(spec.integers) <= gpu_launches.MAX_INTEGERS
 
 
+@pytest.mark.parametrize(
+    ("name", "batch", "launches", "products"),
+    [("resnet18", 64, 300, 0), ("mobilenet_v2", 64, 750, 0), ("gpt2_small", 64, 210, 54), ("gpt2", 4, 460, 3)],
+)
+def test_a_step_on_a_gpu_is_few_launches(name, batch, launches, products):
+    """Check that blocks are whole loops but for sums, all of which one launch runs; that the library gets products that
+    each fill the device; and which models get such a plan."""
+    model = parse_model("gpu_taskiter")
+    plan = lower(name, batch=batch, **options_for(model, "auto", "auto"))
+    whole = {"nhwc_conv_forward", "nhwc_conv_backward_data", "nhwc_norm_apply", "linear_forward", "attention_forward"}
+    assert all(loop.num_blocks == 1 for loop in plan.loops if loop.kernel in whole)
+    by_library, number = [], 0
+    for loop in plan.loops:
+        given = GpuBoundPlan._products(kernel_table.get(loop.kernel), loop)
+        how = gpu_launches.launches_of(loop.kernel, loop.attributes, loop.bounds, loop.operands, products=given)
+        by_library += given.blocks if given else ()
+        number += len(how) - bool(given)
+    assert number <= launches and len(by_library) == products
+    assert all(p.rows * p.columns * p.inner >= gpu_blas.FILLING for p in by_library)
+    for text in ("gpu_both", "gpu_offload", "gpu_tasks:unit=block", "serial"):
+        assert options_for(text, "auto", "auto")["granularity"] == "auto"
+    assert options_for(model, "auto", "images=1")["granularity"] == "images=1"
+
+
 @pytest.mark.cxx
 @pytest.mark.parametrize(
-    ("name", "products"), [*((name, "own") for name in CASES), *((name, "cublas") for name in BY_CUBLAS)]
+    ("name", "products"),
+    [
+        *((name, "own") for name in CASES),
+        *((name, "cublas") for name in BY_CUBLAS),
+        *((name, "3xtf32") for name in IN_TF32),
+    ],
 )
-def test_two_training_steps_equal_the_reference(name, products):
+def test_two_training_steps_equal_the_reference(name, products, monkeypatch):
     """Check every array of a training plan after two steps of CUDA kernels against float64, as close as the CPU's
-    kernels; matrix products by our kernels, or as cuBLAS is asked for them."""
+    kernels; matrix products by our kernels, in float32 or three times in TF32, or as cuBLAS is asked for them."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = make_plan(name)
     expected, cpu = steps(plan, "float64"), steps(plan)
     got = steps(emulator.with_cuda_kernels(plan, 3, products=products))
@@ -186,7 +228,7 @@ def test_two_training_steps_equal_the_reference(name, products):
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("products", ["own", "cublas"])
+@pytest.mark.parametrize("products", ["own", "cublas", "tf32"])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -199,8 +241,9 @@ def test_two_training_steps_equal_the_reference(name, products):
         *(("gpt2", {"granularity": "images=1,rows=4", **o}) for o in ({}, {"fusion": "none"}, {"phase": "evaluate"})),
     ],
 )
-def test_kernels_touch_what_they_declare(name, options, products):
+def test_kernels_touch_what_they_declare(name, options, products, monkeypatch):
     """Check the CUDA kernels' accesses: undeclared reads do not matter, undeclared writes do not happen."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = emulator.with_cuda_kernels(make_plan(name, **options), products=products)
     assert check_accesses(plan, "cpu", initialise=fill, num_replays=1, blocks_per_loop=1) > len(plan.loops) / 2
 

@@ -12,6 +12,7 @@ from gpu.test_gpu_models import persistent
 
 from forktask.cython_src.binding.bind import BlockFailure, bind
 from forktask.cython_src.binding.checks import run_serial
+from forktask.cython_src.gpu import blas as gpu_blas
 from forktask.cython_src.gpu import device as gpu_device
 from forktask.cython_src.gpu.bind import GpuBoundPlan, device_storage
 from forktask.cython_src.graphs.task_bench import task_bench
@@ -58,6 +59,12 @@ NETWORKS = {
 @pytest.fixture(scope="module", autouse=True)
 def gpu():
     return gpu_device.default_gpu()
+
+
+@pytest.fixture(autouse=True)
+def small_products(monkeypatch):
+    """Let the library have the products of small networks too."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
 
 
 pytestmark = pytest.mark.gpu
@@ -127,7 +134,7 @@ def test_models_agree_bit_for_bit(gpu, model, name):
         assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
 
 
-@pytest.mark.parametrize("products", ["cublas", "own"])
+@pytest.mark.parametrize("products", ["cublas", "own", "3xtf32"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_numbers_of_networks_are_the_cpus(gpu, name, products):
     """Check two training steps of small forms of the networks against float64, within rounding."""
@@ -141,7 +148,7 @@ def test_numbers_of_networks_are_the_cpus(gpu, name, products):
     np.testing.assert_allclose(got["losses"][:2], bound.arrays["losses"][:2], rtol=1e-4)
 
 
-@pytest.mark.parametrize("products", ["cublas", "tf32", "own"])
+@pytest.mark.parametrize("products", ["cublas", "tf32", "3xtf32", "own"])
 @pytest.mark.parametrize("model", ["tasks, blocks", "taskgraph", "taskiter", "taskiter, blocks", "host load, prefetch"])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
 def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
@@ -153,7 +160,7 @@ def test_models_agree_bit_for_bit_on_networks(gpu, name, model, products):
         assert got[buffer].tobytes() == expected[buffer].tobytes(), buffer
 
 
-@pytest.mark.parametrize("products", ["cublas", "own"])
+@pytest.mark.parametrize("products", ["cublas", "own", "3xtf32"])
 @pytest.mark.parametrize("network", [SMALL, MASKED, CLASSIFIER, WIDE], ids=lambda network: network.name)
 def test_networks_of_tokens(gpu, network, products):
     """Check two AdamW steps of transformers against float64 within rounding, and that models leave the same bits."""

@@ -114,8 +114,10 @@ def test_what_is_out_of_range_stops_the_run():
         test_vocabulary.test_targets_outside_the_vocabulary_stop_the_run(("cpu", "cuda"), token)
 
 
-def test_linear_layers_are_whole_products():
-    """Check that every block of a linear layer is given to cuBLAS, with what follows it in a launch of its own."""
+def test_linear_layers_are_whole_products(monkeypatch):
+    """Check that every block of a linear layer that fills the device is given to cuBLAS, with what follows it in a
+    launch of its own."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = make_plan("gpt2", granularity="images=1,channels=5,rows=4")
     kernels = {}
     for loop in plan.loops:
@@ -129,6 +131,20 @@ def test_linear_layers_are_whole_products():
         "linear_backward_data": {("linear_data_gradient",), ()},
         "linear_backward_weights": {("linear_bias_gradient",), ()},
     }
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("products", ["own", "tf32"])
+@pytest.mark.parametrize("line", ["finish_copies();", "__syncthreads();"])
+def test_a_step_that_is_not_there_shows(line, products):
+    """Check that the emulation finds a product that does not wait for the copies of its step (negative control)."""
+    plan = make_plan("gpt2")
+    steps_of = ["finish_copies();", "__syncthreads();", "before = terms;"]
+    text = "\n        ".join(steps_of)
+    defect = (text, text.replace(line, ";"))
+    right = steps(emulator.with_cuda_kernels(plan, products=products), count=1)
+    wrong = steps(emulator.with_cuda_kernels(plan, 1, defect=defect, products=products), count=1)
+    assert any(right[name].tobytes() != wrong[name].tobytes() for name in plan.buffers)
 
 
 def test_constants_agree_with_the_sources():
@@ -156,16 +172,18 @@ def run_model(plan, model, count=3, **options):
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize("products", ["cublas", "tf32", "3xtf32"])
 @pytest.mark.parametrize("network", ["gpt2", "mobilebert"])
-def test_models_agree_bit_for_bit(network, monkeypatch):
+def test_models_agree_bit_for_bit(network, products, monkeypatch):
     """Check that launches of blocks, several streams, captured graphs and input from the host leave the bits of one
-    stream."""
+    stream, whatever multiplies."""
+    monkeypatch.setattr(gpu_blas, "FILLING", 0)
     plan = make_plan(network, granularity="images=1,heads=2", clip_norm=1.0)
     found = {}
     for seed, model in enumerate(("gpu_stream", *MODELS.values())):
         device = FakeDevice(seed)
         monkeypatch.setattr(gpu_device, "default_gpu", lambda device=device: device)
-        bound = run_model(plan, model, device=device)
+        bound = run_model(plan, model, device=device, products=products)
         found[model] = {b.name: bound.arrays[b.name].copy() for b in plan.buffers.values() if b.persistent}
     for name, array in found.pop("gpu_stream").items():
         for model, arrays in found.items():

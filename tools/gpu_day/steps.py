@@ -34,7 +34,9 @@ def hold():
 
 
 def files():
-    print(*{file: symbol for symbol, file in launches.symbols().items()}.values(), sep="\n")
+    first = {file: symbol for symbol, file in launches.symbols().items()}
+    in_tf32 = [f"{first[file]}@{products}" for file in launches.multiplying() for products in launches.ARITHMETIC]
+    print(*first.values(), *in_tf32, sep="\n")
 
 
 def warm(symbol):

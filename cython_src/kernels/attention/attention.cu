@@ -13,7 +13,7 @@
 #include "cython_src/kernels/linear/tiles.cuh"
 
 #define ATTENTION_TILE  64
-#define ATTENTION_PITCH (ATTENTION_TILE + 4) /* of powers in shared memory */
+#define ATTENTION_PITCH (ATTENTION_TILE + GAP) /* of powers in shared memory */
 #define ATTENTION_STEPS STEP_FLOATS(ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8)
 #define LEAST           (-1.0e38f) /* stands for minus infinity: differences of it are no NaN */
 
@@ -78,13 +78,19 @@ __device__ inline Factor third(const Args &a, const Part &p, int which, int star
 __device__ inline void add_powers(const float *powers, const Factor &right, int first, int column, float *steps,
                                   Numbers &sum)
 {
-    for (int k = 0; k < ATTENTION_TILE && first + k < right.stop; k += STEP) {
-        __syncthreads();
-        copy_step<false, ATTENTION_TILE>(right, column, first + k, steps);
-        __syncthreads();
-        multiply_step<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, ATTENTION_PITCH, ATTENTION_TILE + 4>(
-            powers + k * ATTENTION_PITCH, steps, STEP, sum);
-    }
+    int k = -STEP;
+    walk(
+        [&](int half) {
+            k += STEP;
+            if (k >= ATTENTION_TILE || first + k >= right.stop)
+                return 0;
+            copy_step<false, ATTENTION_TILE>(right, column, first + k, steps + half * STEP * (ATTENTION_TILE + GAP));
+            return STEP;
+        },
+        [&](int half, int count) {
+            multiply_step<ATTENTION_TILE / ROWS_16, ATTENTION_TILE / COLUMNS_8, ATTENTION_PITCH, ATTENTION_TILE + GAP>(
+                powers + (k - STEP) * ATTENTION_PITCH, steps + half * STEP * (ATTENTION_TILE + GAP), count, sum);
+        });
 }
 
 /* Results of a tile to tokens of an operand, times `factor`. */

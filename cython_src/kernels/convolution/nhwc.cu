@@ -34,10 +34,10 @@ KERNEL(nhwc_conv_pack)
 template <int TM, int TN, bool DATA, typename Args>
 __device__ void nhwc_convolve(const Args &a, const float *input, const float *bias, int option)
 {
-    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
-    float *left = shared, *right = left + STEP * PITCH;      /* [STEP][PITCH]: inputs, [STEP][COLUMNS]: weights */
-    long long *from = (long long *)(right + STEP * COLUMNS); /* [ROWS]: a pixel's first input, -1 past the last */
-    long long *to = from + ROWS;                             /* [ROWS]: its output */
+    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + GAP, RIGHT = COLUMNS + GAP;
+    float *left = shared, *right = left + 2 * STEP * PITCH;    /* [2][STEP][PITCH]: inputs, [2][STEP][RIGHT]: weights */
+    long long *from = (long long *)(right + 2 * STEP * RIGHT); /* [ROWS]: a pixel's first input, -1 past the last */
+    long long *to = from + ROWS;                               /* [ROWS]: its output */
     const Geometry &g = a.geometry;
     const NhwcMap &source = a.in_map, &target = a.out_map;
     const auto &b = block_bounds(a);
@@ -65,44 +65,52 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
             to[m] = pixel(target, n, y * step + ry, x * step + rx);
         }
     }
-    __syncthreads(); /* a phase may meet no tap, and no barrier below */
     const int depth = panel_depth(target.channels, source.channels, g.groups);
     const int start = panel_start(c0 / LANES, depth, target.channels, source.channels, g.groups);
     float sum[TM][TN];
     clear(sum);
-    for (int tap = 0; tap < g.kernel * g.kernel; tap++) {
-        int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
-        if (DATA) {
-            y += ry - padding;
-            x += rx - padding;
-            if (y % step || x % step)
-                continue;
-            y /= step;
-            x /= step;
-        }
-        const long long offset = y * row_size(source) + (long long)x * source.pitch + start;
-        for (int k0 = 0; k0 < depth; k0 += STEP) {
+    int tap = -1, k0 = depth - STEP;
+    long long offset = 0;
+    walk(
+        [&](int half) {
+            k0 += STEP;
+            while (k0 >= depth) { /* the next tap that the phase meets; there may be none */
+                if (++tap == g.kernel * g.kernel)
+                    return 0;
+                int y = tap / g.kernel * g.dilation, x = tap % g.kernel * g.dilation;
+                if (DATA) {
+                    y += ry - padding;
+                    x += rx - padding;
+                    if (y % step || x % step)
+                        continue;
+                    y /= step;
+                    x /= step;
+                }
+                offset = y * row_size(source) + (long long)x * source.pitch + start;
+                k0 = 0;
+            }
             const int count = min(STEP, depth - k0);
-            __syncthreads();
 #pragma unroll
             for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
                 const int k = i % STEP, m = i / STEP;
                 const long long at = from[m];
-                left[k * PITCH + m] = at >= 0 && k < count ? input[at + offset + k0 + k] : 0;
+                const bool exists = at >= 0 && k < count;
+                start_copy<1>(left + (half * STEP + k) * PITCH + m, input + (exists ? at + offset + k0 + k : 0),
+                              exists);
             }
 #pragma unroll
-            for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
+            for (int i = 4 * threadIdx.x; i < STEP * COLUMNS; i += 4 * THREADS) {
                 const int lane = i % LANES, k = i / LANES % STEP, panel = i / LANES / STEP, c = c0 + panel * LANES;
-                right[k * COLUMNS + panel * LANES + lane] =
-                    c < end && k < count
-                        ? a.packed[(((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k) * LANES +
-                                   lane]
-                        : 0;
+                const bool exists = c < end && k < count;
+                const long long row = ((long long)(c / LANES) * g.kernel * g.kernel + tap) * depth + k0 + k;
+                start_copy<4>(right + (half * STEP + k) * RIGHT + panel * LANES + lane,
+                              a.packed + (exists ? row * LANES + lane : 0), exists);
             }
-            __syncthreads();
-            multiply_step<TM, TN, PITCH, COLUMNS>(left, right, count, sum);
-        }
-    }
+            return count;
+        },
+        [&](int half, int count) {
+            multiply_step<TM, TN, PITCH, RIGHT>(left + half * STEP * PITCH, right + half * STEP * RIGHT, count, sum);
+        });
     for_numbers(sum, [&](int m, int column, float value) {
         const int c = c0 + column;
         if (from[m] >= 0 && c < end)
@@ -117,10 +125,10 @@ __device__ void nhwc_convolve(const Args &a, const float *input, const float *bi
 template <int TM, int TN, typename Args>
 __device__ void nhwc_weight_gradient(const Args &a)
 {
-    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + 4;
-    float *left = shared, *right = left + STEP * PITCH;        /* [STEP][PITCH]: dY, [STEP][COLUMNS]: X */
-    long long *places = (long long *)(right + STEP * COLUMNS); /* [2][2][STEP]: pixels of this step and the next */
-    long long *offsets = places + 4 * STEP;                    /* [COLUMNS]: of a tap's channel, -1 past the last */
+    constexpr int ROWS = ROWS_16 * TM, COLUMNS = COLUMNS_8 * TN, PITCH = ROWS + GAP, RIGHT = COLUMNS + GAP;
+    float *left = shared, *right = left + 2 * STEP * PITCH;      /* [2][STEP][PITCH]: dY, [2][STEP][RIGHT]: X */
+    long long *places = (long long *)(right + 2 * STEP * RIGHT); /* [2][2][STEP]: pixels of this step and the next */
+    long long *offsets = places + 4 * STEP;                      /* [COLUMNS]: of a tap's channel, -1 past the last */
     const Geometry &g = a.geometry;
     const NhwcMap &dy = a.dy_map, &in = a.in_map;
     const auto &b = block_bounds(a);
@@ -147,35 +155,42 @@ __device__ void nhwc_weight_gradient(const Args &a)
     const unsigned pixels = (b.n1 - b.n0) * dy.height * dy.width;
     float sum[TM][TN];
     clear(sum);
-    for (unsigned p0 = 0, half = 0; p0 < pixels + STEP; p0 += STEP, half ^= 1) {
-        /* Pixels of this step; those of the former one are multiplied below. */
-        if (threadIdx.x < STEP && p0 < pixels) {
-            const unsigned p = p0 + threadIdx.x;
-            const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
-                      n = b.n0 + (int)(p / dy.width / dy.height);
-            places[(2 * half) * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
-            places[(2 * half + 1) * STEP + threadIdx.x] =
-                pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
-        }
-        if (p0 > 0)
-            multiply_step<TM, TN, PITCH, COLUMNS>(left, right, STEP, sum);
-        __syncthreads();
-        if (p0 >= pixels)
-            break;
+    const auto place = [&](unsigned p, int half) {
+        const int x = (int)(p % dy.width), y = (int)(p / dy.width % dy.height),
+                  n = b.n0 + (int)(p / dy.width / dy.height);
+        places[2 * half * STEP + threadIdx.x] = p < pixels ? pixel(dy, n, y, x) : -1;
+        places[(2 * half + 1) * STEP + threadIdx.x] = pixel(in, n, y * g.stride - g.padding, x * g.stride - g.padding);
+    };
+    if (threadIdx.x < STEP)
+        place(threadIdx.x, 0);
+    unsigned p0 = 0;
+    walk(
+        [&](int half) {
+            if (p0 >= pixels)
+                return 0;
 #pragma unroll
-        for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
-            const int o = o0 + i % ROWS;
-            const long long at = places[2 * half * STEP + i / ROWS];
-            left[i / ROWS * PITCH + i % ROWS] = at >= 0 && o >= b.o0 && o < o1 ? a.gradient[at + o] : 0;
-        }
+            for (int i = threadIdx.x; i < STEP * ROWS; i += THREADS) {
+                const int o = o0 + i % ROWS;
+                const long long at = places[2 * half * STEP + i / ROWS];
+                const bool exists = at >= 0 && o >= b.o0 && o < o1;
+                start_copy<1>(left + (half * STEP + i / ROWS) * PITCH + i % ROWS, a.gradient + (exists ? at + o : 0),
+                              exists);
+            }
 #pragma unroll
-        for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
-            const long long at = offsets[i % COLUMNS];
-            const bool there = at >= 0 && places[2 * half * STEP + i / COLUMNS] >= 0;
-            right[i] = there ? a.input[places[(2 * half + 1) * STEP + i / COLUMNS] + at] : 0;
-        }
-        __syncthreads();
-    }
+            for (int i = threadIdx.x; i < STEP * COLUMNS; i += THREADS) {
+                const long long at = offsets[i % COLUMNS];
+                const bool exists = at >= 0 && places[2 * half * STEP + i / COLUMNS] >= 0;
+                start_copy<1>(right + (half * STEP + i / COLUMNS) * RIGHT + i % COLUMNS,
+                              a.input + (exists ? places[(2 * half + 1) * STEP + i / COLUMNS] + at : 0), exists);
+            }
+            p0 += STEP;
+            if (threadIdx.x < STEP) /* pixels of the next step */
+                place(p0 + threadIdx.x, half ^ 1);
+            return STEP;
+        },
+        [&](int half, int count) {
+            multiply_step<TM, TN, PITCH, RIGHT>(left + half * STEP * PITCH, right + half * STEP * RIGHT, count, sum);
+        });
     float *out = a.output + (long long)b.partial * dy.channels * part * taps;
     for_numbers(sum, [&](int row, int column, float value) {
         const int o = o0 + row, at = j0 + column, tap = at / inputs;
@@ -199,18 +214,6 @@ KERNEL_OF(nhwc_conv_bias_gradient, nhwc_conv_backward_weights)
     sum = sum_strips(shared, sum);
     if (threadIdx.x < STRIP_CHANNELS && o < b.o1)
         put(a.bias_output + (long long)b.partial * dy.channels + o, sum, a.accumulate);
-}
-
-/* What cuBLAS leaves of a forward pass: bias and activation, by channels of the map. Bounds: images, rows, channels. */
-KERNEL_OF(nhwc_conv_bias, nhwc_conv_forward)
-{
-    const NhwcMap m = a.out_map;
-    const auto &b = block_bounds(a);
-    const int activation = a.residual ? 0 : a.activation;
-    for_channels(m, b, b.c0, channel_end(m, b.c1), 1, [&](int n, int y, int x, int c) {
-        float *p = a.output + pixel(m, n, y, x) + c;
-        *p = activate(*p + (a.bias && c < b.c1 ? a.bias[c] : 0), activation);
-    });
 }
 
 /* After a forward pass: the shortcut of a residual block, a map of the result's geometry, and the activation that the

@@ -11,7 +11,8 @@
 
 #define THREADS 128 /* of a CUDA block, in every kernel */
 
-#define STRIP_CHANNELS 8 /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
+#define STRIP_CHANNELS 8  /* channels of a CUDA block that sums over rows or pixels: a sector of 32 bytes of each */
+#define NORM_CHANNELS  32 /* of one that sums for a batch norm: a line of 128 bytes of each, a warp's load */
 #define STRIPS         (THREADS / STRIP_CHANNELS)
 
 #ifndef FORKTASK_EMULATED
@@ -98,17 +99,18 @@ __device__ inline float sum_for_all(float *sums, float value)
     return sum;
 }
 
-/* Add up what the threads of each of STRIP_CHANNELS columns have; the sum is there for all of them. Barriers: all
- * threads of the CUDA block must come. */
+/* Add up what the threads of each of CHANNELS columns have; the sum is there for all of them. Barriers: all threads of the
+ * CUDA block must come. */
+template <int CHANNELS = STRIP_CHANNELS>
 __device__ inline float sum_strips(float *sums, float value)
 {
-    const int column = threadIdx.x % STRIP_CHANNELS, strip = threadIdx.x / STRIP_CHANNELS;
+    const int column = threadIdx.x % CHANNELS, strip = threadIdx.x / CHANNELS;
     __syncthreads();
     sums[threadIdx.x] = value;
-    for (int half = STRIPS / 2; half > 0; half /= 2) {
+    for (int half = THREADS / CHANNELS / 2; half > 0; half /= 2) {
         __syncthreads();
         if (strip < half)
-            sums[threadIdx.x] += sums[threadIdx.x + half * STRIP_CHANNELS];
+            sums[threadIdx.x] += sums[threadIdx.x + half * CHANNELS];
     }
     __syncthreads();
     return sums[column];

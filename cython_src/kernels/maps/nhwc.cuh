@@ -71,12 +71,13 @@ __device__ inline void for_channels(const NhwcMap &m, const Bounds &b, int c0, i
     }
 }
 
-/* Call body(n, y, x) for every STRIPS-th pixel of images [n0, n1) and rows [y0, y1) of a map: those of the thread's strip. */
-template <typename Body>
+/* Call body(n, y, x) for the pixels of images [n0, n1) and rows [y0, y1) of a map that are those of the thread's strip, of
+ * THREADS / CHANNELS strips. */
+template <int CHANNELS = STRIP_CHANNELS, typename Body>
 __device__ inline void for_strip(const NhwcMap &m, int n0, int n1, int y0, int y1, Body body)
 {
     const unsigned rows = y1 - y0, width = m.width, pixels = (n1 - n0) * rows * width;
-    for (unsigned p = threadIdx.x / STRIP_CHANNELS; p < pixels; p += STRIPS)
+    for (unsigned p = threadIdx.x / CHANNELS; p < pixels; p += THREADS / CHANNELS)
         body(n0 + (int)(p / width / rows), y0 + (int)(p / width % rows), (int)(p % width));
 }
 

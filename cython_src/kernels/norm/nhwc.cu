@@ -1,6 +1,6 @@
 /* Batch normalisation of the layout "nhwc": formulas and operands as in kernels/norm/norm.pyx.
  *
- * Sums over pixels: a CUDA block takes STRIP_CHANNELS channels of a plan's block, its threads strips of pixels; strips are
+ * Sums over pixels: a CUDA block takes NORM_CHANNELS channels of a plan's block, its threads strips of pixels; strips are
  * added by a tree. */
 
 #include "cython_src/kernels/elementwise/activations.cuh"
@@ -12,20 +12,20 @@ template <typename Bounds>
 __device__ inline void pixel_statistics(const NhwcMap &m, const float *map, const Bounds &b, int c0, int end,
                                         float *out)
 {
-    const int c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
+    const int c = c0 + (int)threadIdx.x % NORM_CHANNELS;
     const unsigned pixels = (b.n1 - b.n0) * (b.y1 - b.y0) * m.width;
     float shift = 0, sum = 0, squares = 0;
     if (c < end) {
         shift = map[pixel(m, b.n0, b.y0, 0) + c];
-        for_strip(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
+        for_strip<NORM_CHANNELS>(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
             const float d = map[pixel(m, n, y, x) + c] - shift;
             sum += d;
             squares += d * d;
         });
     }
-    sum = sum_strips(shared, sum);
-    squares = sum_strips(shared, squares);
-    if (threadIdx.x < STRIP_CHANNELS && c < end) {
+    sum = sum_strips<NORM_CHANNELS>(shared, sum);
+    squares = sum_strips<NORM_CHANNELS>(shared, squares);
+    if (threadIdx.x < NORM_CHANNELS && c < end) {
         out[c] = shift + sum / pixels;
         out[m.pitch + c] = max(0.0f, squares - sum * (sum / pixels));
         out[2 * m.pitch + c] = (float)pixels;
@@ -37,7 +37,7 @@ KERNEL(nhwc_norm_statistics)
 {
     const NhwcMap m = a.in_map;
     const auto &b = block_bounds(a);
-    const int c0 = (int)blockIdx.x * STRIP_CHANNELS;
+    const int c0 = (int)blockIdx.x * NORM_CHANNELS;
     if (c0 < m.pitch)
         pixel_statistics(m, a.input, b, c0, m.pitch, a.partials + (long long)b.partial * 3 * m.pitch);
 }
@@ -47,7 +47,7 @@ KERNEL_OF(nhwc_conv_statistics, nhwc_conv_forward)
 {
     const NhwcMap m = a.out_map;
     const auto &b = block_bounds(a);
-    const int c0 = b.c0 + (int)blockIdx.x * STRIP_CHANNELS, end = channel_end(m, b.c1);
+    const int c0 = b.c0 + (int)blockIdx.x * NORM_CHANNELS, end = channel_end(m, b.c1);
     if (c0 < end)
         pixel_statistics(m, a.output, b, c0, end, a.statistics + (long long)b.partial * 3 * m.pitch);
 }
@@ -148,19 +148,19 @@ template <typename Gradient>
 __device__ inline void gradient_sums(const NhwcMap &m, const float *input, const float *mean, const float *inv_std,
                                      const Box &b, int end, float *out, Gradient gradient)
 {
-    const int c0 = b.c0 + (int)blockIdx.x * STRIP_CHANNELS, c = c0 + (int)threadIdx.x % STRIP_CHANNELS;
+    const int c0 = b.c0 + (int)blockIdx.x * NORM_CHANNELS, c = c0 + (int)threadIdx.x % NORM_CHANNELS;
     if (c0 >= end)
         return;
     float sum = 0, with_xhat = 0;
     if (c < end)
-        for_strip(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
+        for_strip<NORM_CHANNELS>(m, b.n0, b.n1, b.y0, b.y1, [&](int n, int y, int x) {
             const float z = input[pixel(m, n, y, x) + c], g = gradient(n, y, x, c, z);
             sum += g;
             with_xhat += g * ((z - mean[c]) * inv_std[c]);
         });
-    sum = sum_strips(shared, sum);
-    with_xhat = sum_strips(shared, with_xhat);
-    if (threadIdx.x < STRIP_CHANNELS && c < end) {
+    sum = sum_strips<NORM_CHANNELS>(shared, sum);
+    with_xhat = sum_strips<NORM_CHANNELS>(shared, with_xhat);
+    if (threadIdx.x < NORM_CHANNELS && c < end) {
         out[c] = sum;
         out[m.pitch + c] = with_xhat;
     }

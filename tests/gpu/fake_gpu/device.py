@@ -87,6 +87,7 @@ class FakeDevice:
     peak_flops_per_s = 1e9
     multiprocessors = 4
     shares_memory = True
+    has_tf32 = True
 
     def __init__(self, seed: int = 0, execute: bool = True, clock=None, memory_bytes: int = 1 << 50):
         self.costs_s = {"context": 0.25, "compilation": 0.5}
@@ -231,8 +232,13 @@ class FakeDevice:
     def prepare(self, symbol):
         self._count("prepare")
 
-    def launch(self, symbol, tiles, rows, shared_bytes, args, stream):
+    def prepared_launch(self, symbol, tiles, shared_bytes, args):
+        self._count("prepared_launch")
+        return symbol, tiles, shared_bytes, args
+
+    def launch(self, prepared, rows, stream):
         self._count("launch")
+        symbol, tiles, shared_bytes, args = prepared
         args = args.copy()
         seed = self.random.getrandbits(32)
 
@@ -242,8 +248,13 @@ class FakeDevice:
 
         self._give(stream, ("launch", symbol, args, rows), action)
 
-    def multiply(self, product, addresses, tf32, stream):
+    def prepared_product(self, product, addresses, tf32):
+        self._count("prepared_product")
+        return product, addresses
+
+    def multiply(self, prepared, stream):
         self._count("multiply")
+        product, addresses = prepared
         if stream.capture is None:
             if stream not in self._with_workspace and self.free_bytes() < WORKSPACE_BYTES:
                 raise MemoryError(f"{self.name} has no memory for a workspace left")

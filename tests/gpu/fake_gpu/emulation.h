@@ -3,7 +3,8 @@
  * Blocks and threads start in an order drawn from a seed, and after each barrier threads go on in another one: a missing
  * barrier or a sum whose order is left to chance gives results that depend on the seed. Shared memory holds NaN at the
  * start of each CUDA block. Found and reported: a barrier that some threads miss or that differs between threads, and
- * writes past the shared memory that the launch asked for.
+ * writes past the shared memory that the launch asked for. Tensor cores take what the 32 threads of a warp have; warps do
+ * not wait for one another there.
  */
 #ifndef FORKTASK_EMULATION_H
 #define FORKTASK_EMULATION_H
@@ -15,6 +16,7 @@
 #include <ctime>
 #include <algorithm>
 #include <ucontext.h>
+#include <vector>
 
 #define FORKTASK_EMULATED
 #define __device__
@@ -34,7 +36,13 @@ struct Index {
 };
 static Index threadIdx, blockIdx, gridDim;
 
-enum { EMULATED_THREADS = 128, STACK_BYTES = 64 << 10, SHARED_FLOATS = 16 << 10 };
+enum {
+    EMULATED_THREADS = 128,
+    WARP = 32,
+    WARPS = EMULATED_THREADS / WARP,
+    STACK_BYTES = 64 << 10,
+    SHARED_FLOATS = 16 << 10
+};
 enum { EMULATION_OK, MISSED_BARRIER, DIFFERENT_BARRIERS, SHARED_OVERFLOW };
 
 alignas(16) static float shared[SHARED_FLOATS];
@@ -59,7 +67,7 @@ static inline long long now_ns()
 struct Fiber {
     jmp_buf state;
     ucontext_t first;
-    int waits_at_line; /* of the source; 0: not at a barrier */
+    int waits_at_line; /* of the source; 0: not at a barrier; below 0: for its warp */
     unsigned thread;
     bool started;
     char stack[STACK_BYTES];
@@ -109,6 +117,65 @@ static void barrier(int line)
 }
 #define __syncthreads() barrier(__LINE__)
 
+/* Copies to shared memory that a thread has started; until it waits for them NaN lies there. */
+struct Copy {
+    float *to;
+    const float *from;
+    int count;
+    bool exists;
+};
+static std::vector<Copy> started[EMULATED_THREADS]; /* by fiber */
+
+template <int COUNT>
+static inline void start_copy(float *to, const float *from, bool exists)
+{
+    memset((void *)to, 0xff, COUNT * sizeof(float));
+    started[current - fibers].push_back({to, from, COUNT, exists});
+}
+
+static inline void finish_copies()
+{
+    for (const Copy &copy : started[current - fibers])
+        for (int i = 0; i < copy.count; i++)
+            copy.to[i] = copy.exists ? copy.from[i] : 0;
+    started[current - fibers].clear();
+}
+
+static inline float __uint_as_float(unsigned bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* cvt.rna.tf32.f32: 10 bits of mantissa, ties away from zero. */
+static inline unsigned to_tf32(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return isfinite(x) ? (bits + 0x1000) & ~0x1fffu : bits & ~0x1fffu;
+}
+
+/* mma.sync.m16n8k8 for TF32: reads the upper 19 bits of its factors; of the sum of exact products what float32 can hold
+ * is kept, rounded towards zero as tensor cores do (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 2021, section 4). */
+static void multiply_piece(const unsigned (&l)[4], const unsigned (&r)[2], float (&sum)[4])
+{
+    static unsigned lefts[WARPS][WARP][4], rights[WARPS][WARP][2];
+    const unsigned warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    memcpy(lefts[warp][lane], l, sizeof(l));
+    memcpy(rights[warp][lane], r, sizeof(r));
+    barrier(-__LINE__);
+    for (unsigned c = 0; c < 4; c++) {
+        double exact = sum[c];
+        for (unsigned k = 0; k < 8; k++)
+            exact += (double)__uint_as_float(lefts[warp][lane / 4 * 4 + k % 4][c / 2 + k / 4 * 2] & ~0x1fffu) *
+                     __uint_as_float(rights[warp][(lane % 4 * 2 + c % 2) * 4 + k % 4][k / 4] & ~0x1fffu);
+        const float nearest = (float)exact;
+        sum[c] = std::fabs((double)nearest) > std::fabs(exact) ? nextafterf(nearest, 0) : nearest;
+    }
+    barrier(-__LINE__);
+}
+
 static void resume(Fiber *fiber)
 {
     current = fiber;
@@ -133,14 +200,19 @@ static int run_cuda_block()
         resume(idle);
     }
     while (finished < EMULATED_THREADS) {
-        unsigned waiting[EMULATED_THREADS], count = 0;
+        unsigned waiting[EMULATED_THREADS], count = 0, in_warp[WARPS] = {}, ready = draw(WARPS);
         for (unsigned i = 0; i < EMULATED_THREADS; i++)
-            if (fibers[i].waits_at_line)
+            in_warp[fibers[i].thread / WARP] += fibers[i].waits_at_line < 0;
+        for (unsigned i = 0; i < WARPS && in_warp[ready] < WARP; i++)
+            ready = (ready + 1) % WARPS;
+        const bool one_warp = in_warp[ready] == WARP;
+        for (unsigned i = 0; i < EMULATED_THREADS; i++)
+            if (fibers[i].waits_at_line && (!one_warp || fibers[i].thread / WARP == ready))
                 waiting[count++] = i;
-        if (count < EMULATED_THREADS)
+        if (!one_warp && count < EMULATED_THREADS)
             return MISSED_BARRIER;
         for (unsigned i = 1; i < count; i++)
-            if (fibers[i].waits_at_line != fibers[0].waits_at_line)
+            if (fibers[waiting[i]].waits_at_line != fibers[waiting[0]].waits_at_line)
                 return DIFFERENT_BARRIERS;
         shuffle(waiting, count);
         for (unsigned i = 0; i < count; i++)

@@ -25,15 +25,18 @@ STATUS = (
 
 
 @cache
-def library(defect: tuple[str, str] = ("", "")):
+def library(defect: tuple[str, str] = ("", ""), products: str = ""):
     """The emulated kernels.
 
     Parameters
     ----------
+    products : str, optional
+        A key of `ARITHMETIC`; then only kernels that multiply are there.
     defect : (old, new), optional
         A text of the sources that is replaced: negative controls. Only the kernels of the file that holds it are there.
     """
-    source = gpu_launches.source(*([file_of(defect)] if defect[0] else gpu_launches.SOURCE_FILES)).replace(*defect)
+    files = gpu_launches.multiplying() if products else gpu_launches.SOURCE_FILES
+    source = gpu_launches.source(*([file_of(defect)] if defect[0] else files), products=products).replace(*defect)
     name = f"kernels-{hashlib.sha256(source.encode()).hexdigest()}.so"
     command = ["g++", "-std=c++17", "-O2", "-fPIC", "-shared", "-Wno-unknown-pragmas"]
     command += ["-include", Path(__file__).with_name("emulation.h"), "-x", "c++", "-"]
@@ -42,16 +45,19 @@ def library(defect: tuple[str, str] = ("", "")):
 
 
 def file_of(defect: tuple[str, str]) -> str:
-    """The source file that holds the text of a defect."""
-    for name in gpu_launches.SOURCE_FILES:
-        if defect[0] in (gpu_launches.SOURCE_FOLDER / name).read_text():
+    """The source file that holds the text of a defect; of a header, the first that includes it."""
+    texts = {name: (gpu_launches.SOURCE_FOLDER / name).read_text() for name in gpu_launches.SOURCE_FILES}
+    for name in (*texts, *gpu_launches.SOURCE_FILES):
+        if defect[0] in texts.pop(name, gpu_launches.source(name)):
             return name
     raise ValueError(f"the CUDA sources do not hold {defect[0]!r}")
 
 
 def launch(symbol, args: np.ndarray, tiles: int, rows: int, shared_bytes: int, seed: int = 0, defect=("", "")) -> None:
     """Run a grid of `rows` times `tiles` CUDA blocks now."""
-    kernels = library(defect if defect[0] and gpu_launches.symbols()[symbol] == file_of(defect) else ("", ""))
+    symbol, _, products = symbol.partition("@")
+    there = defect[0] and gpu_launches.symbols()[symbol] == file_of(defect)
+    kernels = library(defect if there else ("", ""), products)
     status = kernels.emulate(
         getattr(kernels, symbol),
         ctypes.c_void_p(args.ctypes.data),
@@ -94,8 +100,8 @@ def emulated(name: str, seed=0, convolution: str = "tiled", defect=("", ""), pro
 
     def run(operands, attributes, bounds, iteration):
         row = np.array([list(bounds.values())], dtype=np.int32).reshape(1, -1)
-        whole = gpu_blas.products_of(name, attributes, [bounds], operands) if products != "own" else None
-        launches = gpu_launches.launches_of(name, attributes, row, operands, convolution, whole)
+        whole = gpu_blas.products_of(name, attributes, [bounds], operands) if products == "cublas" else None
+        launches = gpu_launches.launches_of(name, attributes, row, operands, convolution, whole, products)
         failure = np.array([2**64 - 1], np.uint64)
         args = np.zeros((), gpu_launches.ARGS_DTYPE)
         for i, operand in enumerate(spec.operands):

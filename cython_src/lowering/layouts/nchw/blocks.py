@@ -7,7 +7,7 @@ import math
 from ....errors import UsageError
 from ....kernels.convolution.nchw_convolution import TILE as WINOGRAD_TILE
 from ....plan.builder import ranges
-from ...state import Lowering
+from ...state import PARTS_ON_DEVICE, Lowering
 
 # Blocks of a loop that the default granularity aims at: enough for eight threads. Blocks of few channels read
 # their input again: at batch 64, sixteen blocks made the serial step 2 to 3 % slower than uncut channels. More only
@@ -17,8 +17,8 @@ BLOCKS_OF_IMAGES = 32
 CHANNEL_TILES = (5, 4)  # output channels that the inner loops take at a time
 
 
-def group_ranges(low: Lowering) -> list[tuple[int, int]]:
-    """Return the groups of each block."""
+def group_ranges(low: Lowering, sums: bool = False) -> list[tuple[int, int]]:
+    """Return the groups of each block, of a loop with partial sums or another."""
     lanes, per_block = low.layout.lanes, low.options.cut.images
     if per_block % lanes:
         raise UsageError(
@@ -26,7 +26,10 @@ def group_ranges(low: Lowering) -> list[tuple[int, int]]:
             f"multiple, or layout 'auto' or 'nchw'"
         )
     if not per_block:
-        per_block = lanes * math.ceil(low.groups / (BLOCKS_OF_IMAGES if lanes > 1 else BLOCKS_WANTED))
+        number = BLOCKS_OF_IMAGES if lanes > 1 else BLOCKS_WANTED
+        if low.options.cut.device:
+            number = PARTS_ON_DEVICE if sums else 1
+        per_block = lanes * math.ceil(low.groups / number)
     return ranges(low.groups, per_block // lanes)
 
 

@@ -95,7 +95,7 @@ def weight_gradient(low: Lowering, unit: Unit, gradient: NchwMap) -> None:
     channels, rows = channel_ranges(low, outputs), [(0, gradient.height)]
     if algorithm == "winograd" and not chain and low.options.cut.is_auto:
         channels, rows = winograd_ranges(low, outputs, gradient.height)
-    parts = list(block_grid(group_ranges(low), rows))
+    parts = list(block_grid(group_ranges(low, sums=True), rows))
     count = 1 if chain else len(parts)
     stored = (count, outputs, source.channels * TAPS + 1)
     partials = low.builder.buffer(f"{name}.partials", stored, role="gradient", carried=chain)

@@ -16,11 +16,13 @@ from ....kernels.maps.nhwc import NhwcMap, Window
 from ....kernels.simd.instruction_sets import LANES
 from ....plan.builder import block_bounds, ranges
 from ...options import Granularity
-from ...state import Lowering
+from ...state import PARTS_ON_DEVICE, Lowering
 
 BLOCKS_WANTED = 16  # enough for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
+DEVICE_TILES = 400  # of a weight gradient that fill a GPU: three for each of 132 multiprocessors
+TILE_NUMBERS = 64 * 32  # of such a tile
 WEIGHT_PIECES = (16, 32)  # output and input channels of a piece of a weight gradient, at least
 
 
@@ -50,12 +52,14 @@ def _cheapest(
     return min(itertools.product(*sizes), key=cost)
 
 
-def _pixel_cuts(cut: Granularity, batch: int, height: int) -> tuple[int, int]:
-    """Images and rows of a block of a loop that treats each pixel alone."""
-    if not cut.is_auto:
+def _pixel_cuts(cut: Granularity, batch: int, height: int, sums: bool = False) -> tuple[int, int]:
+    """Images and rows of a block of a loop that treats each pixel alone, or sums over them."""
+    of_device = cut.device and sums
+    if not (cut.is_auto or of_device):
         return cut.images or batch, min(cut.rows or height, height)
-    images = math.ceil(batch / BLOCKS_WANTED)
-    pieces = min(height, math.ceil(BLOCKS_WANTED / 2 / batch))
+    wanted = PARTS_ON_DEVICE if of_device else BLOCKS_WANTED
+    images = math.ceil(batch / wanted)
+    pieces = min(height, math.ceil(wanted / 2 / batch))
     return images, math.ceil(height / pieces)
 
 
@@ -64,16 +68,19 @@ def image_blocks(low: Lowering) -> list[tuple[int, int]]:
     return ranges(low.batch, _pixel_cuts(low.options.cut, low.batch, 1)[0])
 
 
-def pixel_blocks(low: Lowering, feature_map: NhwcMap) -> Iterator[dict[str, int]]:
-    """Yield the bounds of blocks of images and rows of a map, with their numbers."""
-    images, rows = _pixel_cuts(low.options.cut, low.batch, feature_map.height)
+def pixel_blocks(low: Lowering, feature_map: NhwcMap, sums: bool = False) -> Iterator[dict[str, int]]:
+    """Yield the bounds of blocks of images and rows of a map, with their numbers, of a loop with partial `sums` or
+    another."""
+    images, rows = _pixel_cuts(low.options.cut, low.batch, feature_map.height, sums)
     cuts = {"n": ranges(low.batch, images), "y": ranges(feature_map.height, rows), "c": [(0, feature_map.channels)]}
     for number, block in enumerate(block_bounds(**cuts)):
         yield {**block, "partial": number}
 
 
 def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: float) -> tuple[int, int]:
-    """Images and channels of a block of a loop that treats each channel alone, but needs all rows."""
+    """Images and channels of a block of a loop that treats each channel alone, but needs all rows, and has sums."""
+    if cut.device:
+        return math.ceil(batch / PARTS_ON_DEVICE), channels
     if not cut.is_auto:
         return cut.images or batch, min(cut.channels or channels, channels)
     number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
@@ -129,6 +136,9 @@ def weight_blocks(
     Each range of images has partial sums of its own, which the update adds up: twice more bytes for each. Output
     channels read the input again, input channels the gradient. `weight_bytes`: of all weights; the others of an image.
     """
+    if cut.device:
+        tiles = max(1, weight_bytes / 4 / TILE_NUMBERS)
+        return math.ceil(batch / min(PARTS_ON_DEVICE, math.ceil(DEVICE_TILES / tiles))), out_channels, in_channels
     if not cut.is_auto:
         part = cut.channels if cut_outputs and 0 < cut.channels < out_channels else out_channels
         return cut.images or batch, part, in_channels

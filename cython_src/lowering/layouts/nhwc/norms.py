@@ -50,7 +50,7 @@ def _statistics(low: Lowering, unit: Unit, source: NhwcMap) -> str:
     partials = f"{name}.partials"
     before = low.producer.get(unit.sources[0])
     if before is None or before.statistics != name:
-        bounds = list(pixel_blocks(low, source))
+        bounds = list(pixel_blocks(low, source, sums=True))
         statistics_buffer(low, name, len(bounds), source)
         operands = {"input": source, "partials": partials}
         low.loop(f"{name}.statistics", "nhwc_norm_statistics", operands, bounds, name, "forward")
@@ -71,7 +71,7 @@ def _apply(low: Lowering, unit: Unit, source: NhwcMap, scale: str, shift: str, r
 
 def norm_backward(low: Lowering, unit: Unit, gradient: NhwcMap) -> None:
     name = unit.layer.name
-    source, bounds = low.maps[unit.sources[0]], list(pixel_blocks(low, low.maps[unit.sources[0]]))
+    source, bounds = low.maps[unit.sources[0]], list(pixel_blocks(low, low.maps[unit.sources[0]], sums=True))
     operands = {"gradient": gradient, "input": source, "mean": f"{name}.mean"}
     if unit.activation and unit.shortcut:
         operands["activations"] = low.maps[unit.target]

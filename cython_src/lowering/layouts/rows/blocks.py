@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from ....plan.builder import ranges
-from ...state import Lowering
+from ...state import PARTS_ON_DEVICE, Lowering
 from .maps import TokenMap
 
 BLOCKS_WANTED = 16  # enough for eight threads
@@ -36,8 +36,10 @@ def _asked_rows(low: Lowering, length: int) -> int:
     return min(cut.images or low.batch, low.batch) * min(cut.rows or length, length)
 
 
-def row_blocks(low: Lowering, target: TokenMap) -> list[tuple[int, int]]:
-    """Return the rows of the blocks of a loop that treats each token of a map alone."""
+def row_blocks(low: Lowering, target: TokenMap, sums: bool = False) -> list[tuple[int, int]]:
+    """Return the rows of the blocks of a loop that treats each token of a map alone, or also sums over them."""
+    if low.options.cut.device and sums:
+        return ranges(target.rows, math.ceil(target.rows / PARTS_ON_DEVICE))
     if not low.options.cut.is_auto:
         return ranges(target.rows, _asked_rows(low, target.sequence))
     wanted = max(target.rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * target.features))

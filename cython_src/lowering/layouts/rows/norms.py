@@ -66,7 +66,7 @@ def _gradient_loop(
     low: Lowering, unit: Unit, gradient: TokenMap, target: TokenMap, around: TokenMap | None = None
 ) -> None:
     name, source = unit.layer.name, low.maps[unit.sources[0]]
-    row_ranges = row_blocks(low, source)
+    row_ranges = row_blocks(low, source, sums=True)
     partials = {
         kind: low.builder.buffer(
             f"{name}.{kind}.partials", (len(row_ranges), source.features), role="gradient", carried=len(row_ranges) == 1
