@@ -17,7 +17,7 @@ from forktask.cython_src.networks.parts import convolutional_classifier
 from forktask.experiments.subjects.models import MODELS
 
 pytestmark = [pytest.mark.cxx, pytest.mark.timeout(120)]
-SPECS = [name for name, model in MODELS.items() if model.device == "gpu"]
+SPECS = [name for name, model in MODELS.items() if model.device == "gpu" and not model.is_peer]
 NEED_A_NETWORK = ("gpu_hostload", "gpu_offload")
 # A GPU looks for no decision to stop, and its arrays have no replacement on the host.
 NOT_HERE = ("loop", "decisions", "lookahead", "exchanged")
