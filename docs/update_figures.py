@@ -62,10 +62,7 @@ RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT /
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 # The models of the README's figure.
-MODELS = {
-    PERSISTENT: "fork-join: a barrier after each loop",
-    TASKITER: "tasks: replayed, no barriers",
-}
+MODELS = {PERSISTENT: "fork-join: a barrier after each loop", TASKITER: "tasks: replayed, no barriers"}
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
 # the plan with most samples. The README's is drawn here, of two plans.
 FIGURES = {
@@ -256,9 +253,7 @@ def measured(sweep: Sweep) -> str:
     """Return the README's table of all models on most threads, with machine, commit, date and conditions."""
     table, threads = on_most_threads(speed_table(sweep))
     points = {(row["plan_id"], row["model"]): row for row in table.to_dict("records")}
-    columns = [
-        Column("model", lambda row: f"`{row['model'].repeated}`" + f" {AGAIN_LABEL}" * bool(row["model"].again))
-    ]
+    columns = [Column("model", lambda row: f"`{row['model'].repeated}`" + f" {AGAIN_LABEL}" * bool(row["model"].again))]
     blocks = blocks_of(sweep)
     for name, (plan_id, _) in blocks.items():
         columns += [
