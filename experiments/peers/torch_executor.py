@@ -75,6 +75,7 @@ class TorchTraining:
         compiled = "reduce-overhead" if device == "cuda" else "default"
         self.forward = torch.compile(self.module, mode=compiled) if mode == "compile" else self.module
         self.losses: list = []
+        self.collected = 0  # losses that the plan has got
         self.outputs = None
 
     def run(self, num_iterations: int, first_iteration: int = 0) -> None:
@@ -116,8 +117,10 @@ class TorchTraining:
             name = "logits" if self.tokens else "probabilities"
             bound.view(name)[...] = self.outputs.cpu().numpy().reshape(bound.view(name).shape)
         kept = bound.arrays.get("losses")
-        for step, loss in enumerate(self.losses if kept is not None else ()):
+        for step, loss in enumerate(self.losses if kept is not None else (), self.collected):
             kept[step % len(kept)] = float(loss)
+        self.collected += len(self.losses)
+        self.losses.clear()
 
 
 def _data(bound) -> tuple[np.ndarray, np.ndarray]:
