@@ -93,7 +93,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     """
     import torch
 
-    from forktask.experiments.peers.torch_worker import TorchExecutor
+    from forktask.experiments.peers.torch_executor import TorchTraining
 
     plan = lower(network, batch=batch, num_images=2 * batch, num_batches=2, **options)
     bound = bind(plan)
@@ -101,7 +101,7 @@ def compare(network, batch, factor=FACTOR, relative=RELATIVE, **options):
     bound.arrays["dataset.labels"][...] %= plan.attributes["num_classes"]
     initialise(bound, 2)
     spec = get_network(network) if isinstance(network, str) else network
-    single, truth, truth_of_single = (TorchExecutor(bound, "eager", network=spec) for _ in range(3))
+    single, truth, truth_of_single = (TorchTraining(bound, "eager", network=spec) for _ in range(3))
     for peer in (truth, truth_of_single):
         follow(peer.module.double(), spec)
         peer.samples = peer.samples.double()
