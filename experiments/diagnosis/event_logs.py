@@ -181,7 +181,7 @@ def _losses(
     steps, model = {other.model: other.step_s for other in beside}, log.model
     for kind, by_loop in lost_by_loop(log, serial).items():
         seconds = float(by_loop.sum())
-        if seconds < LEAST_PART * log.step_s:
+        if seconds < LEAST_PART * log.step_s or (kind == "runtime" and model.is_serial):  # which has no runtime
             continue
         places: Counter[tuple[str, str, str]] = Counter()
         for group, time in zip(groups, by_loop.tolist(), strict=False):  # its last entry is of no loop

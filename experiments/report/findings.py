@@ -9,12 +9,15 @@ from typing import Any
 
 from ...cython_src.errors import UsageError
 from ..analysis.load import load
+from ..analysis.losses import had_cpus
 from ..diagnosis.case import Case
 from ..diagnosis.diagnose import Finding, diagnose
 from ..diagnosis.event_logs import diagnose_log
 from ..simulate.predict import OtherMachine, keep_machine, missing
 from ..traces.sweep import traced
 from .words import order_note, plan_title
+
+DISTURBED = "Other programs took CPUs from this run: the findings are of the disturbance too, not of the model alone."
 
 
 def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
@@ -24,6 +27,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
     -------
     dict
         "cases": a list of {"title", "findings", "skipped", "note"}, one for each plan and one for each event log.
+        "remark": what must be known before any of them; mostly empty.
 
     Raises
     ------
@@ -39,6 +43,7 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
             skipped = dict.fromkeys(skipped, str(error))
     cases: list[dict[str, Any]] = []
     plans: dict[str, Case] = {}
+    had: list[bool] = []
     for plan_id, reason in skipped.items():
         found = []
         try:
@@ -52,12 +57,16 @@ def diagnose_folder(folder: str | os.PathLike) -> dict[str, Any]:
         named = f"{plan_title(sweep, plan_id)}: " if plan_id else ""
         titles = [f"{named}event log of {log.title} in {place}" for log in logs]
         found = [diagnose_log(log, plans.get(plan_id), logs) for log in logs]
-        cases += map(_row, titles, found)
+        undisturbed = [*map(had_cpus, logs)]
+        had += undisturbed
+        notes = ["" if had_all else DISTURBED for had_all in undisturbed]
+        cases += [{**_row(*one), "note": note} for *one, note in zip(titles, found, notes, strict=True)]
     if not cases:
         raise UsageError(f"a diagnosis needs samples or event logs, got none in {str(folder)!r}; measure first")
     if all(case["skipped"] for case in cases):
         raise UsageError("not diagnosed: " + "; ".join(dict.fromkeys(case["skipped"] for case in cases)))
-    return {"cases": cases}
+    remark = f"All event logs ({len(had)}) were disturbed. {DISTURBED}" if had and not any(had) else ""
+    return {"cases": cases, "remark": remark}
 
 
 def _row(title: str, findings: Sequence[Finding] = (), skipped: str = "") -> dict[str, Any]:
@@ -66,7 +75,7 @@ def _row(title: str, findings: Sequence[Finding] = (), skipped: str = "") -> dic
 
 def format_findings(found: Mapping[str, Any]) -> str:
     """Return the findings as text, numbered within each case."""
-    lines: list[str] = []
+    lines = [found["remark"]] if found.get("remark") else []  # of cases alone there is none
     for case in found["cases"]:
         lines += [*([""] if lines else []), case["title"], ""]
         if case["note"]:

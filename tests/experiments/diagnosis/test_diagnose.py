@@ -28,6 +28,8 @@ from forktask.experiments.events.event_states import (
     worker_states,
 )
 from forktask.experiments.events.events import EventLog, write_events
+from forktask.experiments.report import findings
+from forktask.experiments.report.findings import diagnose_folder
 from forktask.experiments.simulate import policies
 from forktask.experiments.simulate.policies import Subject
 from forktask.experiments.subjects.models import parse_model
@@ -133,6 +135,19 @@ def test_event_logs_name_the_chain(form, tmp_path, capsys):
         assert waits["try"].startswith("--weight-gradients partial") and "times as fast" in waits["brings"]
     costs = [finding["cost_s"] for finding in joins]
     assert costs == sorted(costs, reverse=True)
+
+
+def test_logs_of_runs_without_their_cpus_say_so_first(tmp_path, capsys, monkeypatch):
+    """Check the first line where all logs were disturbed, the note of each, and that serial has no runtime to blame."""
+    folder = traced_folder(tmp_path, ("serial", "taskiter"))
+    for disturbed, said in (({"serial", "taskiter"}, True), ({"serial"}, False)):
+        monkeypatch.setattr(findings, "had_cpus", lambda log, taken=disturbed: log.model not in taken)
+        assert main(["diagnose", str(folder)]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("All event logs (2) were disturbed. Other programs") == said
+        assert text.count("Other programs took CPUs from this run") == len(disturbed) + said
+    serial = diagnose_folder(folder)["cases"][1]
+    assert "serial" in serial["title"] and "runtime" not in {finding["kind"] for finding in serial["findings"]}
 
 
 def test_a_folder_whose_program_is_gone_is_diagnosed_without_simulation(tmp_path, capsys):
