@@ -57,7 +57,7 @@ class Simulated:
         return {
             "title": plan_title(self.sweep, self.plan_id),
             "machine": self.machine.name if self.machine else "the machine that measured",
-            "rows": [plain_row(row) for row in self.table.to_dict("records")],
+            "rows": [{**plain_row(row), "model": row["model"]} for row in self.table.to_dict("records")],
             "error": error_text(self.table) if self.machine is None else "",
         }
 
