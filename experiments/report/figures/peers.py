@@ -37,7 +37,9 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw ratios and intervals under the names of the other programs and plans."""
     rows, styles = _rows(sweep)[:MOST_ROWS], model_styles(sweep.samples["model"])
-    return draw_rows(rows, "title", styles, "other program's time / ours", column, math.inf)
+    others = {model_label(row["reference"]) for row in rows}
+    named = f"time of {', '.join(others)}" if len(others) == 1 else "other program's time"
+    return draw_rows(rows, "title", styles, f"{named} / ours", column, math.inf)
 
 
 def caption(sweep: Sweep, plan_id: str) -> list[str]:
