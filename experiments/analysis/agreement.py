@@ -20,6 +20,12 @@ def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [abs(a - b) / max(abs(a), abs(b), 1e-6) for a, b in zip(first, second, strict=True)]
 
 
+def first_disagreement(first: Sequence[float], second: Sequence[float]) -> str:
+    """Say how the first losses of two trainings differ; later ones may drift apart by rounding alone."""
+    count = len(LOSS_TOLERANCES)
+    return disagreement(first[:count], second[:count])
+
+
 def disagreement(first: Sequence[float], second: Sequence[float]) -> str:
     """Say how the second of two answers (losses or probabilities) differs from the first; empty if they agree."""
     allowed = LOSS_TOLERANCES if len(first) == len(LOSS_TOLERANCES) else (PROBABILITY_TOLERANCE,) * len(first)

@@ -39,7 +39,7 @@ from ..results.rows import (
 from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_nodes, waited_shares
 from ..subjects.models import counts_for
 from ..tables.numbers import moved_text, plural
-from .agreement import LOSS_TOLERANCES, disagreement
+from .agreement import first_disagreement
 from .names import axis_label, model_label, plan_beside, value_text
 from .speeds import IMPLAUSIBLE_EFFICIENCY, speed_table
 from .sweep import Point, Sweep, capacities_of
@@ -201,10 +201,7 @@ def _check_devices(samples) -> None:
     first: dict[str, SampleRow] = {}
     for row in samples:
         other = first.setdefault(row.plan_id, row)
-        count = len(LOSS_TOLERANCES)
-        if row.instruction_set != other.instruction_set and (
-            wrong := disagreement(other.answer[:count], row.answer[:count])
-        ):
+        if row.instruction_set != other.instruction_set and (wrong := first_disagreement(other.answer, row.answer)):
             raise UsageError(
                 f"devices must agree before times are compared, but beside {other.model}'s answer that of "
                 f"{row.model} {wrong}; this is a fault of the program"

@@ -115,7 +115,7 @@ class LlmcExecutor(BaseExecutor):
         attributes = bound.plan.attributes
         network = get_network(attributes.get("network", ""))
         sizes_of(network)
-        wanted = {"batch": BATCH, "sequence": SEQUENCE, "phase": "train"}
+        wanted = {"batch": BATCH, "sequence": SEQUENCE, "phase": "train", "optimizer": OPTIMIZER["optimizer"]}
         for name, value in wanted.items():
             if attributes.get(name) != value:
                 raise MachineError(f"{name} must be {value}, all that llm.c's program does, got {attributes.get(name)}")

@@ -279,7 +279,7 @@ def may_allocate(spec: ModelSpec, threads: int) -> bool:
     libgomp keeps its team for the next parallel region, except for a team of one thread: there `prange` costs an
     allocation a loop.
     """
-    alone = spec.model.name == "forkjoin" and threads == 1 and spec.option("region") != "persistent"
+    alone = spec.name == "forkjoin" and threads == 1 and spec.option("region") != "persistent"
     return spec.model.is_reference or alone
 
 

@@ -53,7 +53,7 @@ class SimulatedRun:
 
 def can_simulate(spec: ModelSpec) -> bool:
     """Return whether the policy of a model is known here: outside runtimes, joblib and GPUs are measured only."""
-    return spec.model.name in SIMULATED and spec.option("unroll", 1) == 1
+    return spec.name in SIMULATED and spec.option("unroll", 1) == 1
 
 
 class Subject:
@@ -193,7 +193,7 @@ def _policy(subject: Subject, spec: ModelSpec, threads: int, machine: MachineMod
         policy["chunk_size"] = spec.option("chunk_size", 0)
         block = 0.0 if spec.is_serial else cost.block_s
         return subject.graph("none"), policy, none + block, none, waits
-    if spec.model.name == "tasks":
+    if spec.name == "tasks":
         policy["kind"] = EAGER
         policy["window"] = 1 << max(2, (spec.option("window") - 1).bit_length())
         creation = cost.create_task_s + cost.create_access_s * subject.num_cells

@@ -399,7 +399,7 @@ def check_counts(specs: Sequence[ModelSpec], asked: Sequence[int]) -> Sequence[i
     """
     if max(asked) > 1 and all(spec.model.max_threads == 1 for spec in specs):
         raise UsageError(
-            f"{' and '.join(spec.model.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
+            f"{' and '.join(spec.name for spec in specs)} must run on one thread, got {max(asked)} threads; ask "
             f"for 1, or name a model of several threads, such as "
             f"{'gpu_both' if any(spec.is_gpu for spec in specs) else 'forkjoin'}"
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.agreement import disagreement
+from ..analysis.agreement import disagreement, first_disagreement
 from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
 from ..machine.topology import available_cpus, cpu_order
@@ -83,6 +83,7 @@ class Answers:
         self._deterministic: dict[str, bool] = {}
         self._first: dict[tuple[str, str], SampleRow] = {}
         self._ours: dict[str, SampleRow] = {}
+        self._compare: dict[str, Callable[[Sequence[float], Sequence[float]], str]] = {}
         for row in rows:
             self.checked(row)
 
@@ -90,11 +91,14 @@ class Answers:
         """Return a row, or a failure in its place if it is a sample with another answer than that of the first one."""
         if isinstance(row, PlanRow):
             self._deterministic[row.plan_id] = row.deterministic
+            self._compare[row.plan_id] = first_disagreement if row.options["phase"] == "train" else disagreement
         if isinstance(row, SampleRow) and row.answer:
             if not row.model.is_peer:
                 self._ours.setdefault(row.plan_id, row)
             elif row.plan_id in self._ours:
-                return check_near_answer(row, self._ours[row.plan_id])
+                return check_near_answer(
+                    row, self._ours[row.plan_id], self._compare.get(row.plan_id, first_disagreement)
+                )
         if not isinstance(row, SampleRow) or not (row.deterministic and self._deterministic.get(row.plan_id)):
             return row
         return check_same_answer(row, self._first.setdefault((row.plan_id, row.instruction_set), row))
@@ -300,12 +304,15 @@ def check_same_answer(sample: SampleRow, first: SampleRow) -> SampleRow | Failur
     )
 
 
-def check_near_answer(sample: SampleRow, ours: SampleRow) -> SampleRow | FailureRow:
-    """Return another program's `sample`, or a failure "answer" that holds it, if its first losses are not near ours.
+def check_near_answer(
+    sample: SampleRow, ours: SampleRow, compare: Callable[[Sequence[float], Sequence[float]], str]
+) -> SampleRow | FailureRow:
+    """Return another program's `sample`, or a failure "answer" that holds it, if its answer is not near ours, which
+    `compare` says.
 
     torch.compile 2.13, for one, sends no gradient through LeNet-5's pooling on a CPU: such a mode is no peer.
     """
-    if not (wrong := disagreement(ours.answer, sample.answer)):
+    if not (wrong := compare(ours.answer, sample.answer)):
         return sample
     return _failed(sample, "answer", f"beside {ours.model}'s answer this program's {wrong}")
 

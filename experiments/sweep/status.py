@@ -15,7 +15,6 @@ from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
 from ..results.rows import FailureRow, RoundsRow, RunRow, SampleRow
 from ..results.turns import groups_of, quiet_times, separate_nodes
-from ..subjects.models import MODELS
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column
 from ..tables.numbers import plural
@@ -138,7 +137,7 @@ def undecided(results: Results) -> set[str] | None:
             return times.fastest([(*plan, *each) for each in contestants])[2:]
 
         for question in questions(here, fastest):
-            if MODELS[question.contestant[0].name].far_behind:
+            if question.contestant[0].model.far_behind:
                 continue
             asked = True
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))

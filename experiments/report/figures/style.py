@@ -28,7 +28,6 @@ from matplotlib.lines import Line2D
 from matplotlib.texmanager import TexManager
 from matplotlib.ticker import FixedLocator
 
-from ....cython_src.binding.execution_model import ExecutionModel
 from ....cython_src.errors import UsageError
 from ...analysis.names import model_label, model_rank
 from ...results.files import write_atomically, write_figure
@@ -154,7 +153,7 @@ def model_styles(models: Sequence[ModelSpec]) -> dict[ModelSpec, ModelStyle]:
         base = model.name.removeprefix("gpu_")
         variant = seen.get(base, 0)
         seen[base] = variant + 1
-        known = MODELS.get(base, MODELS.get(f"gpu_{base}", ExecutionModel))
+        known = MODELS.get(base, model.model)
         hue = known.colors[variant % len(known.colors)]
         color = _shade(_HUES.get(hue, hue), _SHADES[variant // len(known.colors) % len(_SHADES)])
         markers = known.markers

@@ -16,7 +16,7 @@ from forktask.cython_src.lowering.lower import initialise, lower
 from forktask.cython_src.lowering.options import PlanOptions
 from forktask.cython_src.networks import gpt2
 from forktask.cython_src.networks.registry import get_network
-from forktask.experiments.analysis.agreement import differences
+from forktask.experiments.analysis.agreement import differences, disagreement, first_disagreement
 from forktask.experiments.commands.main import main
 from forktask.experiments.peers import llmc_executor
 from forktask.experiments.report import figures
@@ -52,10 +52,15 @@ def test_an_answer_that_is_not_near_ours_is_a_failure():
     assert differences([], []) == [math.inf]
     ours = msgspec.structs.replace(ours, answer=[2.3, 2.0, 1.5])
     for answer, wrong in (([2.3, 2.0, 1.49], ""), ([2.3, 2.1, 1.5], "in number 1 by 0.048"), ([2.3], "has 1 numbers")):
-        found = check_near_answer(msgspec.structs.replace(theirs, answer=answer), ours)
+        found = check_near_answer(msgspec.structs.replace(theirs, answer=answer), ours, first_disagreement)
         assert isinstance(found, FailureRow) == bool(wrong)
         if wrong:
             assert found.reason == "answer" and wrong in found.message
+    later = [*ours.answer, *[1.0] * 7], [*ours.answer, *[1.1] * 7]  # drifted apart by rounding
+    long = msgspec.structs.replace(ours, answer=later[0])
+    drifted = msgspec.structs.replace(theirs, answer=later[1])
+    assert Answers([long]).checked(drifted) is drifted
+    assert isinstance(check_near_answer(drifted, long, disagreement), FailureRow)  # of an inference all counts
     judge = Answers([ours])
     assert isinstance(judge.checked(msgspec.structs.replace(theirs, answer=[9.0, 9.0, 9.0])), FailureRow)
 
@@ -108,14 +113,16 @@ def test_a_program_of_llmc_is_measured_by_its_lines(tmp_path):
     job = {"plan": {**plan, **{k: v for k, v in PlanOptions(batch=4).as_dict().items() if k not in plan}}}
     losses = llmc_losses()
 
-    def prepare(program):
+    def prepare(program, **changes):
         spec = parse_model(f"llmc:program={program}")
         with make_executor(spec, 1) as executor:
-            executor.prepare(build({**job, "seed": 0, "threads": 1}, spec))
+            executor.prepare(build({"plan": {**job["plan"], **changes}, "seed": 0, "threads": 1}, spec))
             executor.run(2)
 
     with pytest.raises(UsageError, match="must be those of our steps, .* differs in number 0"):
         prepare(stand_in(tmp_path, [9.0] * 9))
+    with pytest.raises(UsageError, match="optimizer must be adamw"):
+        prepare(stand_in(tmp_path, losses), optimizer="sgd")
     with pytest.raises(UsageError, match="for each step, got 3"):
         prepare(stand_in(tmp_path, losses))
     with pytest.raises(UsageError, match="must name a program that can be run"):
