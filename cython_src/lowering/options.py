@@ -21,6 +21,7 @@ from ..plan.chained_sums import FORMS
 from ..records import Record, about, fields
 
 LARGEST = 65_536  # number of a granularity
+AUTO_THREADS = 8  # that granularity "auto" cuts loops for
 LARGEST_BATCH = 65_537  # lowering makes an object for each block, so that larger ones take minutes
 
 # What can be joined into one loop, each a switch of its own:
@@ -39,34 +40,45 @@ FUSIONS = ("activation", "pooling", "residual", "statistics", "depthwise", "norm
 
 @dataclass(frozen=True)
 class Granularity:
-    """How loops are cut into blocks: images (samples), output channels (features), rows (tokens of a sample) and heads
-    of a block (0: not cut, or chosen by cost); or "device": not at all, as a launch on a GPU divides a block among all
-    multiprocessors, but for sums over samples, which have as many parts as fill it."""
+    """How loops are cut into blocks: by cost, into enough blocks for some threads (0: for eight); or images (samples),
+    output channels (features), rows (tokens of a sample) and heads of a block (0: not cut); or "device": not at all, as
+    a launch on a GPU divides a block among all multiprocessors, but for sums over samples, which have as many parts as
+    fill it."""
 
     images: int = 0
     channels: int = 0
     rows: int = 0
     heads: int = 0
+    threads: int = 0
     device: bool = False
 
     @property
     def is_auto(self) -> bool:
-        return self == Granularity()
+        return self == Granularity(threads=self.threads)
+
+    @property
+    def for_threads(self) -> int:
+        """Threads that loops have enough blocks for, where they are cut by cost."""
+        return self.threads or AUTO_THREADS
+
+    def wanted(self, blocks: int) -> int:
+        """Return how many blocks a loop should have that is cut into `blocks` of them by "auto"."""
+        return -(-blocks * self.for_threads // AUTO_THREADS)
 
     @classmethod
     def parse(cls, text: str) -> Granularity:
-        """From "auto", "device", or a list such as "images=16,channels=8,rows=4"; heads likewise."""
+        """From "auto", "device", "threads=64", or a list such as "images=16,channels=8,rows=4"; heads likewise."""
         if text in ("auto", "device"):
             return cls(device=text == "device")
         *names, _ = cls.__dataclass_fields__
         values: dict[str, Any] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            known = key in names and key not in values
+            known = key in names and key not in values and "threads" not in values and (key != "threads" or not values)
             if not known or not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= LARGEST:
                 raise UsageError(
-                    f"granularity must be 'auto', 'device' or give some of {', '.join(names)} a whole number in "
-                    f"[1, {LARGEST}], such as 'images=16,channels=8,rows=4', got {text!r}"
+                    f"granularity must be 'auto', 'device' or give threads, or some of images, channels, rows, heads, "
+                    f"a whole number in [1, {LARGEST}], such as 'threads=64' or 'images=16,channels=8', got {text!r}"
                 )
             values[key] = int(value)
         return cls(**values)
@@ -103,8 +115,9 @@ class PlanOptions(Record, frozen=True):
     granularity: Annotated[
         str,
         about(
-            "auto; device: a loop is one block, which auto means where only streams of a GPU run it; or "
-            "images=N,channels=N,rows=N,heads=N of a block, any left out"
+            "auto: by cost, into enough blocks for eight threads; threads=N: for N of them; device: a loop is one "
+            "block, which auto means where only streams of a GPU run it; or images=N,channels=N,rows=N,heads=N of a "
+            "block, any left out"
         ),
     ] = "auto"
     weight_gradients: Annotated[

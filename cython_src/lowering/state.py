@@ -26,7 +26,7 @@ from .options import PlanOptions
 from .units import Unit, readers_of, units_of
 
 MAP_NAMES = {*STRUCTS["Map"], *STRUCTS["NhwcMap"]}  # of kernels' attributes that describe a map
-BLOCKS_OF_UPDATE = 16
+BLOCKS_OF_UPDATE = 16  # for eight threads
 UPDATE_ELEMENTS = 65536  # parameters of a block of the update, at least
 PARTS_ON_DEVICE = 64  # of a sum over all samples on a GPU, at most: with 2 to 64 CUDA blocks each they fill it
 
@@ -131,7 +131,7 @@ class Layout(ABC):
 
     def update_blocks(self, low: Lowering, outputs: int, row: int) -> list[tuple[int, int]]:
         """Ranges of the leading axis, `outputs`, of a block of an update; each has `row` elements."""
-        most = UPDATE_ELEMENTS if low.options.cut.device else BLOCKS_OF_UPDATE
+        most = UPDATE_ELEMENTS if low.options.cut.device else low.options.cut.wanted(BLOCKS_OF_UPDATE)
         return ranges(outputs, max(1, min(outputs, max(UPDATE_ELEMENTS // row, -(-outputs // most)))))
 
     @abstractmethod

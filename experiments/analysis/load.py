@@ -15,6 +15,7 @@ import pandas as pd
 from msgspec import structs
 
 from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import Granularity
 from ...cython_src.networks.own import look_above
 from ..results.disturbance import DISTURBED_SHARE, disturbed_share, stopped_text
 from ..results.folder import read_results
@@ -125,7 +126,23 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
     warnings.extend(_missing_points(sweep, Counter(row[:3] for row in taken)))
     warnings.extend(disturbance_warnings(sweep))
     warnings.extend(_check_efficiency(sweep))
+    warnings.extend(coarse_plans(sweep))
     return sweep
+
+
+def coarse_plans(sweep: Sweep) -> list[str]:
+    """Return a sentence where models had more threads than granularity "auto" has cut their plans for."""
+    most: dict[int, int] = {}
+    for point in sweep.points():
+        record = sweep.records[point.plan_id]
+        cut = Granularity.parse(record["granularity"]) if record["phase"] else None
+        if cut and cut.is_auto and point.threads > cut.for_threads:
+            most[cut.for_threads] = max(point.threads, most.get(cut.for_threads, 0))
+    return [
+        f"Loops were cut into blocks for {cut} threads, and {threads} were measured: many loops have no block for "
+        f"each. Compare with --granularity threads={threads}, which is another plan with other bits."
+        for cut, threads in most.items()
+    ]
 
 
 def _separate_interference(rows: Sequence[Row]) -> Iterator[Row]:

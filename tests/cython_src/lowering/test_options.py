@@ -2,7 +2,9 @@
 
 import pytest
 
-from forktask.cython_src.lowering.options import PlanOptions, describe, format_value
+from forktask.cython_src.errors import UsageError
+from forktask.cython_src.lowering.lower import lower
+from forktask.cython_src.lowering.options import Granularity, PlanOptions, describe, format_value
 from forktask.cython_src.records import fields
 
 
@@ -15,6 +17,22 @@ def test_differences_from_the_defaults_are_named():
     )
     assert describe(options).startswith("batch 16, ")
     assert describe(PlanOptions(betas=(0.5, 0.99), momentum=0.5)) == "momentum 0.5, betas 0.5,0.99"
+
+
+@pytest.mark.parametrize(("network", "batch"), [("cifar10_cnn", 64), ("resnet18", 4), ("gpt2", 4)])
+def test_loops_have_more_blocks_for_more_threads(network, batch):
+    """Check each layout: "auto" is for eight threads, and a plan for 64 has a block for each where there is work."""
+    auto, eight, many = (lower(network, batch=batch, granularity=text) for text in ("auto", "threads=8", "threads=64"))
+    assert [loop.num_blocks for loop in auto.loops] == [loop.num_blocks for loop in eight.loops]
+    assert many.num_tasks > 1.5 * eight.num_tasks
+    assert max(loop.num_blocks for loop in many.loops) >= 64
+
+
+@pytest.mark.parametrize("text", ["threads=0", "threads=4,images=16", "images=16,threads=4", "threads="])
+def test_threads_are_asked_for_alone(text):
+    """Check the sentence about a granularity that is for threads and sizes."""
+    with pytest.raises(UsageError, match="granularity must be 'auto', 'device' or give threads, or some of images"):
+        Granularity.parse(text)
 
 
 @pytest.mark.parametrize("field", fields(PlanOptions), ids=lambda field: field.name)

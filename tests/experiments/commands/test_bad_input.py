@@ -128,7 +128,7 @@ def test_every_option_refuses_nonsense(command, action, data, capsys):
         ("trace --network gpt2_small --batch 65536", "batch 65536: the plan needs at least"),
         ("tune --network gpt2_small --batch 65536", "batch 65536: the plan needs at least"),
         ("metg --network gpt2_small --batch 65536", "batch 65536: the plan needs at least"),
-        ("compare --granularity foo=1", "some of images, channels, rows, heads a whole number"),
+        ("compare --granularity foo=1", "some of images, channels, rows, heads, a whole number"),
         ("train --lr 0.1", "did you mean '--learning-rate'"),
         ("compare --network cifar10_cn", "did you mean 'cifar10_cnn'"),
         ("compare --models forkjion", "did you mean 'forkjoin'"),

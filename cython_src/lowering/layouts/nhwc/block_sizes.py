@@ -18,7 +18,7 @@ from ....plan.builder import block_bounds, ranges
 from ...options import Granularity
 from ...state import PARTS_ON_DEVICE, Lowering
 
-BLOCKS_WANTED = 16  # enough for eight threads
+BLOCKS_WANTED = 16  # for eight threads
 SHORTEST_FLOPS = 1e6  # about ten microseconds of one core
 BLOCK_BYTES = 16384  # what starting a block costs, in bytes moved
 DEVICE_TILES = 400  # of a weight gradient that fill a GPU: three for each of 132 multiprocessors
@@ -38,11 +38,10 @@ def _halvings(total: int, least: int, multiple: int = 1) -> list[int]:
 
 
 def _cheapest(
-    totals: tuple[int, int, int], sizes: Iterable[list[int]], flops: float, moved: Callable[[int, int, int], float]
+    totals: tuple[int, int, int], sizes: Iterable[list[int]], number: int, moved: Callable[[int, int, int], float]
 ) -> tuple[int, int, int]:
     """Return the sizes of a block, along each axis one of some, by which a loop moves the fewest bytes: `moved` of the
-    numbers of pieces. There are enough blocks where some sizes give so many."""
-    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    numbers of pieces. There are `number` blocks at least where some sizes give so many."""
 
     def cost(block: tuple[int, ...]) -> tuple[int, float, int]:
         counts = [math.ceil(total / size) for total, size in zip(totals, block, strict=True)]
@@ -52,12 +51,16 @@ def _cheapest(
     return min(itertools.product(*sizes), key=cost)
 
 
+def _wanted(cut: Granularity, flops: float) -> int:
+    return max(1, min(cut.wanted(BLOCKS_WANTED), int(flops / SHORTEST_FLOPS)))
+
+
 def _pixel_cuts(cut: Granularity, batch: int, height: int, sums: bool = False) -> tuple[int, int]:
     """Images and rows of a block of a loop that treats each pixel alone, or sums over them."""
     of_device = cut.device and sums
     if not (cut.is_auto or of_device):
         return cut.images or batch, min(cut.rows or height, height)
-    wanted = PARTS_ON_DEVICE if of_device else BLOCKS_WANTED
+    wanted = PARTS_ON_DEVICE if of_device else cut.wanted(BLOCKS_WANTED)
     images = math.ceil(batch / wanted)
     pieces = min(height, math.ceil(wanted / 2 / batch))
     return images, math.ceil(height / pieces)
@@ -83,7 +86,7 @@ def image_channel_blocks(cut: Granularity, batch: int, channels: int, flops: flo
         return math.ceil(batch / PARTS_ON_DEVICE), channels
     if not cut.is_auto:
         return cut.images or batch, min(cut.channels or channels, channels)
-    number = max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+    number = _wanted(cut, flops)
     images = math.ceil(batch / number)
     pieces = math.ceil(number / 2 / batch)
     return images, min(channels, math.ceil(channels / pieces / LANES) * LANES)
@@ -116,7 +119,7 @@ def output_blocks(
         return weight_bytes * of_batch * of_rows + inputs + out_row_bytes * height * batch
 
     sizes = _halvings(batch, 1), _halvings(height, 4), _halvings(channels, 2 * LANES, LANES)
-    return _cheapest((batch, height, channels), sizes, flops, moved)
+    return _cheapest((batch, height, channels), sizes, _wanted(cut, flops), moved)
 
 
 def weight_blocks(
@@ -151,4 +154,4 @@ def weight_blocks(
         _halvings(n, least, LANES) if cut_it else [n]
         for n, least, cut_it in zip(channels, WEIGHT_PIECES, (cut_outputs, cut_inputs), strict=True)
     )
-    return _cheapest((batch, *channels), (_halvings(batch, 1), *pieces), flops, moved)
+    return _cheapest((batch, *channels), (_halvings(batch, 1), *pieces), _wanted(cut, flops), moved)

@@ -13,7 +13,7 @@ from ....plan.builder import ranges
 from ...state import PARTS_ON_DEVICE, Lowering
 from .maps import TokenMap
 
-BLOCKS_WANTED = 16  # enough for eight threads
+BLOCKS_WANTED = 16  # for eight threads
 ROWS = 256  # of a block, at most: weights are read once for each
 COLUMNS = 32  # of a panel of the kernels' matrices: output features are cut in multiples
 OUTPUTS = 16  # a block of a weight gradient packs all inputs: it has as many outputs as it can, in multiples of this
@@ -27,7 +27,8 @@ SHORTEST_BYTES = 16384  # of a map that is read or written once
 def sample_blocks(low: Lowering) -> list[tuple[int, int]]:
     """Return the samples of a block of a loop that is cut by samples alone."""
     cut = low.options.cut
-    return ranges(low.batch, math.ceil(low.batch / BLOCKS_WANTED) if cut.is_auto else cut.images or low.batch)
+    wanted = math.ceil(low.batch / cut.wanted(BLOCKS_WANTED))
+    return ranges(low.batch, wanted if cut.is_auto else cut.images or low.batch)
 
 
 def _asked_rows(low: Lowering, length: int) -> int:
@@ -42,7 +43,7 @@ def row_blocks(low: Lowering, target: TokenMap, sums: bool = False) -> list[tupl
         return ranges(target.rows, math.ceil(target.rows / PARTS_ON_DEVICE))
     if not low.options.cut.is_auto:
         return ranges(target.rows, _asked_rows(low, target.sequence))
-    wanted = max(target.rows / BLOCKS_WANTED, SHORTEST_BYTES / (4 * target.features))
+    wanted = max(target.rows / low.options.cut.wanted(BLOCKS_WANTED), SHORTEST_BYTES / (4 * target.features))
     # Powers of two nest: a block of one loop then meets few blocks of the next.
     return ranges(target.rows, min(ROWS, 1 << max(0, math.ceil(math.log2(wanted)))))
 
@@ -57,11 +58,11 @@ def product_blocks(
         return row_ranges, ranges(columns, min(cut.channels or columns, columns))
     rows = min(target.rows, ROWS)
     row_ranges = ranges(target.rows, rows)
-    pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+    pieces = _pieces(columns, _wanted(low, flops) / len(row_ranges))
     # Each range of columns reads all of the first factor: half as many, and twice as many of rows, read half as much.
     if rows == ROWS and pieces[0][1] < WIDE and 2 * flops / columns / target.rows * rows > FACTOR_BYTES:
         row_ranges = ranges(target.rows, ROWS // 2)
-        pieces = _pieces(columns, _wanted(flops) / len(row_ranges))
+        pieces = _pieces(columns, _wanted(low, flops) / len(row_ranges))
     return row_ranges, pieces
 
 
@@ -76,7 +77,7 @@ def weight_blocks(
         row_ranges = [(n[0] * gradient.sequence, n[1] * gradient.sequence) for n in samples]
         return row_ranges, ranges(outputs, min(cut.channels or outputs, outputs))
     row_ranges = ranges(rows, ROWS) if low.options.chain else [(0, rows)]
-    return row_ranges, _pieces(outputs, _wanted(flops) / len(row_ranges), step=OUTPUTS)
+    return row_ranges, _pieces(outputs, _wanted(low, flops) / len(row_ranges), step=OUTPUTS)
 
 
 def attention_blocks(
@@ -87,7 +88,7 @@ def attention_blocks(
     if not cut.is_auto:
         sizes = cut.images or low.batch, min(cut.heads or heads, heads), min(cut.rows or length, length)
     else:
-        number = _wanted(flops)
+        number = _wanted(low, flops)
         samples = max(1, low.batch // number)
         head = math.ceil(heads / min(heads, math.ceil(number * samples / low.batch)))
         slices = math.ceil(number * samples * head / (low.batch * heads))
@@ -104,18 +105,18 @@ def feature_blocks(low: Lowering, features: int) -> list[tuple[int, int]]:
     if not cut.is_auto:
         return ranges(features, min(cut.channels or features, features))
     size = 4.0 * low.batch * low.options.sequence * features
-    return _pieces(features, max(1, min(BLOCKS_WANTED, size / SHORTEST_BYTES)))
+    return _pieces(features, max(1, min(cut.wanted(BLOCKS_WANTED), size / SHORTEST_BYTES)))
 
 
 def position_blocks(low: Lowering, positions: int) -> list[tuple[int, int]]:
     """Return the positions of a block of the gradient of a table of positions."""
     cut = low.options.cut
-    size = math.ceil(positions / BLOCKS_WANTED) if cut.is_auto else min(cut.rows or positions, positions)
-    return ranges(positions, size)
+    wanted = math.ceil(positions / cut.wanted(BLOCKS_WANTED))
+    return ranges(positions, wanted if cut.is_auto else min(cut.rows or positions, positions))
 
 
-def _wanted(flops: float) -> int:
-    return max(1, min(BLOCKS_WANTED, int(flops / SHORTEST_FLOPS)))
+def _wanted(low: Lowering, flops: float) -> int:
+    return max(1, min(low.options.cut.wanted(BLOCKS_WANTED), int(flops / SHORTEST_FLOPS)))
 
 
 def _pieces(total: int, number: float, step: int = COLUMNS) -> list[tuple[int, int]]:
