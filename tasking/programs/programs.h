@@ -72,7 +72,8 @@
 #ifndef PROGRAM_PATIENCE
 #define PROGRAM_PATIENCE 24
 #endif
-/* Rounds from one search for a task to claim to the next. */
+/* Rounds from one search for a task to claim to the next, in which a worker that waits looks at its own program and
+ * another: what it waits for may have happened meanwhile, and 15 others take as long as a task. */
 #ifndef PROGRAM_ROUNDS
 #define PROGRAM_ROUNDS 8
 #endif
@@ -106,9 +107,10 @@ typedef struct ProgramWorker {
     int32_t wakes_helpers; /* and to wake a sleeper for each */
     int32_t passes;        /* iterations since the last look at the clock, which was at look_ns */
     int64_t look_ns;
+    int64_t last_victim;  /* that had no task to claim */
     int64_t *seen;        /* newest progress seen of each worker */
     int64_t *all_claimed; /* of each program: all entries from its progress up to here were seen claimed */
-    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - sizeof(int64_t) -
+    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - 2 * sizeof(int64_t) -
                   2 * sizeof(void *)];
 } ProgramWorker;
 
@@ -201,13 +203,19 @@ static inline int program_claim(Programs *p, int32_t number, int64_t iteration, 
            ft_cas(&p->claims[number].claimed, &claimed, (int32_t)iteration + 1, ORDER_PROGRAM_CLAIM);
 }
 
-/* Owner thread only: claim one ready task of any program and run it. Returns 1: ran one; 0: found none; -1: the run
- * must end. */
-static int program_help(Programs *p, int32_t worker)
+/* Owner thread only: claim one ready task of its own program or of the next `others` in turn, and run it. Returns 1: ran
+ * one; 0: found none; -1: the run must end. */
+static int program_help(Programs *p, int32_t worker, int32_t others)
 {
     Scheduler *s = &p->scheduler;
-    for (int32_t i = 0; i < s->num_workers; i++) {
-        int32_t victim = worker + i < s->num_workers ? worker + i : worker + i - s->num_workers;
+    for (int32_t i = 0; i <= others; i++) {
+        int32_t victim = worker;
+        if (i > 0) {
+            victim = (int32_t)p->workers[worker].last_victim;
+            do
+                victim = victim + 1 < s->num_workers ? victim + 1 : 0;
+            while (victim == worker);
+        }
         int64_t length = program_length(p, victim), *begin = &p->workers[worker].all_claimed[victim];
         /* acquire: the progress seen next is at least that of the opening, and from there to `open_until` the victim
          * claims its own tasks by compare-and-swap */
@@ -233,8 +241,10 @@ static int program_help(Programs *p, int32_t worker)
             /* release: pairs with the acquires in program_wait_is_over() and program_has_finished() */
             ft_store(&p->claims[number].done, (int32_t)iteration + 1, ORDER_PROGRAM_DONE);
             program_wake(p, ~number, iteration + 1);
-            return 1;
+            return 1; /* and look there again */
         }
+        if (victim != worker)
+            p->workers[worker].last_victim = victim;
     }
     return 0;
 }
@@ -272,7 +282,7 @@ static int program_wait_helping(Programs *p, int32_t worker, int32_t on, int64_t
         ft_pause();
         if (round < PROGRAM_PATIENCE || round % PROGRAM_ROUNDS != 0)
             continue;
-        int helped = program_help(p, worker);
+        int helped = program_help(p, worker, s->num_workers > 1);
         if (helped < 0)
             return 0;
         if (helped > 0) {
@@ -323,7 +333,7 @@ static inline int program_claim_own(Programs *p, int32_t worker, const ProgramEn
     /* A commutative task would wait for its lock here: run other tasks first, while there are some. */
     const LoopRecord *loop = &p->scheduler.loops[entry->loop];
     while (forktask_locks_held(loop, entry->task - loop->first_task)) {
-        int helped = program_help(p, worker);
+        int helped = program_help(p, worker, p->scheduler.num_workers - 1);
         if (helped < 0)
             return -1;
         if (helped == 0)
@@ -436,6 +446,7 @@ static void programs_reset(Programs *p, int64_t first_replay, int32_t num_iterat
         was_open |= ft_load(&p->workers[w].open_until, relaxed) > 0;
         ft_store(&p->workers[w].progress, 0, relaxed);
         ft_store(&p->workers[w].open_until, 0, relaxed);
+        p->workers[w].last_victim = (int64_t)w;
     }
     memset(p->seen, 0, num_workers * num_workers * sizeof(int64_t));
     memset(p->all_claimed, 0, num_workers * num_workers * sizeof(int64_t));
