@@ -35,8 +35,8 @@ warm 30
 smoke 25
 tests 100
 gpu_batch 75
-gpu_networks 105
-peers 45
+gpu_networks 95
+peers 75
 scaling 60
 transfers 40
 hetero 40

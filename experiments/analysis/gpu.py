@@ -34,6 +34,7 @@ def gpu_table(sweep: Sweep) -> pd.DataFrame:
         compared = stream in sweep.turns and point != stream
         profiles = list(sweep.gpu_profiles_of(point).values())
         mixed = point.model.model.mixes_devices
+        costs = [gpu["costs_s"] for gpu in samples["gpu"] if gpu is not None]  # another program states none
         busy = _middle([row.busy_s for row in profiles])
         rows.append(
             {
@@ -42,7 +43,7 @@ def gpu_table(sweep: Sweep) -> pd.DataFrame:
                 "overhead_s": _middle([row.runtime_cost_s for row in profiles]),
                 "busy_s": busy,
                 "idle_share": math.nan if mixed else 1 - busy / sweep.typical_time(point).value,
-                **{f"{name}_s": _middle([g["costs_s"].get(name) for g in samples["gpu"]]) for name in ONCE},
+                **{f"{name}_s": _middle([each.get(name) for each in costs]) for name in ONCE},
                 "prepare_s": _middle(samples["prepare_s"].tolist()),
             }
         )

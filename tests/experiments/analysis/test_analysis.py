@@ -3,6 +3,7 @@
 import math
 import types
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -16,13 +17,15 @@ from forktask.cython_src.lowering import options as lowering_options
 from forktask.experiments.analysis import accounting, speeds
 from forktask.experiments.analysis.accounting import accounting_table, busy_time, inflation, layer_table
 from forktask.experiments.analysis.costs import cost_table
+from forktask.experiments.analysis.gpu import gpu_table
 from forktask.experiments.analysis.limits import bound_table, floor_table
-from forktask.experiments.analysis.load import disturbance_warnings
+from forktask.experiments.analysis.load import disturbance_warnings, load
 from forktask.experiments.results import rows as result_rows
 from forktask.experiments.results.disturbance import disturbed_share
 from forktask.experiments.subjects.models import SERIAL, parse_model
 
 FORKJOIN = parse_model("forkjoin")
+ROOT = Path(__file__).parents[3]
 
 
 def sweep(**options):
@@ -70,6 +73,21 @@ def test_what_meets_a_whole_block_does_not_count():
     table = speeds.speed_table(sweep_of(rows))
     other = ~((table["model"] == "tasks") & (table["threads"] == 2))
     assert table["speedup"].to_numpy()[other] == pytest.approx(before[other], rel=1e-9)
+
+
+def test_another_program_states_no_costs_of_a_gpu():
+    """Check that PyTorch's samples of a real device, which lack them, stand beside ours."""
+    table = gpu_table(load(ROOT / "results" / "xeon_16_cores" / "h200_peers")).set_index("model")
+    assert table["context_s"].isna().to_dict() == {model: model.is_peer for model in table.index}
+    assert len(table) == 6 and (table.loc[["gpu_stream"], "context_s"] > 0).all()
+
+
+@pytest.mark.parametrize(("granularity", "said"), [("auto", True), ("threads=16", False), ("images=16", False)])
+def test_a_plan_for_fewer_threads_is_named(granularity, said):
+    """Check that a report says what to do where "auto" has cut loops for fewer threads than were measured."""
+    warnings = sweep(threads=(1, 2, 16), options=({"granularity": granularity},)).warnings
+    sentence = "Loops were cut into blocks for 8 threads, and 16 were measured"
+    assert any(text.startswith(sentence) and "--granularity threads=16" in text for text in warnings) == said
 
 
 @pytest.mark.parametrize("option", ["weight_gradients", "tiling"])
