@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "info",
     "compare",
     "run",
+    "survey",
     "status",
     "merge",
     "report",

@@ -65,7 +65,11 @@ def call(arguments: Namespace) -> int:
 
 def _report(arguments: Namespace) -> None:
     from ..report.files import report_folder
+    from ..survey.page import is_survey, write_survey
 
+    if is_survey(Path(arguments.folder)):
+        print(write_survey(Path(arguments.folder)))
+        return
     if results := _study(arguments):
         from ..report.figures.style import FORMATS
         from ..studies.report import as_json, write_study_report

@@ -32,15 +32,20 @@ def describe_machine() -> dict:
 
 def format_page(found: dict) -> str:
     """Format the result of `describe_machine` for a terminal: one topic a line, then the verdict."""
-    environment, machine, judgement = (found[k] for k in ("environment", "machine", "verdict"))
-    topics = {**_hardware(environment, found["gpus"]), **_measured(environment, machine), **_software(environment)}
-    lines = [f"{topic:<12}{text}" for topic, text in topics.items()]
+    judgement = found["verdict"]
+    lines = [f"{topic:<12}{text}" for topic, text in machine_topics(found).items()]
     lines += ["", f"Verdict: {judgement['level']} for measuring"]
     for reason in judgement["reasons"]:
         mark = "!" if reason["level"] == UNFIT else "-"
         lines.append(textwrap.fill(reason["reason"], 110, initial_indent=f"  {mark} ", subsequent_indent="    "))
         lines.append(textwrap.fill(reason["remedy"], 110, initial_indent="      -> ", subsequent_indent="         "))
     return "\n".join(lines)
+
+
+def machine_topics(found: dict) -> dict[str, str]:
+    """Return what `describe_machine` found, in words, by topic."""
+    environment, machine = found["environment"], found["machine"]
+    return {**_hardware(environment, found["gpus"]), **_measured(environment, machine), **_software(environment)}
 
 
 def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:

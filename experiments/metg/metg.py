@@ -28,7 +28,7 @@ from ...cython_src.records import Record, about
 from ..machine.environment import described_environment
 from ..machine.topology import available_cpus, cpu_order
 from ..results.files import write_atomically
-from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run
+from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run, read_results
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
 from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process, sample_environment
 from ..sampling.generation import contestant_of, measure_open_ended
@@ -125,6 +125,11 @@ def measure_metg(
     for path in draw_all(table, folder, figure_format):
         say(f"wrote {path}")
     return table
+
+
+def table_of(folder: Path) -> dict[str, Any]:
+    """Return the table of what a folder holds; see `summarise`."""
+    return summarise(read_results(folder).of(OfGraph))
 
 
 def _start(writer: ResultsWriter, graphs, models, threads, settings: MetgSettings, cores: int, command: str) -> None:

@@ -59,8 +59,8 @@ def render_html(report: Report, figures: Sequence[DrawnFigure]) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Return a sentence as HTML; what stands in backticks is code, a file of a trace there a link."""
-    linked = re.sub(r"`(traces/[^`]+)`", r'<a href="\1">\1</a>', str(escape(text)))
+    """Return a sentence as HTML; what stands in backticks is code, a file of a trace or another page there a link."""
+    linked = re.sub(r"`(traces/[^`]+|\w+/report\.html)`", r'<a href="\1">\1</a>', str(escape(text)))
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", linked))
 
 

@@ -1,0 +1,38 @@
+"""`forktask survey`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from .arguments import add_out, duration, folder_of
+from .sweeping import command_line
+
+HELP = "measure a whole machine within a time: limits, hand-overs, networks, tasks, PyTorch, a GPU"
+DESCRIPTION = (
+    "Measure a whole machine, most valuable first: its limits, hand-overs between all CPUs, and networks and METG on "
+    "1, 2, 4, ... all cores under every model and outside runtime that is here, PyTorch and a GPU too. It leaves one "
+    "folder with a page. What was interrupted, or did not fit into the time, goes on in its folder."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget", type=duration, default=600.0, metavar="TIME", help="such as 90s or 10min; default: 10min"
+    )
+    add_out(parser, "survey")
+
+
+def call(arguments: Namespace) -> int:
+    """Measure, and write the page, also of what an interrupted survey has."""
+    from pathlib import Path
+
+    from ..survey.page import is_survey, write_survey
+    from ..survey.stages import take_survey
+
+    folder = Path(folder_of(arguments))
+    try:
+        take_survey(folder, arguments.budget, command_line(str(folder)))
+    finally:
+        text = write_survey(folder) if is_survey(folder) else ""
+    print(text)
+    return 0

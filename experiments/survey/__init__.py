@@ -1,0 +1,1 @@
+"""A survey of a whole machine in one command: what is measured, and the page about it."""

@@ -1,0 +1,186 @@
+"""The page of a survey: the machine, its limits, what each stage found, and how far the simulator is off."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ...cython_src.reading import read_regular
+from ..analysis.load import load
+from ..analysis.speeds import main_plan, on_most_threads, speed_table
+from ..analysis.sweep import Sweep
+from ..machine.info import machine_topics
+from ..metg.metg import table_of
+from ..metg.table import COLUMNS as METG
+from ..report import columns
+from ..report.figures.style import FIGURE_FOLDER, save
+from ..report.files import REPORT
+from ..report.render_html import DrawnFigure, render_html
+from ..report.render_json import render_json
+from ..report.render_text import render_text
+from ..report.sections import Report, Section
+from ..report.verdicts import answers
+from ..results.files import write_atomically
+from ..results.folder import SAMPLES
+from ..simulate.predict import knows_machine, missing, prediction_table
+from ..subjects.models import PERSISTENT, TASKITER
+from ..tables import Column, Table
+from ..tables.columns import count_column, percent_column, text_column
+from ..tables.numbers import plural, time
+from .handovers import draw_handovers, read_handovers
+from .stages import INFO, STAGES, Stage
+
+SURVEY = "survey.json"
+ERRORS = (
+    text_column("network"),
+    count_column("threads"),
+    percent_column("error", "median error"),
+    percent_column("largest", "largest error"),
+)
+LIMITS = (
+    count_column("threads"),
+    Column("GB/s", lambda row: f"{row['bandwidth'] / 1e9:.1f}" if row["bandwidth"] else "", True),
+    Column("work of single threads", lambda row: f"{row['capacity']:.2f}" if row["capacity"] else "", True),
+)
+
+
+def is_survey(folder: Path) -> bool:
+    """Return whether a folder holds a survey."""
+    return (folder / INFO).exists()
+
+
+def write_survey(folder: Path) -> str:
+    """Write report.html and survey.json of what a survey's folder holds, and return the text for a terminal."""
+    found = json.loads(read_regular(folder / INFO, "a machine's description"))
+    sweeps = {stage: load(folder / stage.name) for stage in STAGES if _is_measured(folder, stage)}
+    errors = [row for stage, sweep in sweeps.items() for row in simulator_errors(stage, sweep)]
+    drawn = [*_drawn(folder, sweeps)]
+    sections = [
+        _machine(found),
+        _handovers(folder),
+        *(_network(stage, sweep) for stage, sweep in sweeps.items()),
+        *_metg(folder),
+        Section(
+            "How far the simulator is off here",
+            2,
+            answers=error_sentences(errors),
+            tables=[Table("simulator", ERRORS, errors)],
+        ),
+    ]
+    environment = found["environment"]
+    cores = plural(environment["topology"]["cores"], "core")
+    facts = {
+        "title": f"Survey of {environment['cpu']['model'] or 'a machine'}, {cores}",
+        "created": found["created"],
+        "forktask": environment["forktask"],
+        "command": f"forktask survey --out {folder.name}",
+        "data": "",
+        "environment_id": found["environment_id"],
+    }
+    report = Report(facts["title"], facts, warnings=_left_out(folder), sections=sections)
+    write_atomically(folder / REPORT, render_html(report, drawn))
+    write_atomically(folder / SURVEY, json.dumps({**render_json(report), **found}, indent=1, default=str) + "\n")
+    return f"{render_text(report)}\nReport: {folder / REPORT}"
+
+
+def simulator_errors(stage: Stage, sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield by how much simulated step times are off, for each number of threads that was measured: network, threads,
+    error (the median over models, without its sign), largest."""
+    plan_id = main_plan(sweep)
+    if not knows_machine(sweep) or missing(sweep, plan_id):
+        return
+    counts = sorted({point.threads for point in sweep.points() if point.threads > 1})
+    table = prediction_table(sweep, plan_id, counts)
+    for threads in counts:
+        errors = [abs(error) for error in table[table["threads"] == threads]["error"] if math.isfinite(error)]
+        if errors:
+            yield {"network": stage.name, "threads": threads, "error": median(errors), "largest": max(errors)}
+
+
+def error_sentences(errors: list[dict[str, Any]]) -> list[str]:
+    """Say how far the simulator was off at each number of threads."""
+    counts = sorted({row["threads"] for row in errors})
+    each = [
+        f"{median([row['error'] for row in errors if row['threads'] == threads]):.0%} on {plural(threads, 'thread')}"
+        for threads in counts
+    ]
+    return [f"Simulated step times differ from measured ones by {', '.join(each)} (medians)."] if each else []
+
+
+def _is_measured(folder: Path, stage: Stage) -> bool:
+    return bool(stage.axes) and (folder / stage.name / SAMPLES).exists()
+
+
+def _left_out(folder: Path) -> list[str]:
+    names = [stage.name for stage in STAGES if stage.name != "gpu" and not (folder / stage.name / SAMPLES).exists()]
+    return [f"Not measured yet: {', '.join(names)}. The same command goes on in this folder."] if names else []
+
+
+def _machine(found: dict[str, Any]) -> Section:
+    limits = found["machine"]
+    rows = [
+        {"threads": int(n), "bandwidth": bytes_per_s, "capacity": limits["capacity"].get(n)}
+        for n, bytes_per_s in limits["bandwidth_bytes_per_s"].items()
+    ]
+    topics = [{"entry": topic, "value": text} for topic, text in machine_topics(found).items()]
+    tables = [Table("machine", columns.ENVIRONMENT, topics), Table("limits", LIMITS, rows)]
+    return Section("The machine and its limits", 2, tables=tables)
+
+
+def _handovers(folder: Path) -> Section:
+    found = read_handovers(folder)
+    said = []
+    if found:
+        nearest, furthest = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+        said = [
+            f"A line of cache goes from one CPU to another in {time(median(found.values()))}"
+            + (
+                f" (median of {len(found)} pairs); {time(found[nearest])} between CPUs {nearest[0]} and {nearest[1]}, "
+                f"{time(found[furthest])} between {furthest[0]} and {furthest[1]}."
+                if len(found) > 1
+                else "."
+            )
+        ]
+    return Section("Hand-overs between CPUs", 2, sentences=said, figures=("handovers",), plan_id="survey")
+
+
+def _network(stage: Stage, sweep: Sweep) -> Section:
+    plan_id = main_plan(sweep)
+    widest, _ = on_most_threads(speed_table(sweep))
+    rows = [row for row in answers(sweep) if row["plan_id"] == plan_id]
+    best = [
+        row for row in widest.to_dict("records") if row["plan_id"] == plan_id and row["model"] in (PERSISTENT, TASKITER)
+    ]
+    said = [f"{row['model']}, {plural(row['threads'], 'thread')}: {time(row['median_s'])} a step." for row in best]
+    return Section(
+        f"{stage.title}: {stage.name}",
+        2,
+        sentences=[" ".join([*said, f"All tables: `{stage.name}/{REPORT}`."])],
+        tables=[Table(f"answers of {stage.name}", columns.ANSWER, rows)],
+        figures=("speedup", "batch"),
+        plan_id=stage.name,
+    )
+
+
+def _metg(folder: Path) -> Iterator[Section]:
+    if (folder / "metg" / SAMPLES).exists():
+        rows = [row for row in table_of(folder / "metg")["results"] if row["repeats"]]
+        yield Section("What a task costs", 2, tables=[Table("metg", METG, rows)])
+
+
+def _drawn(folder: Path, sweeps: dict[Stage, Sweep]) -> Iterator[DrawnFigure]:
+    if len(pairs := read_handovers(folder)) > 1:
+        (folder / FIGURE_FOLDER).mkdir(exist_ok=True)
+        path = save(draw_handovers(pairs), folder / FIGURE_FOLDER / "handovers.svg")
+        caption = "Time of a hand-over of a line of cache between threads on two CPUs, the least of three windows."
+        yield DrawnFigure("survey", "handovers", path.read_text(encoding="utf-8"), caption)
+    for stage in sweeps:
+        for name in ("speedup", "batch"):
+            picture, text = (folder / stage.name / FIGURE_FOLDER / f"{name}.{kind}" for kind in ("svg", "txt"))
+            if picture.exists() and text.exists():
+                said = text.read_text(encoding="utf-8").partition("\n\n")[0]
+                yield DrawnFigure(stage.name, name, picture.read_text(encoding="utf-8"), said)

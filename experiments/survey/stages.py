@@ -1,0 +1,145 @@
+"""What a survey measures, most valuable first, each part in a folder of its own within a share of the time."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...cython_src.errors import UsageError
+from ...cython_src.lowering.options import AUTO_THREADS
+from ..machine.info import describe_machine
+from ..machine.topology import available_cpus, core_counts
+from ..metg.graphs import TaskBenchOptions, task_bench_graphs
+from ..metg.metg import MetgSettings, default_models, measure_metg
+from ..report.files import write_report
+from ..results.files import output_folder, write_atomically
+from ..simulate.measured_machine import write_machine
+from ..simulate.predict import MACHINE
+from ..subjects.models import DEFAULT_GPU_MODELS, DEFAULT_MODELS, built_models, runnable
+from ..sweep.comparison import measure_comparison
+from ..sweep.configuration import Configuration, Grid, Measure
+from ..tables.progress import say
+from .handovers import HANDOVERS, measure_handovers
+
+INFO = "info.json"
+LEAST_S = 5.0  # without which nothing more is begun
+METG_S = 4.0  # about what METG of a model takes in one process
+# Beside the default models, as far as they can run here.
+OTHERS = ("forkjoin:region=persistent:runtime=libomp", "taskiter:placement=stealing", "torch")
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A part of a survey.
+
+    Attributes
+    ----------
+    name : str
+        Of its folder.
+    title : str
+    share : float
+        Of the time of all stages that this machine can run.
+    axes : dict
+        Keys of a sweep's [grid]; empty: METG.
+    """
+
+    name: str
+    title: str
+    share: float
+    axes: dict[str, Any] = field(default_factory=dict)
+
+
+STAGES = (
+    Stage("cifar10_cnn", "A small network: its barriers weigh", 0.40, {"network": ("cifar10_cnn",), "batch": (64,)}),
+    Stage("metg", "What a task costs", 0.10),
+    Stage("gpt2_small", "A small transformer", 0.20, {"network": ("gpt2_small",), "batch": (4,)}),
+    Stage("resnet18", "A large network", 0.20, {"network": ("resnet18",), "batch": (16,)}),
+    Stage("gpu", "A GPU", 0.10, {"network": ("cifar10_cnn",), "batch": (16, 256), "conv": ("direct",)}),
+)
+
+
+def surveyed_models() -> list[str]:
+    """Return the models that take part: the default ones, the outside references, and PyTorch, as far as they are
+    here."""
+    return [*DEFAULT_MODELS, *filter(_runs, (*default_models(), *OTHERS))]
+
+
+def _runs(model: str) -> bool:
+    if model in DEFAULT_MODELS:
+        return False
+    try:
+        runnable(model)
+    except UsageError:
+        return False
+    return True
+
+
+def stages() -> tuple[Stage, ...]:
+    """Return the stages that this machine can run."""
+    return STAGES if "gpu_stream" in built_models() and _runs("gpu_stream") else STAGES[:-1]
+
+
+def take_survey(folder: Path, budget_s: float, command: str) -> None:
+    """Measure what a folder lacks.
+
+    Parameters
+    ----------
+    folder : Path
+        New, or of an earlier survey of this machine, which goes on.
+    budget_s : float
+        Seconds of all; what does not fit is left out.
+    command : str
+        That goes on there.
+    """
+    end = time.monotonic() + budget_s
+    output_folder(folder, INFO)
+    say("the machine and its limits")
+    found = {"created": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine()}
+    write_atomically(folder / INFO, json.dumps(found, indent=1, default=str) + "\n")
+    write_machine(str(folder / MACHINE))
+    cpus = available_cpus()
+    if len(cpus) > 1:
+        say(f"hand-overs between {len(cpus)} CPUs")
+        write_atomically(folder / HANDOVERS, measure_handovers(cpus))
+    todo = stages()
+    for number, stage in enumerate(todo):
+        left_s = end - time.monotonic()
+        share_s = left_s * stage.share / math.fsum(later.share for later in todo[number:])
+        if share_s < LEAST_S:
+            say(f"{stage.name}: no time left, give a larger budget and the same folder")
+            continue
+        say(f"{stage.name}: {share_s:.0f} s")
+        if stage.axes:
+            _measure_sweep(stage, folder, share_s, command)
+        else:
+            _measure_metg(folder / stage.name, share_s, command)
+
+
+def _measure_sweep(stage: Stage, folder: Path, budget_s: float, command: str) -> None:
+    counts = core_counts()
+    axes = dict(stage.axes)
+    if stage.name == "gpu":
+        axes |= {"models": ("serial", *DEFAULT_GPU_MODELS), "threads": (1,)}
+    else:
+        axes |= {"models": tuple(surveyed_models()), "threads": counts}
+        if counts[-1] > AUTO_THREADS:
+            axes["granularity"] = (f"threads={counts[-1]}",)
+    measure = Measure(budget_s=budget_s, target_s=0.1, warmup_s=0.2, profile_repeats=1)
+    out = folder / stage.name
+    compared = measure_comparison(Configuration(grid=Grid(**axes), measure=measure), str(out), command)
+    if compared.usable:
+        shutil.copy(folder / MACHINE, out / MACHINE)
+        write_report(out)
+
+
+def _measure_metg(out: Path, budget_s: float, command: str) -> None:
+    counts, models = core_counts(), default_models()
+    repeats = max(1, min(5, int(budget_s / (METG_S * len(models) * len(counts)))))
+    graphs = task_bench_graphs(("stencil_1d",), TaskBenchOptions())
+    measure_metg(graphs, models, counts, MetgSettings(repeats=repeats), out, command, "svg")

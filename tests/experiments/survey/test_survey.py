@@ -1,0 +1,75 @@
+"""A survey: what it leaves, what it lacks when it is interrupted or short of time, and how it goes on."""
+
+import json
+
+import pytest
+
+from forktask.cython_src.errors import UsageError
+from forktask.experiments.commands.main import main
+from forktask.experiments.results.folder import SAMPLES
+from forktask.experiments.survey import handovers, page, stages
+from forktask.experiments.survey.stages import Stage
+
+MODELS = ["serial", "forkjoin:region=persistent", "taskiter"]
+SMALL = (
+    Stage("lenet5", "A small network", 0.9, {"network": ("lenet5",), "batch": (4,)}),
+    Stage("gpu", "A GPU", 0.1, {"network": ("lenet5",), "batch": (4,), "conv": ("direct",)}),
+)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Surveys of one small network under three models."""
+    for module in (stages, page):
+        monkeypatch.setattr(module, "STAGES", SMALL)
+    monkeypatch.setattr(stages, "surveyed_models", lambda: MODELS)
+    monkeypatch.setattr(stages, "core_counts", lambda: (1, 2))
+    measure = stages.measure_comparison
+    once = lambda configuration, *rest: measure(configuration.with_measure(repeats=1), *rest)  # noqa: E731
+    monkeypatch.setattr(stages, "measure_comparison", once)
+
+
+def test_a_survey_leaves_a_page_and_says_how_far_the_simulator_is_off(small, tmp_path, capsys):
+    """Check page, JSON and text: the machine, hand-overs, the answers of each network, the simulator's error."""
+    assert main(["survey", "--budget", "1h", "--out", str(tmp_path / "survey")]) == 0
+    found = json.loads((tmp_path / "survey" / "survey.json").read_text())
+    text, html = capsys.readouterr().out, (tmp_path / "survey" / "report.html").read_text()
+    assert "Simulated step times differ from measured ones by" in text and "on 2 threads" in text
+    assert {row["threads"] for row in found["simulator"]} == {2}
+    assert 'href="lenet5/report.html"' in html and found["title"] in html
+    assert len(handovers.read_handovers(tmp_path / "survey")) == 1 and found["limits"][0]["threads"] == 1
+    assert (tmp_path / "survey" / "lenet5" / SAMPLES).exists()
+    assert main(["report", str(tmp_path / "survey")]) == 0 and capsys.readouterr().out == text
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_and_named(small, tmp_path, capsys):
+    """Check that a short survey says what it lacks, and that the machine alone makes a page."""
+    assert main(["survey", "--budget", "1s", "--out", str(tmp_path / "survey")]) == 0
+    captured = capsys.readouterr()
+    assert "lenet5: no time left" in captured.err
+    assert "Not measured yet: lenet5. The same command goes on in this folder." in captured.out
+
+
+def test_an_interrupted_survey_has_a_page_of_what_is_there(small, tmp_path, monkeypatch, capsys):
+    """Check that Ctrl-C during a network leaves the machine's part on a page."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "measure_comparison", interrupted)
+    assert main(["survey", "--budget", "1h", "--out", str(tmp_path / "survey")]) == 130
+    assert "Not measured yet: lenet5" in (tmp_path / "survey" / "report.html").read_text()
+
+
+def test_folders_that_hold_no_survey_are_refused(tmp_path):
+    """Check the sentence about a folder with other files."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="the output folder must be empty or hold results of forktask"):
+        stages.take_survey(tmp_path, 1.0, "")
+
+
+def test_who_takes_part_is_here():
+    """Check that the default models come first, and none twice."""
+    models = stages.surveyed_models()
+    assert models[: len(stages.DEFAULT_MODELS)] == [*stages.DEFAULT_MODELS]
+    assert len(models) == len({*models})
