@@ -38,7 +38,7 @@ from forktask.experiments.analysis.names import (
     value_text,
 )
 from forktask.experiments.analysis.phases import WALL, phase_table
-from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
+from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
@@ -55,7 +55,7 @@ from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
 from forktask.experiments.tables import Column, Table, markdown_table
-from forktask.experiments.tables.numbers import interval, plural, time
+from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
@@ -272,7 +272,8 @@ def measured(sweep: Sweep) -> str:
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
     environment, folder = sweep.environment, sweep.folder
     about = (
-        f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
+        f"Verdicts hold {scope(sweep)} of {plural(most, 'generation')}. Blocks, "
+        f"{'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
         f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
         f"{conditions_of(folder)} Measured with `forktask run "
         f"{README_RESULTS}`; "
@@ -290,6 +291,7 @@ def conditions_of(folder: Path) -> str:
     """Return what was special about a measurement; empty where nothing was."""
     conditions = folder / "conditions.txt"
     return conditions.read_text().strip() if conditions.exists() else ""
+    most = max(row["generations"] for row in points.values())
 
 
 def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
@@ -397,7 +399,7 @@ def ratio_text(row: dict) -> str:
     empty for the model that others are compared with."""
     if not row["verdict"]:
         return ""
-    limits = interval(row["ratio_low"], row["ratio_high"], 3)
+    limits = interval(row["ratio_low"], row["ratio_high"], 3, JUDGED_AT)
     few = row["verdict"] == UNDECIDED and row["generations"] < MIN_GENERATIONS
     said = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, said]))

@@ -19,7 +19,7 @@ DESCRIPTION = (
     "reported. What was interrupted goes on in its folder. Exit code 1: something failed for "
     "another reason than its memory, or weights differ."
 )
-OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace")  # options
+OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace", "sessions", "every_s")  # options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def call(arguments: Namespace) -> int:
     path = given_or_shipped(arguments.file)
     if kind_of(path) == "sweep":
         return _run_sweep(path, arguments)
-    unused = next((name for name in OF_SWEEPS if getattr(arguments, name)), None)
+    unused = next((name for name in OF_SWEEPS if getattr(arguments, name, None)), None)
     if unused:
         raise UsageError(f"--{unused} is for sweeps, got it with the study {arguments.file}; leave it out")
     return _run_study(path, arguments)
@@ -73,6 +73,7 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
     from ..studies.running import CHANGEABLE, expected, expected_text, run_study
     from ..studies.tables import agreement
 
+        unused = unused.removesuffix("_s")
     study = read_study(path).on(arguments.device)
     if arguments.quick:
         study = study.quick()
@@ -124,6 +125,8 @@ def _measure_on(configuration, arguments: Namespace) -> int:
     from ..results.folder import ResultsWriter, read_results
     from ..sweep.comparison import judge
     from ..sweep.status import describe_status, undecided
+    spread = {name: getattr(arguments, name) for name in ("sessions", "every_s") if name in arguments}
+    configuration = configuration.with_measure(**spread)
 
     if arguments.quick:
         configuration = configuration.quick()
@@ -176,6 +179,11 @@ def _engine(configuration, out_dir: str, again: str, arguments: Namespace) -> Ab
         from ..cluster.slurm import SlurmEngine, check_program
 
         if not arguments.script:
+    if configuration.measure.sessions > 1:
+        raise UsageError(
+            f"sessions are of one machine, got {configuration.measure.sessions} with --on, where each node's start is "
+            f"one; leave sessions out"
+        )
             check_program("sbatch")  # before there is a folder
         return nullcontext(SlurmEngine(configuration, out_dir, again, wait=not arguments.detach))
     from ..cluster.dask_engine import DaskEngine
