@@ -48,8 +48,9 @@ from forktask.experiments.report.figures.axes import x_axis
 from forktask.experiments.report.figures.losses import rows_of as losses_of
 from forktask.experiments.report.files import GANTT
 from forktask.experiments.report.gantt import draw_traces
+from forktask.experiments.report.reproduced import findings
 from forktask.experiments.results.folder import SAMPLES, read_results
-from forktask.experiments.results.rows import TraceRow
+from forktask.experiments.results.rows import RoundsRow, SampleRow, TraceRow
 from forktask.experiments.simulate.predict import prediction_table, thread_counts
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
@@ -60,6 +61,7 @@ from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, tim
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
+FINDINGS_PAGE = ROOT / "docs" / "findings.md"
 README, README_RESULTS = ROOT / "README.md", "demonstration"
 # The models of the README's figure.
 MODELS = {PERSISTENT: "fork-join: a barrier after each loop", TASKITER: "tasks: replayed, no barriers"}
@@ -168,8 +170,8 @@ def without(samples: str, parts: Sequence[str]) -> str:
 
 
 def short_numbers(samples: str) -> str:
-    """Return samples whose numbers have at most five digits."""
-    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
+    """Return samples whose numbers have at most five digits, but for times of day."""
+    return re.sub(r"(?<!\"started\":)\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
 
 
 def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
@@ -224,6 +226,23 @@ def listed(results: Path = RESULTS) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def repeated(results: Path = RESULTS) -> str:
+    """Return the table of findings that can be measured again, for docs/findings.md: how long each took, how large it
+    is."""
+    lines = ["| command | minutes, at least | disk |", "|---|--:|--:|"]
+    for number, finding in findings(results / "findings.toml").items():
+        rows, size = read_results(finding.folder), (finding.folder / SAMPLES).stat().st_size
+        begun = [row.started for row in rows.of(SampleRow)]
+        took = max(max(begun) - min(begun), sum(sum(row.wall_s) for row in rows.of(RoundsRow))) / 60
+        lines.append(f"| `make reproduce FINDING={number}` | {took:.0f} | {format_bytes(size)} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def findings_page(text: str) -> str:
+    """Return the text of docs/findings.md with that table written anew."""
+    return between_marks(text, "repeated", repeated())
+
+
 def with_list(text: str, results: Path = RESULTS) -> str:
     """Return the text of results/README.md with the table of all folders written anew."""
     return between_marks(text, "folders", listed(results))
@@ -271,6 +290,7 @@ def measured(sweep: Sweep) -> str:
     first = blocks["fine"][0]
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
     environment, folder = sweep.environment, sweep.folder
+    most = max(row["generations"] for row in points.values())
     about = (
         f"Verdicts hold {scope(sweep)} of {plural(most, 'generation')}. Blocks, "
         f"{'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
@@ -291,7 +311,6 @@ def conditions_of(folder: Path) -> str:
     """Return what was special about a measurement; empty where nothing was."""
     conditions = folder / "conditions.txt"
     return conditions.read_text().strip() if conditions.exists() else ""
-    most = max(row["generations"] for row in points.values())
 
 
 def study_pages(texts: dict[Path, str]) -> dict[Path, str]:
@@ -474,6 +493,7 @@ def main() -> None:
     for name, folder in folders.items():
         print(*draw(name, folder, IMAGES), sep="\n")
     README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
+    FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)
 
