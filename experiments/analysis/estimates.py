@@ -366,8 +366,11 @@ class Estimates(Generic[Key]):
         known, by_session, takes = values[~np.isnan(values)], self._by_session(values), self._takes(values)
         if not len(known):
             return NOTHING
-        over = (MIN_SESSIONS, SESSION_PRIOR) if len(by_session) >= MIN_SESSIONS else ()
-        half = half_width(takes, *over) + (abs(float(np.mean(takes)) - value) if beside is None else beside)
+        half = half_width(known)
+        if len(by_session) >= MIN_SESSIONS:  # whose few means may agree by chance, better than their generations allow
+            of_sessions = half_width(takes, MIN_SESSIONS, SESSION_PRIOR)
+            half = max(of_sessions, half) if math.isfinite(half) else of_sessions
+        half += abs(float(np.mean(takes)) - value) if beside is None else beside
         apart = float(np.ptp(by_session)) if len(by_session) > 1 else math.nan
         return _around(value, half, len(known), *self._behind(*points), len(by_session), apart)
 
