@@ -41,7 +41,7 @@ comma := ,
 space := $() $()
 
 .PHONY: install install-tests install-dev install-further further-kinds debian-packages check-packages check-torch \
-	compare test test-all test-further test-peers test-gpu test-aarch64 lint format docs clean dist stranger stress tsan \
+	compare reproduce test test-all test-further test-peers test-gpu test-aarch64 lint format docs clean dist stranger stress tsan \
 	model-check
 
 install: $(VENV)/.installed
@@ -56,6 +56,10 @@ install-tests: install
 
 compare: install
 	$(BIN)/forktask run demonstration --out $(OUT)
+
+# make reproduce FINDING=3: measures a published finding again (docs/findings.md), and says whether it is confirmed.
+reproduce: install
+	$(BIN)/forktask run finding$(FINDING) --out $(OUT)-finding$(FINDING)
 
 # One process more than there are CPUs, since many tests wait for processes that they start; four at most.
 TEST_PROCESSES ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))

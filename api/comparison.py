@@ -34,7 +34,7 @@ SHOWN = (
     "model",
     "threads",
     "usable",
-    *("generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
+    *("sessions", "generations", "median_s", "speedup", "speedup_low", "speedup_high", "ratio", "verdict"),
 )
 
 
@@ -80,6 +80,13 @@ class Comparison(Shown):
         from .experiments.analysis.names import with_texts
 
         return with_texts(self._sweep.samples)
+
+    @property
+    def scope(self) -> str:
+        """For what the verdicts hold: "in this session", or "over 5 sessions"."""
+        from .experiments.analysis.speeds import scope
+
+        return scope(self._sweep)
 
     @property
     def warnings(self) -> list[str]:
@@ -193,8 +200,8 @@ def compare(
 
     The same as `forktask compare`, with the same defaults: generations go on until every question is answered within
     1 %, or `budget_s` (180) is spent; `repeats` alone gives their number. The weights of all models are checked to be
-    the same bits, and samples, summary.csv, figures and report.html are left in a folder. An interrupted call continues
-    when it is repeated with the same `out`.
+    the same bits, and samples, summary.csv, figures and report.html are left in a folder. The same call with the same
+    `out` goes on with a session that was interrupted, and else adds one; `sessions` measures several.
 
     Parameters
     ----------

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.typed_text import format_bytes
@@ -38,35 +36,34 @@ from forktask.experiments.analysis.names import (
     value_text,
 )
 from forktask.experiments.analysis.phases import WALL, phase_table
-from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, speed_table
+from forktask.experiments.analysis.speeds import leading_plans, main_plan, on_most_threads, scope, speed_table
 from forktask.experiments.analysis.sweep import Sweep
 from forktask.experiments.report import figures
 from forktask.experiments.report.columns import EFFECT, LOSS
 from forktask.experiments.report.columns import INTERFERENCE as INTERFERING
 from forktask.experiments.report.figures import style
-from forktask.experiments.report.figures.axes import x_axis
 from forktask.experiments.report.figures.losses import rows_of as losses_of
 from forktask.experiments.report.files import GANTT
 from forktask.experiments.report.gantt import draw_traces
+from forktask.experiments.report.reproduced import findings
 from forktask.experiments.results.folder import SAMPLES, read_results
-from forktask.experiments.results.rows import TraceRow
-from forktask.experiments.simulate.predict import prediction_table, thread_counts
+from forktask.experiments.results.rows import RoundsRow, SampleRow, TraceRow
 from forktask.experiments.studies.report import build, drawn_figure
 from forktask.experiments.studies.running import StudyResults, results_of
 from forktask.experiments.subjects.models import PERSISTENT, SERIAL, TASKITER, ModelSpec
 from forktask.experiments.tables import Column, Table, markdown_table
-from forktask.experiments.tables.numbers import interval, plural, time
+from forktask.experiments.tables.numbers import JUDGED_AT, interval, plural, time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, LIST, IMAGES = ROOT / "results", ROOT / "results" / "README.md", ROOT / "docs" / "images"
 STUDIES = sorted((ROOT / "docs" / "studies").glob("*.md"))
+FINDINGS_PAGE = ROOT / "docs" / "findings.md"
 README, README_RESULTS = ROOT / "README.md", "demonstration"
-# The models of the README's figure.
-MODELS = {PERSISTENT: "fork-join: a barrier after each loop", TASKITER: "tasks: replayed, no barriers"}
+TRACED = (PERSISTENT, TASKITER)  # models of the picture of traces
 # The figures of each study, whose table its page has, too: those of a network are drawn for each network, others for
-# the plan with most samples. The README's is drawn here, of two plans.
+# the plan with most samples.
 FIGURES = {
-    README_RESULTS: ("simulated",),
+    README_RESULTS: ("forest",),
     "gpt2_ladder": ("ladder", "run_time"),
     "gpt2_batch_subsize": ("overlay", "granularity"),
     "gpt2_shapes": ("bound", "roofline"),
@@ -168,8 +165,8 @@ def without(samples: str, parts: Sequence[str]) -> str:
 
 
 def short_numbers(samples: str) -> str:
-    """Return samples whose numbers have at most five digits."""
-    return re.sub(r"\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
+    """Return samples whose numbers have at most five digits, but for times of day."""
+    return re.sub(r"(?<!\"started\":)\b\d+\.\d{5,}(e[-+]?\d+)?\b", lambda found: f"{float(found[0]):.5g}", samples)
 
 
 def drawn_bytes(name: str, folder: Path, samples: str) -> dict[str, bytes]:
@@ -197,13 +194,10 @@ def drawn(name: str, folder: Path) -> Iterator[tuple[str, Figure]]:
             yield figure, drawn_figure(results, figure, "double")[0]
         return
     sweep = load(folder)
-    if name == README_RESULTS:
-        yield "simulated", readme_figure(sweep)
-        return
     leading = leading_plans(sweep)
     for figure in FIGURES[name]:
         if figure == GANTT:
-            with figures.chosen(sweep, dict.fromkeys(MODELS, "")) as chosen:
+            with figures.chosen(sweep, dict.fromkeys(TRACED, "")) as chosen:
                 yield figure, draw_traces(chosen, folder, [main_plan(sweep)], "double")[0]
             continue
         of_network = figures.FIGURES[figure].ONE_FOR == "network" and len(leading) > 1
@@ -222,6 +216,23 @@ def listed(results: Path = RESULTS) -> str:
         commit = build[0][:12] + ", with changes" * bool(build[1])
         lines.append(f"| [`{place}`]({place}/{SAMPLES}) | {cpu}, {run.created[:10]} | {commit} | `{command}` |")
     return "".join(f"{line}\n" for line in lines)
+
+
+def repeated(results: Path = RESULTS) -> str:
+    """Return the table of findings that can be measured again, for docs/findings.md: how long each took, how large it
+    is."""
+    lines = ["| command | minutes, at least | disk |", "|---|--:|--:|"]
+    for number, finding in findings(results / "findings.toml").items():
+        rows, size = read_results(finding.folder), (finding.folder / SAMPLES).stat().st_size
+        begun = [row.started for row in rows.of(SampleRow)]
+        took = max(max(begun) - min(begun), sum(sum(row.wall_s) for row in rows.of(RoundsRow))) / 60
+        lines.append(f"| `make reproduce FINDING={number}` | {took:.0f} | {format_bytes(size)} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def findings_page(text: str) -> str:
+    """Return the text of docs/findings.md with that table written anew."""
+    return between_marks(text, "repeated", repeated())
 
 
 def with_list(text: str, results: Path = RESULTS) -> str:
@@ -271,14 +282,18 @@ def measured(sweep: Sweep) -> str:
     first = blocks["fine"][0]
     rows = sorted((row for (plan_id, _), row in points.items() if plan_id == first), key=lambda row: row["median_s"])
     environment, folder = sweep.environment, sweep.folder
+    most = max(row["generations"] for row in points.values())
     about = (
-        f"Blocks, {'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
+        f"Verdicts hold {scope(sweep)} of {plural(most, 'generation')}. Blocks, "
+        f"{'; '.join(f'{name}: {text}' for name, (_, text) in blocks.items())}. {machine_of(environment)}, "
         f"{threads} threads, {sweep.run.created[:10]}, commit {environment['build']['commit'][:12]}. "
         f"{conditions_of(folder)} Measured with `forktask run "
         f"{README_RESULTS}`; "
         f"[the samples]({folder.relative_to(ROOT)}/{SAMPLES})."
     )
-    return "\n".join([*markdown_table(columns, rows), "", textwrap.fill(about, 120, break_on_hyphens=False), ""])
+    image = f"![Ratios of times to fork-join with their intervals](docs/images/{README_RESULTS}-forest.svg)"
+    said = textwrap.fill(about, 120, break_on_hyphens=False)
+    return "\n".join([*markdown_table(columns, rows), "", image, "", said, ""])
 
 
 def machine_of(environment: dict) -> str:
@@ -397,70 +412,15 @@ def ratio_text(row: dict) -> str:
     empty for the model that others are compared with."""
     if not row["verdict"]:
         return ""
-    limits = interval(row["ratio_low"], row["ratio_high"], 3)
+    limits = interval(row["ratio_low"], row["ratio_high"], 3, JUDGED_AT)
     few = row["verdict"] == UNDECIDED and row["generations"] < MIN_GENERATIONS
     said = f"({row['generations']} of {MIN_GENERATIONS} generations)" if few else row["verdict"]
     return " ".join(filter(None, [f"{row['ratio']:.3f}", limits, said]))
 
 
-def simulated(sweep: Sweep) -> str:
-    """Return what the README's simulated curve shows, and how far it can be checked."""
-    plan_id, _ = blocks_of(sweep)["fine"]
-    threads = thread_counts(sweep, plan_id)
-    curves, seen = (prediction_table(sweep, plan_id, threads, None, models) for models in ([*MODELS], None))
-    joined, replayed = curves[curves["threads"] == threads[-1]].set_index("model")["speedup"][[*MODELS]]
-    text = (
-        f"From the serial durations of the fine blocks the simulation gives {threads[-1]} threads a speedup of "
-        f"{joined:.0f} with barriers and {replayed:.0f} without. It assumes that the cost of a barrier grows linearly "
-        "beyond the measured threads, and that bandwidth and cores do so too. The batch of 16 images leaves most of "
-        f"{threads[-1]} threads without a block in loops over images. At the points that were measured here it errs by "
-        f"{seen.loc[seen['threads'] > 1, 'error'].abs().median():.1%} (median); **its error on more than two threads "
-        "was never measured.**"
-    )
-    image = f"docs/images/{README_RESULTS}-simulated.svg"
-    alternative = "Speedup over threads, fork-join and tasks, fine and coarse blocks"
-    return f"{textwrap.fill(text, 120)}\n\n![{alternative}]({image})\n"
-
-
-def readme_figure(sweep: Sweep) -> Figure:
-    """Draw the README's figure: measured and simulated speedups with fine and with coarse blocks."""
-    speeds, blocks = speed_table(sweep), blocks_of(sweep)
-    threads = thread_counts(sweep, blocks["fine"][0])
-    curves = [prediction_table(sweep, plan_id, threads, None, [*MODELS]) for plan_id, _ in blocks.values()]
-    with style.in_style():
-        figure, axes = style.new_figure("double", 2, panel_height=2.3)
-        for axis, curve, (name, (plan_id, text)) in zip(axes, curves, blocks.items(), strict=True):
-            draw_blocks(axis, speeds[speeds["plan_id"] == plan_id], curve)
-            style.panel_title(axis, f"{name} blocks: {text}")
-            axis.set_ylim(0, max(table["speedup"].max() for table in curves) * 1.15)
-        axes[0].set_ylabel("speedup over one thread")
-        line = Line2D([], [], color=style.GREY, label="lines: simulated")
-        style.add_legend(figure, "double", [*axes[0].get_legend_handles_labels()[0], line])
-    return figure
-
-
-def draw_blocks(axis, points: pd.DataFrame, curves: pd.DataFrame) -> None:
-    """Draw the two models of MODELS: simulated lines, and measured markers with intervals."""
-    styles = style.model_styles(list(MODELS))
-    widest, last = points["threads"].max(), curves["threads"].max()
-    axis.axvspan(widest * 1.1, last * 1.3, facecolor="0.95", zorder=0)
-    axis.text(widest * 1.3, 0.4, "simulated only", color=style.GREY)
-    for model, label in MODELS.items():
-        look, own, seen = styles[model], curves[curves["model"] == model], points[points["model"] == model]
-        axis.plot(own["threads"], own["speedup"], color=look.color, linestyle=look.line)
-        end = (last, own["speedup"].iloc[-1])
-        above = 4 if model.name == "taskiter" else -10
-        axis.annotate(f"{end[1]:.3g}", end, (0, above), textcoords="offset points", ha="center", color=look.color)
-        ends = [seen["speedup"] - seen["speedup_low"], seen["speedup_high"] - seen["speedup"]]
-        errors = [end.fillna(0).clip(lower=0) for end in ends]
-        shown = {**style.marker_look(look), "color": look.color, "linestyle": "none", "elinewidth": 0.8}
-        axis.errorbar(seen["threads"], seen["speedup"], yerr=errors, label=label, **shown)
-    x_axis(axis, sorted(curves["threads"].unique()), "threads")
-
-
 def readme_of(sweep: Sweep, text: str) -> str:
-    """Return the text of the README with both results written anew."""
-    return between_marks(between_marks(text, "measured", measured(sweep)), "simulated", simulated(sweep))
+    """Return the text of the README with the results written anew."""
+    return between_marks(text, "measured", measured(sweep))
 
 
 def main() -> None:
@@ -472,6 +432,7 @@ def main() -> None:
     for name, folder in folders.items():
         print(*draw(name, folder, IMAGES), sep="\n")
     README.write_text(readme_of(load(folders[README_RESULTS]), README.read_text()))
+    FINDINGS_PAGE.write_text(findings_page(FINDINGS_PAGE.read_text()))
     for page, text in study_pages({page: page.read_text() for page in STUDIES}).items():
         page.write_text(text)
 

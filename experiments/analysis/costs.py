@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from .estimates import FASTER, SLOWER
-from .speeds import better_forkjoin, judged
+from .estimates import exceeds
+from .speeds import better_forkjoin, is_usable
 from .sweep import Point, Sweep, kept
 
 ONCE = ("prepare_s", "record_s", "close_s", "first_replay_s")
@@ -50,11 +50,11 @@ def _once(sweep: Sweep, point: Point) -> float:
 
 
 def _break_even(sweep: Sweep, mine: Point, theirs: Point, once: Mapping[Point, float]) -> int | str:
-    answer = judged(sweep, sweep.ratio(mine, theirs), mine, theirs)
-    if answer == SLOWER:
-        return "never"
-    if answer != FASTER:
+    slower = exceeds(sweep.ratio(mine, theirs), 1.0)
+    if slower is None or not (is_usable(sweep, mine) and is_usable(sweep, theirs)):
         return "undecided"
+    if slower:
+        return "never"
     gain = sweep.typical_time(theirs).value - sweep.typical_time(mine).value
     extra = once[mine] - once[theirs]
     if math.isnan(extra) or gain <= 0:

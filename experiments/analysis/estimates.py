@@ -10,6 +10,9 @@ The value of a ratio is a difference of points' means over generations, so that 
 other. Its interval is a t interval of these differences, with the boundary of a mixture in place of Student's quantile:
 it holds at all looks together, so that measuring may stop as soon as it answers.
 
+A machine is in another state an hour later, so an interval over generations holds for the *session* in which they were
+measured. From `MIN_SESSIONS` on the means of sessions take the place of generations, in the same procedure.
+
 References
 ----------
 Tukey, "Exploratory Data Analysis" (1977), chapter 11 (median polish). Lai, Annals of Statistics 4 (1976), and Wang and
@@ -24,22 +27,21 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ..results.turns import Turn
-from ..tables.numbers import plural
+from ..tables.numbers import EQUIVALENCE_BAND, beside, plural
 
 FASTER, SLOWER, SAME, UNDECIDED = "faster", "slower", "same", "undecided"
 NOT_USABLE = "not usable"  # in place of a verdict on a time that must not be used
-EQUIVALENCE_BAND = 0.02
-MIN_GENERATIONS = 6
+MIN_GENERATIONS, MIN_SESSIONS = 6, 3
 # Undisturbed rounds behind a verdict, and their share; chosen by simulation (docs/notes/intervals_of_ratios.md).
 LEAST_ROUNDS, UNDISTURBED_SHARE = 12, 1 / 3
 IN_SIGHT = 1000  # generations
-# The boundary: the prior's weight in generations, its height, and where it begins to rise.
-PRIOR, LEVEL, HORIZON = 2.0, 10.0, 40.0
+# The boundary: the prior's weight in generations, or in sessions, its height, and where it begins to rise.
+PRIOR, SESSION_PRIOR, LEVEL, HORIZON = 2.0, 0.1, 10.0, 40.0
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles by number of takes
 CLIPPED_AT = 5.0  # of the distances of a point's generations from their median, in robust standard deviations
 POLISHING = 10  # passes of median polish; later ones move effects by less than a tenth of a standard error
@@ -62,6 +64,10 @@ class Estimate:
         Undisturbed rounds behind it, where turns were taken.
     needed : int
         Undisturbed rounds that a verdict needs.
+    sessions : int
+        In which these were; from `MIN_SESSIONS` on the interval is over them.
+    apart : float
+        Distance between the values of the sessions that are furthest apart, in logarithms; NaN of one session.
     """
 
     value: float
@@ -70,6 +76,8 @@ class Estimate:
     count: int
     rounds: int | None = None
     needed: int = LEAST_ROUNDS
+    sessions: int = 1
+    apart: float = math.nan
 
     @property
     def known(self) -> bool:
@@ -109,30 +117,31 @@ class Estimate:
             min(self.count, other.count),
             min((each.rounds for each in (self, other) if each.rounds is not None), default=None),
             max(self.needed, other.needed),
+            min(self.sessions, other.sessions),
         )
 
 
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
-def half_width(differences: np.ndarray) -> float:
+def half_width(differences: np.ndarray, least: int = MIN_GENERATIONS, prior: float = PRIOR) -> float:
     """Return the half-width of the interval of a mean, valid at all looks together; infinite for few values.
 
     Parameters
     ----------
     differences : float, shape (n,)
-        One from each generation, in logarithms.
+        One from each generation, or session, in logarithms.
     """
     n = len(differences)
-    return math.inf if n < MIN_GENERATIONS else float(np.std(differences)) * boundary(n)
+    return math.inf if n < least else float(np.std(differences)) * boundary(n, prior)
 
 
-def boundary(n: int) -> float:
+def boundary(n: int, prior: float = PRIOR) -> float:
     """Return the half-width of the interval of a mean of n values, in their standard deviations."""
     level = LEVEL * math.hypot(1, n / HORIZON)
-    growth = (level * math.sqrt((n + PRIOR) / PRIOR)) ** (2 / n)
+    growth = (level * math.sqrt((n + prior) / prior)) ** (2 / n)
     # t^2 / (n - 1), where the mixture of likelihood ratios reaches the level
-    return math.sqrt((growth - 1) / (1 - growth * PRIOR / (n + PRIOR)))
+    return math.sqrt((growth - 1) / (1 - growth * prior / (n + prior)))
 
 
 def estimate(values: Iterable[float], value: float | None = None) -> Estimate:
@@ -150,13 +159,11 @@ def estimate(values: Iterable[float], value: float | None = None) -> Estimate:
     return _around(float(np.mean(logs)) if value is None else math.log(value), half, len(logs))
 
 
-def _around(
-    log_value: float, half: float, count: int, rounds: int | None = None, needed: int = LEAST_ROUNDS
-) -> Estimate:
+def _around(log_value: float, half: float, count: int, *behind: Any) -> Estimate:
     value = math.exp(log_value)
     if not math.isfinite(half):
-        return Estimate(value, math.nan, math.nan, count, rounds, needed)
-    return Estimate(value, value * math.exp(-half), value * math.exp(half), count, rounds, needed)
+        return Estimate(value, math.nan, math.nan, count, *behind)
+    return Estimate(value, value * math.exp(-half), value * math.exp(half), count, *behind)
 
 
 def clipped(values: np.ndarray) -> np.ndarray:
@@ -220,10 +227,12 @@ class Estimates(Generic[Key]):
         it, others by their times.
     disturbed : set of (generation, group, round)
         Disturbed rounds that are among these, since too few others were left; no verdict rests on them.
+    sessions : int
+        In which they were measured: generation g in session g % sessions.
     """
 
-    def __init__(self, points: Mapping[Key, Mapping[Turn, float]], disturbed: Set[Turn] = frozenset()):
-        self.points, self.disturbed = points, disturbed
+    def __init__(self, points: Mapping[Key, Mapping[Turn, float]], disturbed: Set[Turn] = frozenset(), sessions=1):
+        self.points, self.disturbed, self._num_sessions = points, disturbed, sessions
 
     @cached_property
     def _logs(self) -> tuple[list[int], np.ndarray]:
@@ -251,11 +260,30 @@ class Estimates(Generic[Key]):
         if not table.size:
             return np.zeros(0), {}
         common, _ = median_polish(table)
-        return common, dict(zip(self.points, clipped(table - common[:, None]).T, strict=True))
+        parts, middle = table - common[:, None], np.zeros(table.shape)
+        if len(self._sessions) >= MIN_SESSIONS:  # what sessions differ by is what their interval is about
+            for own in self._sessions:
+                middle[own] = np.nan_to_num(_median(parts[own]))
+        return common, dict(zip(self.points, (middle + clipped(parts - middle)).T, strict=True))
+
+    @cached_property
+    def _sessions(self) -> list[np.ndarray]:
+        """Rows of the table of each session."""
+        place = np.array(self._logs[0]) % self._num_sessions
+        return [np.flatnonzero(place == session) for session in np.unique(place)]
+
+    def _by_session(self, values: np.ndarray) -> np.ndarray:
+        """Return the mean over the generations of each session that has some of the values."""
+        return np.array([np.nanmean(values[own]) for own in self._sessions if not np.isnan(values[own]).all()])
+
+    def _takes(self, values: np.ndarray) -> np.ndarray:
+        """Return what an interval is over: means of sessions, or the values of few sessions themselves."""
+        by_session = self._by_session(values)
+        return by_session if len(by_session) >= MIN_SESSIONS else values[~np.isnan(values)]
 
     @cached_property
     def _means(self) -> dict[Key, float]:
-        return {key: float(np.nanmean(part)) for key, part in self._fit[1].items()}
+        return {key: float(np.mean(self._takes(part))) for key, part in self._fit[1].items()}
 
     def generations(self, *points: Key) -> int:
         """Return in how many generations all of some points were measured."""
@@ -264,6 +292,10 @@ class Estimates(Generic[Key]):
     def rounds(self, *points: Key) -> int:
         """Return in how many undisturbed rounds each of some points had a turn, over the generations they share."""
         return self._shared(points, self.disturbed)
+
+    def left_alone(self, point: Key) -> bool:
+        """Return whether enough of a point's rounds were undisturbed for its time to stand for this machine's."""
+        return self.rounds(point) >= UNDISTURBED_SHARE * self._shared([point], frozenset())
 
     def _behind(self, *points: Key) -> tuple[int, int]:
         """Return in how many undisturbed rounds some points took part, and how many a verdict about them needs."""
@@ -287,9 +319,8 @@ class Estimates(Generic[Key]):
         if point not in self.points:
             return NOTHING
         common, parts = self._fit
-        logs = (common + parts[point])[~np.isnan(parts[point])]
-        value = float(np.mean(common)) + self._means[point]
-        return _around(value, half_width(logs), len(logs), *self._behind(point))
+        value = float(np.mean(self._takes(common))) + self._means[point]
+        return self._estimate(common + parts[point], value, point, beside=0.0)
 
     def contrast(self, weights: Mapping[Key, float]) -> Estimate:
         """Return the product of points' times to the power of their weights, which add up to 0; NaN if no generation
@@ -298,7 +329,7 @@ class Estimates(Generic[Key]):
             return NOTHING
         differences = np.sum([weight * self._fit[1][point] for point, weight in weights.items()], axis=0)
         value = sum(weight * self._means[point] for point, weight in weights.items())
-        return _over_generations(differences, value, *self._behind(*weights))
+        return self._estimate(differences, value, *weights)
 
     def ratio(self, numerator: Key, denominator: Key) -> Estimate:
         """Return the ratio of two points' times; NaN if they share no generation, or one was not measured."""
@@ -312,8 +343,8 @@ class Estimates(Generic[Key]):
         """Return the ratio of a point's time and that of the fastest candidate.
 
         Each generation is compared with the candidate that is the fastest in all *others*: chosen by the times that it
-        is compared on, it would look faster than it is. The value is the ratio to the fastest in all generations; the
-        interval holds both. NaN if the point or all candidates were not measured.
+        is compared on, it would look faster than it is. So the reference is one and the same for every point. NaN if
+        the point or all candidates were not measured.
         """
         candidates = [candidate for candidate in candidates if candidate in self.points]
         if numerator not in self.points or not candidates:
@@ -325,11 +356,23 @@ class Estimates(Generic[Key]):
         total = np.nansum(parts, axis=1, keepdims=True) - np.nan_to_num(parts)
         elsewhere = np.where(present & (others > 0), total / np.maximum(others, 1), math.inf)
         chosen = np.where(np.isfinite(elsewhere).any(axis=0), elsewhere.argmin(axis=0), fastest)
-        if (chosen == fastest).all():
-            return self.ratio(numerator, candidates[fastest])
-        differences = self._fit[1][numerator] - parts[chosen, np.arange(parts.shape[1])]
-        value = self._means[numerator] - self._means[candidates[fastest]]
-        return _over_generations(differences, value, *self._behind(numerator, candidates[fastest]))
+        reference = parts[chosen, np.arange(parts.shape[1])]
+        value = self._means[numerator] - float(np.mean(self._takes(reference)))
+        return self._estimate(self._fit[1][numerator] - reference, value, numerator, candidates[fastest])
+
+    def _estimate(self, values: np.ndarray, value: float, *points: Key, beside: float | None = None) -> Estimate:
+        """Return the estimate of a log value from what its points gave in each generation; its interval holds the mean
+        of these too, or reaches `beside` further."""
+        known, by_session, takes = values[~np.isnan(values)], self._by_session(values), self._takes(values)
+        if not len(known):
+            return NOTHING
+        half = half_width(known)
+        if len(by_session) >= MIN_SESSIONS:  # whose few means may agree by chance, better than their generations allow
+            of_sessions = half_width(takes, MIN_SESSIONS, SESSION_PRIOR)
+            half = max(of_sessions, half) if math.isfinite(half) else of_sessions
+        half += abs(float(np.mean(takes)) - value) if beside is None else beside
+        apart = float(np.ptp(by_session)) if len(by_session) > 1 else math.nan
+        return _around(value, half, len(known), *self._behind(*points), len(by_session), apart)
 
 
 def _joined(effects: np.ndarray) -> np.ndarray:
@@ -344,29 +387,16 @@ def _joined(effects: np.ndarray) -> np.ndarray:
     return np.nansum(effects - levels[:, None], axis=0) / np.where(counts, counts, math.nan)
 
 
-def _over_generations(differences: np.ndarray, value: float, rounds: int, needed: int) -> Estimate:
-    """Return the estimate of a log value, whose interval also holds the mean of the differences."""
-    known = differences[~np.isnan(differences)]
-    if not len(known):
-        return NOTHING
-    return _around(value, half_width(known) + abs(float(np.mean(known)) - value), len(known), rounds, needed)
-
-
 def verdict(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
-    """Judge a ratio of times: "faster" or "slower" where its interval says so, else "same" where the interval lies
-    within [1 / (1 + band), 1 + band], else "undecided", as where it rests on too few undisturbed rounds."""
+    """Judge a ratio of times: "faster" or "slower" where its interval says so, with "by less than 2 %" where it lies
+    within [1 / (1 + band), 1 + band] as a whole; "same" where it lies there and holds 1; else "undecided", as where it
+    rests on too few undisturbed rounds."""
     if not time_ratio.enough:
         return UNDECIDED
-    if time_ratio.high < 1:
-        return FASTER
-    if time_ratio.low > 1:
-        return SLOWER
-    return SAME if matters_not(time_ratio, band) else UNDECIDED
-
-
-def matters_not(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> bool:
-    """Return whether a difference, if there is any, is too small to matter: below the band."""
-    return 1 / (1 + band) <= time_ratio.low and time_ratio.high <= 1 + band
+    little = 1 / (1 + band) <= time_ratio.low and time_ratio.high <= 1 + band
+    if time_ratio.low <= 1 <= time_ratio.high:
+        return SAME if little else UNDECIDED
+    return (FASTER if time_ratio.high < 1 else SLOWER) + f", by less than {100 * band:g} %" * little
 
 
 def exceeds(time_ratio: Estimate, limit: float) -> bool | None:
@@ -387,18 +417,17 @@ def generations_to_go(time_ratio: Estimate, limit: float) -> int | None:
 
 
 def amount(time_ratio: Estimate, band: float = EQUIVALENCE_BAND) -> str:
-    """Say by how much a time differs from another: "0.4 to 1.2 %, too little to matter", "within 2 %", "-0.8 to
-    +3.0 %" of what is undecided; or how many generations an answer takes."""
+    """Say by how much a time differs from another: "0.4 to 1.2 %", "within 2 %", "-0.8 to +3.0 %" of what is undecided;
+    or how many generations an answer takes."""
     if not time_ratio.known:
         return f"{time_ratio.count} of {MIN_GENERATIONS} generations"
     if not time_ratio.enough:
         return f"not decided: {plural(time_ratio.rounds, 'undisturbed round')}, {time_ratio.needed} are needed"
     low, high = 100 * (time_ratio.low - 1), 100 * (time_ratio.high - 1)
-    answer = verdict(time_ratio, band)
+    answer, limits = verdict(time_ratio, band), [0.0, 100 * (1 - 1 / (1 + band)), 100 * band]
     if answer == SAME:
         return f"within {100 * band:g} %"
     if answer == UNDECIDED:
-        return f"{low:+.1f} to {high:+.1f} %"
-    least, most = (-high, -low) if answer == FASTER else (low, high)
-    little = ", too little to matter" if matters_not(time_ratio, band) else ""
-    return f"{least:.1f} to {most:.1f} %{little}"
+        return f"{'-' * (low < 0)}{beside(abs(low), 1, limits)} to +{beside(high, 1, limits)} %"
+    least, most = (-high, -low) if high < 0 else (low, high)
+    return f"{beside(least, 1, limits)} to {beside(most, 1, limits)} %"

@@ -37,7 +37,7 @@ from ..results.rows import (
     TraceRow,
     values_of,
 )
-from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_nodes, waited_shares
+from ..results.turns import groups_of, judge_rounds, mostly_in, quiet_times, separate_sessions, waited_shares
 from ..subjects.models import counts_for
 from ..tables.numbers import moved_text, plural
 from .agreement import first_disagreement
@@ -76,7 +76,8 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         losses differ by more than rounding; a row of an unknown plan; efficiency above 1.5.
     """
     by_kind: dict[type, list[Any]] = {kind: [] for kind in KINDS.values()}
-    for row in _separate_interference(separate_nodes(rows)):
+    rows, sessions = separate_sessions(rows)
+    for row in _separate_interference(rows):
         by_kind[type(row)].append(row)
     runs, profiles, failures = by_kind[RunRow], by_kind[ProfileRow], by_kind[FailureRow]
     if not runs:
@@ -107,6 +108,7 @@ def sweep_from_rows(rows: Sequence[Row], partial: str = "") -> Sweep:
         traces=by_kind[TraceRow],
         turns=turns,
         quiet=quiet,
+        sessions=sessions,
         rounds=by_kind[RoundsRow],
         capacities=by_kind[CapacityRow],
         machines=by_kind[MachineRow],

@@ -10,7 +10,8 @@ import pandas as pd
 
 from ...cython_src.errors import UsageError
 from ..subjects.models import SERIAL, ModelSpec
-from .estimates import NOT_USABLE, NOTHING, Estimate, verdict
+from ..tables.numbers import plural
+from .estimates import MIN_SESSIONS, NOT_USABLE, NOTHING, Estimate, verdict
 from .names import GRANULARITY, INTERFERENCE, NETWORK, model_rank, plan_beside, value_text
 from .sweep import Point, Sweep, kept
 
@@ -55,7 +56,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
     """Return one row per point: time, speedup, efficiency, and the verdict against its device's better fork-join form.
 
     Columns: every field of the plan's record (network, batch, phase, and the other options), plan_id, model, threads,
-    generations, rounds, median_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
+    sessions, generations, rounds, median_s (typical time), low_s, high_s (95 % interval), fill_s, speedup, speedup_low,
     speedup_high (over the best serial run of the problem), efficiency, efficiency_low, efficiency_high, reference
     (model), ratio, ratio_low, ratio_high (time / reference's time), verdict, usable (see `is_usable`). NaN and "" where
     there is nothing to compare with; a GPU's models have no efficiency.
@@ -75,6 +76,7 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
             {
                 **{name: _plain(value) for name, value in sweep.records[plan_id].items()},
                 **point._asdict(),
+                "sessions": typical.sessions,
                 "generations": typical.count,
                 "rounds": sweep.times.rounds(point),
                 "median_s": typical.value,
@@ -95,20 +97,31 @@ def speed_table(sweep: Sweep) -> pd.DataFrame:
 
 @kept
 def is_usable(sweep: Sweep, point: Point) -> bool:
-    """Return whether a point's time may be used: there is one, a computer can reach it, and enough rounds were
-    undisturbed."""
+    """Return whether a point's time may be used: there is one, a computer can reach it, and others left alone most
+    of its samples, and a third of its rounds."""
     if point not in sweep.turns:
         return False
     plan_id, model, threads = point
     serial = best_serial(sweep, plan_id)
     beyond = model.is_gpu or model.is_peer  # of what our serial run bounds
     possible = beyond or not serial or not sweep.ratio(serial, point).value / threads > IMPLAUSIBLE_EFFICIENCY
-    return possible and point not in sweep.disturbed_points
+    return possible and point not in sweep.disturbed_points and sweep.times.left_alone(point)
 
 
 def judged(sweep: Sweep, ratio: Estimate, *points: Point) -> str:
-    """Return the verdict on a ratio of points' times; where one of them is not usable, that in place of a direction."""
-    return verdict(ratio) if all(is_usable(sweep, point) for point in points) else NOT_USABLE
+    """Return the verdict on a ratio of points' times, and where it rests on fewer sessions than others of its page; if
+    one of them is not usable, that in place of a direction."""
+    if not all(is_usable(sweep, point) for point in points):
+        return NOT_USABLE
+    few = sweep.sessions >= MIN_SESSIONS > ratio.sessions and ratio.known
+    return verdict(ratio) + f", in {plural(ratio.sessions, 'session')}" * few
+
+
+def scope(sweep: Sweep) -> str:
+    """Return for what the verdicts of a sweep hold: "in this session", or "over 5 sessions"."""
+    if sweep.sessions < MIN_SESSIONS:
+        return "in this session" if sweep.sessions == 1 else "in these sessions"
+    return f"over {sweep.sessions} sessions"
 
 
 def row_is_usable(sweep: Sweep, row: Mapping[str, Any]) -> bool:

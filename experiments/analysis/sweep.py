@@ -90,6 +90,8 @@ class Sweep:
         Seconds per step of each undisturbed turn of each (plan_id, model, threads).
     quiet : QuietTimes
         What they were taken from: rounds on which no verdict may rest, generations that are left out.
+    sessions : int
+        In which they were measured; see `Estimates`.
     machines : list of MachineRow
         All of them: of several nodes one each.
     nodes : dict of name to RunRow
@@ -120,6 +122,7 @@ class Sweep:
     quiet: QuietTimes
     rounds: list[RoundsRow]
     capacities: list[CapacityRow]
+    sessions: int = 1
     machines: list[MachineRow] = field(default_factory=list)
     nodes: dict[str, RunRow] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
@@ -244,7 +247,7 @@ class Sweep:
     @cached_property
     def times(self) -> Estimates[Point]:
         """The estimator of all times and ratios."""
-        return Estimates(self.turns, self.quiet.loud)
+        return Estimates(self.turns, self.quiet.loud, self.sessions)
 
     def typical_time(self, point: Point) -> Estimate:
         """Return the seconds per step of a point; see `Estimates`."""

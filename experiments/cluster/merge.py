@@ -29,6 +29,7 @@ from ..results.rows import (
     RoundsRow,
     RunRow,
     SampleRow,
+    SessionRow,
     TraceRow,
 )
 from ..sweep.shards import Answers
@@ -172,6 +173,8 @@ def _name(row: AnyRow) -> tuple:
     match row:
         case RunRow():
             return "run", row.node.name, row.environment_id
+        case SessionRow():
+            return "session", row.node.name, row.generations
         case MachineRow():
             return "machine", row.node.name
         case PlanRow():

@@ -23,7 +23,8 @@ from .sweeping import add_output, measure_and_report
 HELP = "train one network under several execution models and compare them"
 DESCRIPTION = (
     "Train one network under several execution models, check that all computed the same weights, and leave samples, a "
-    "table, figures and a report in a folder. Give the same command again to go on after an interruption."
+    "table, figures and a report in a folder. The same command again goes on with a session that was interrupted, "
+    "and else adds a session."
 )
 
 
@@ -45,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K[,K...]",
         help="processes that spin on the same CPUs; default: 0",
     )
-    add_fields(parser, Measure, leave_out=("budget_s", "inject"))
+    add_fields(parser, Measure, leave_out=("budget_s", "inject", "sessions", "every_s"))
     parser.add_argument(
         "--budget",
         type=duration,

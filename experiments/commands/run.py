@@ -19,7 +19,7 @@ DESCRIPTION = (
     "reported. What was interrupted goes on in its folder. Exit code 1: something failed for "
     "another reason than its memory, or weights differ."
 )
-OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace")  # options
+OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace", "sessions", "every_s")  # options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,7 +34,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         f"{', '.join(f.name for f in keys(Measure))}; of [quick]: models; of [slurm]: "
         f"{', '.join(f.name for f in keys(SlurmOptions))}; of [train]: the options of `forktask train`."
     )
-    parser.add_argument("file", metavar="FILE", help="a TOML file, or the name of a shipped one")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a TOML file, or the name of a shipped one; in a clone also finding1, finding2, ...: what was published "
+        "of it is measured again and compared",
+    )
     parser.add_argument("--device", choices=("cpu", "gpu"), help="only the file's models of this device; default: all")
     parser.add_argument(
         "--dry-run",
@@ -54,13 +59,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure or train what a file describes; with --dry-run print what that would be."""
+    from ..report.reproduced import finding_named, reproduced_text
     from ..results.grids import given_or_shipped, kind_of
 
+    if finding := finding_named(arguments.file):
+        arguments.out = folder_of(arguments) if not arguments.dry_run else arguments.out
+        code = _run_sweep(finding.file, arguments)
+        if not (arguments.dry_run or arguments.on):
+            progress_printer(arguments)(reproduced_text(finding, arguments.out))
+        return code
     path = given_or_shipped(arguments.file)
     if kind_of(path) == "sweep":
         return _run_sweep(path, arguments)
-    unused = next((name for name in OF_SWEEPS if getattr(arguments, name)), None)
+    unused = next((name for name in OF_SWEEPS if getattr(arguments, name, None)), None)
     if unused:
+        unused = unused.removesuffix("_s")
         raise UsageError(f"--{unused} is for sweeps, got it with the study {arguments.file}; leave it out")
     return _run_study(path, arguments)
 
@@ -112,6 +125,8 @@ def _run_sweep(path: Path | str, arguments: Namespace) -> int:
         if getattr(arguments, name) and arguments.on != "slurm":
             got = f"it with --on {arguments.on}" if arguments.on else "it alone"
             raise UsageError(f"--{name} belongs to --on slurm, got {got}; leave it out")
+    spread = {name: getattr(arguments, name) for name in ("sessions", "every_s") if name in arguments}
+    configuration = configuration.with_measure(**spread)
     if arguments.on:
         _check_engine(configuration, arguments)
     if arguments.dry_run:
@@ -164,6 +179,11 @@ def _check_engine(configuration, arguments: Namespace) -> None:
     kind, _, address = arguments.on.partition(":")
     if arguments.on != "slurm" and not (kind == "dask" and address):
         raise UsageError(f"--on must be slurm or dask:ADDRESS, such as dask:tcp://10.0.0.1:8786, got {arguments.on!r}")
+    if configuration.measure.sessions > 1:
+        raise UsageError(
+            f"sessions are of one machine, got {configuration.measure.sessions} with --on, where each node's start is "
+            f"one; leave sessions out"
+        )
     if arguments.trace or configuration.measure.inject:
         raise UsageError(
             "traces are of one machine, got --trace or inject with --on; leave it out, and trace on a node without --on"

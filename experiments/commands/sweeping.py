@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from ..tables.progress import say
-from .arguments import add_json, add_out, folder_of, show
+from .arguments import add_json, add_out, duration, folder_of, number_from, show
 
 
 def add_output(parser: ArgumentParser) -> None:
-    """Add `--out`, `--json`, `--no-report`, `--trace` and `--quick`."""
+    """Add `--out`, `--json`, `--no-report`, `--sessions`, `--every`, `--trace` and `--quick`."""
     add_out(parser, "results")
     printed = parser.add_mutually_exclusive_group()
     add_json(printed, "the summary")
@@ -25,6 +25,18 @@ def add_output(parser: ArgumentParser) -> None:
         action="store_true",
         help="then log what every thread does, once for each plan and model of a sweep on most threads: Gantt "
         "pictures and losses",
+    )
+    said = "of a sweep: sessions in the folder at the end, one more at least; from three on intervals are over them"
+    parser.add_argument(
+        "--sessions", type=number_from(1, most=1000), default=SUPPRESS, metavar="N", help=f"{said}; default: 1"
+    )
+    parser.add_argument(
+        "--every",
+        type=duration,
+        dest="every_s",
+        default=SUPPRESS,
+        metavar="TIME",
+        help="of several sessions: from the start of one to that of the next, such as 20min or 2h; default: 20min",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes and few repeats: a check that it works")
 

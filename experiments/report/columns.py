@@ -22,16 +22,23 @@ from ..tables.columns import (
     text_column,
     time_column,
 )
-from ..tables.numbers import interval, number, percent, percent_interval, time
+from ..tables.numbers import JUDGED_AT, interval, number, percent, percent_interval, time
 
 MODEL = Column("model", lambda r: model_label(r["model"]))
 THREADS = count_column("threads")
-ROUNDS = Column("rounds", lambda r: f"{r['rounds']} in {r['generations']}", True)
+ROUNDS = Column("rounds, gen., sess.", lambda r: f"{r['rounds']}, {r['generations']}, {r['sessions']}", True)
 PLAN = text_column("plan_name", "plan")
 PROBLEM = text_column("problem")
 VERDICT = text_column("verdict")
+APART = percent_column("apart", "sessions apart", 1)
 
-ANSWER = (text_column("question"), text_column("verdict", "answer"), text_column("amount", "by how much"), ROUNDS)
+ANSWER = (
+    text_column("question"),
+    text_column("verdict", "answer"),
+    text_column("amount", "by how much"),
+    APART,
+    ROUNDS,
+)
 SPEED = (
     MODEL,
     THREADS,
@@ -237,7 +244,7 @@ EFFECT = (
     text_column("kind"),
     text_column("effect"),
     number_column("ratio", "time after / before", 3),
-    Column("95% interval", lambda r: interval(r["low"], r["high"], 3), True),
+    Column("95% interval", lambda r: interval(r["low"], r["high"], 3, JUDGED_AT), True),
     percent_column("share", "share"),
     Column("verdict", lambda r: r["verdict"] + r["note"]),
     USABLE,

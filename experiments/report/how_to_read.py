@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..analysis.accounting import MOST_OVER
-from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS
+from ..analysis.estimates import CLIPPED_AT, EQUIVALENCE_BAND, LEAST_ROUNDS, MIN_GENERATIONS, MIN_SESSIONS
+from ..results.turns import SESSION_PAUSE_S
 
 DEFINITIONS = (
     (
@@ -16,20 +17,30 @@ DEFINITIONS = (
     ("time / fork-join", "Over the better fork-join form of the same plan and threads. Below 1 is faster."),
     (
         "answer, verdict, by how much",
-        f"faster, slower: the 95% interval of the ratio of times lies below, above 1; by how much: this interval, in "
+        f"faster, slower: the 95% interval of the ratio of times lies below, above 1; by less than "
+        f"{EQUIVALENCE_BAND:.0%}: as a whole within so much of it; by how much: this interval, in "
         f"per cent of the other's time. same: it holds 1 and lies within {EQUIVALENCE_BAND:.0%}. undecided: otherwise, "
         f"and with fewer than {MIN_GENERATIONS} generations, fewer than {LEAST_ROUNDS} undisturbed rounds, or more "
         f"than two thirds of all rounds disturbed. Of twenty "
         f"comparisons of equals expect one to be wrong.",
     ),
     (
-        "rounds",
-        "Undisturbed rounds in generations. In a round each contestant of a generation has one turn, in tossed order.",
+        "rounds, gen., sess.",
+        "Undisturbed rounds, in each of which every contestant of a generation has one turn, in tossed order; "
+        "generations of processes; sessions: what was measured from one start of a command to its end, or from several "
+        f"that follow each other within {SESSION_PAUSE_S / 60:g} minutes.",
+    ),
+    (
+        "in this session, over 5 sessions; sessions apart",
+        f"A machine is in another state an hour later, and models feel that differently. From {MIN_SESSIONS} sessions "
+        "on the interval is over them, and holds for the machine; before, it holds for what was measured. Apart: the "
+        "highest value of a session over the lowest, less 1.",
     ),
     (
         "95% interval",
-        f"Of a ratio: from its spread over generations, valid at every look, so that measuring may stop once it "
-        f"answers; from {MIN_GENERATIONS} generations on.  Wild ones count as {CLIPPED_AT:g} standard deviations.",
+        f"Of a ratio: from its spread over generations, or sessions, valid at every look, so that measuring may stop "
+        f"once it answers; from {MIN_GENERATIONS} generations on. Wild ones count as {CLIPPED_AT:g} standard "
+        f"deviations.",
     ),
     (
         "FLOP floor, roofline floor",

@@ -27,7 +27,16 @@ from ..analysis.names import axis_label, model_label, value_text
 from ..analysis.nodes import node_differences, node_limits
 from ..analysis.phases import BUSY, phase_table, phases_of
 from ..analysis.roofline import bound_sentences, roofline_table
-from ..analysis.speeds import PER, axis_table, leading_plans, main_plan, own_best_table, row_is_usable, speed_table
+from ..analysis.speeds import (
+    PER,
+    axis_table,
+    leading_plans,
+    main_plan,
+    own_best_table,
+    row_is_usable,
+    scope,
+    speed_table,
+)
 from ..analysis.sweep import Sweep
 from ..events.events import overhead_text
 from ..results.nodes import leaves
@@ -41,7 +50,7 @@ from .figures import left_out
 from .figures import losses as losses_figure
 from .figures import nodes as nodes_figure
 from .how_to_read import DEFINITIONS
-from .verdicts import answers
+from .verdicts import answers, scope_note
 from .words import conditions, data_warning, gpu_text, order_note, plan_title, t1_text
 
 RAW_DATA = (
@@ -49,6 +58,7 @@ RAW_DATA = (
     "`forktask report` makes this page again from samples.jsonl, and writes it for other tools (`--csv`, `--latex`, "
     "...)."
 )
+JUDGING = ("answer", "verdict")  # headings of columns of verdicts
 NAMED_PROBLEMS = 4  # a title that names more takes a page to read
 
 
@@ -120,6 +130,15 @@ def with_usable(sweep: Sweep, table: Table) -> Table:
     return Table(table.name, (*table.columns, USABLE) if table.columns else (), rows)
 
 
+def with_scope(sweep: Sweep, table: Table) -> Table:
+    """Return a table whose verdicts say for what they hold."""
+    named = [
+        column._replace(heading=f"{column.heading} {scope(sweep)}") if column.heading in JUDGING else column
+        for column in table.columns
+    ]
+    return replace(table, columns=tuple(named))
+
+
 def records_of(table: pd.DataFrame, plan_id: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of a table, or those of one plan."""
     if not len(table):
@@ -145,8 +164,9 @@ def build(sweep: Sweep) -> Report:
         sections += _sections_of_cost(sweep, plan_id)
     if len(sweep.samples):
         sections += _comparisons(sweep)
-    sections = [replace(section, tables=[with_usable(sweep, t) for t in section.tables]) for section in sections]
-    table = with_usable(sweep, table)
+    shown = [[with_scope(sweep, with_usable(sweep, t)) for t in section.tables] for section in sections]
+    sections = [replace(section, tables=tables) for section, tables in zip(sections, shown, strict=True)]
+    table = with_scope(sweep, with_usable(sweep, table))
     sections += _closing_sections(sweep)
     return Report(
         title=_title(sweep),
@@ -159,9 +179,14 @@ def build(sweep: Sweep) -> Report:
             "smoke_test": sweep.smoke_test,
             "swept": list(sweep.axes),
             "equivalence_band": EQUIVALENCE_BAND,
+            "scope": scope(sweep),
             "environment_id": sweep.run.environment_id,
         },
-        notes=[*([data_warning(sweep)] if sweep.smoke_test else []), *filter(None, [left_out(sweep)])],
+        notes=[
+            *([scope_note(sweep)] if rows else []),
+            *([data_warning(sweep)] if sweep.smoke_test else []),
+            *filter(None, [left_out(sweep)]),
+        ],
         warnings=sweep.warnings,
         sections=sections,
         opening=[text for plan_id in sweep.plan_ids() if (text := order_note(sweep, plan_id))],

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
-from ..analysis.estimates import amount
+from ..analysis.estimates import UNDECIDED, amount
 from ..analysis.names import model_label
 from ..analysis.questions import Contestant, questions
-from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, main_plan
+from ..analysis.speeds import best_serial, interval_columns, is_usable, judged, main_plan, scope
 from ..analysis.sweep import Point, Sweep, kept
 from ..subjects.models import SERIAL
 from .words import axes_text, plan_title
+
+WRONG = 0.05  # of decided answers, at most: intervals of 95 %
 
 
 @kept
@@ -22,7 +26,8 @@ def answers(sweep: Sweep) -> list[dict[str, Any]]:
     -------
     list of dict
         plan_id, plan, question, label, against (the figure that shows the row: "forkjoin", "peers" or none), model,
-        reference, threads, generations, rounds, ratio, ratio_low, ratio_high, verdict, usable, amount.
+        reference, threads, sessions, generations, rounds, apart (of sessions, in logarithms), ratio,
+        ratio_low, ratio_high, verdict, usable, amount.
     """
     first = main_plan(sweep)
     plans = [first, *(plan_id for plan_id in sweep.plan_ids() if plan_id != first)]
@@ -54,10 +59,26 @@ def _row(sweep: Sweep, point: Point, references: Sequence[Point], what: str, aga
         "model": point[1],
         "reference": reference[1],
         "threads": point[2],
+        "sessions": ratio.sessions,
         "generations": ratio.count,
         "rounds": ratio.rounds,
+        "apart": ratio.apart,
         **interval_columns("ratio", ratio),
         "verdict": judged(sweep, ratio, point, reference),
         "usable": usable,
         "amount": amount(ratio) if usable or not ratio.enough else "",
     }
+
+
+def scope_note(sweep: Sweep) -> str:
+    """Say for what the answers hold, how far sessions lay apart, and how many answers are expected to be wrong."""
+    rows = [row for row in answers(sweep) if row["usable"]]
+    decided = sum(row["verdict"] != UNDECIDED for row in rows)
+    said = f"What is said holds {scope(sweep)}."
+    if apart := [row["apart"] for row in rows if math.isfinite(row["apart"])]:
+        said += f" Sessions lay up to {max(apart):.1%} apart (median of all answers: {median(apart):.1%})."
+    elif rows:
+        said += " Another session may differ by more than the intervals say: measure several, hours apart."
+    if decided:
+        said += f" Answers that are decided: {decided}; expected to be wrong: {WRONG * decided:.2g} at most."
+    return said

@@ -26,10 +26,28 @@ from ...cython_src.reading import open_regular
 from ..machine.environment import is_volatile
 from .files import NoRoom, check_writable_folder, locked_file, output_folder
 from .nodes import leaves
-from .rows import AnyRow, FailureRow, GpuProfileRow, Holds, ProfileRow, RunRow, SampleRow, parse_row
+from .rows import (
+    AnyRow,
+    FailureRow,
+    GpuProfileRow,
+    Holds,
+    OfShard,
+    ProfileRow,
+    RunRow,
+    SampleRow,
+    SessionRow,
+    parse_row,
+)
 
 SAMPLES = "samples.jsonl"
-CHANGEABLE = ("repeats", "budget_s", "check", "nodes")  # options of measuring that may change when a run goes on
+CHANGEABLE = (
+    "repeats",
+    "budget_s",
+    "sessions",
+    "every_s",
+    "check",
+    "nodes",
+)  # options of measuring that may change when a run goes on
 # How `append` begins a row, and the first one of a file: a half-written row has this beginning or a part of it.
 ROW_BEGIN, FIRST_ROW_BEGIN = b'{"kind":"', b'{"kind":"run"'
 # Failures that a second attempt would only repeat: a continued run does not try these configurations again.
@@ -80,6 +98,22 @@ class Results:
     def run(self) -> RunRow:
         """The latest "run" row, with the last configuration."""
         return self.of(RunRow)[-1]
+
+    @property
+    def session_ends(self) -> list[int]:
+        """Numbers of the first generation after each session that is whole."""
+        return [row.generations for row in self.of(SessionRow)]
+
+    @property
+    def first_generation(self) -> int:
+        """Number of the first generation of the session that is not whole yet, or comes next."""
+        return max(self.session_ends, default=0)
+
+    @property
+    def ends_whole(self) -> bool:
+        """Whether nothing was measured after the end of a session."""
+        last = next((row for row in reversed(self.rows) if isinstance(row, SessionRow | OfShard)), None)
+        return isinstance(last, SessionRow)
 
     @property
     def is_study(self) -> bool:
@@ -251,6 +285,7 @@ class ResultsWriter:
         data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
         os.ftruncate(self._fd, data.rfind(b"\n") + 1)
         os.fsync(self._fd)
+        self.results.partial = ""
 
     def start(self, run: RunRow, changeable: Sequence[str] = CHANGEABLE, same_environment: bool = True) -> bool:
         """Begin the run, or go on with the one that is there, whose folder stays as it is until the next row; see

@@ -111,6 +111,13 @@ class RunRow(Row, frozen=True, kw_only=True, tag="run"):
             )
 
 
+class SessionRow(Row, frozen=True, kw_only=True, tag="session"):
+    """End of a session, which is whole: what is measured into the folder later begins another one."""
+
+    node: Annotated[Node, says(OF_NODE)]
+    generations: Annotated[Number, says("of the folder so far; the next session counts on from here")]
+
+
 class MachineRow(Row, frozen=True, kw_only=True, tag="machine"):
     """Limits of a node, measured before its first sample ([how](measuring.md#what-bounds-a-speedup))."""
 
@@ -564,6 +571,7 @@ class TraceRow(Row, frozen=True, kw_only=True, tag="trace"):
 
 AnyRow = (
     RunRow
+    | SessionRow
     | MachineRow
     | CapacityRow
     | PlanRow

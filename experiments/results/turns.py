@@ -6,6 +6,7 @@ outside of the contestants disturbed, and the generations for which the host had
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from statistics import median, median_low
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from .disturbance import TICK_S
-from .rows import GpuProfileRow, Measured, ProfileRow, RoundsRow, Row, RunRow, SampleRow
+from .rows import GpuProfileRow, Measured, Process, ProfileRow, RoundsRow, Row, RunRow, SampleRow, SessionRow
 
 Turn = tuple[int, Hashable, int]  # generation, group, round
 T = TypeVar("T")
@@ -27,6 +28,9 @@ STOLEN_SHARE = 0.05  # of a round's time that the hypervisor gave to others
 WAITED_SHARE = 0.05  # of a round's time in which a runnable thread waited for a CPU
 USUAL_TIMES = 2.0  # of the usual share
 MOVED_TIMES = 1.8  # hand-overs take 2 to 2.5 times as long where the host has taken two CPUs apart
+# Starts of a command that follow each other sooner count as one session: ratios of runs of 3 minutes correlate by 0.47
+# to 0.57 with the next one, by 0.02 to 0.08 across a pause of 6 minutes (docs/notes/intervals_of_ratios.md).
+SESSION_PAUSE_S = 360.0
 LEAST_SHARE = 0.5  # of a contestant's rounds that must be undisturbed for the others to be left out
 
 
@@ -229,30 +233,75 @@ def quiet_turns(turns: Turns | SampleRow, disturbed: Set[int]) -> dict[int, floa
     return quiet if len(quiet) >= LEAST_SHARE * len(times) and median(quiet.values()) > 0 else times
 
 
-def separate_nodes(rows: Sequence[Row]) -> Sequence[Row]:
-    """Number the generations of pooled nodes anew, so that equal numbers are of one node, and only what one node
-    measured is compared: its k-th generation of a plan with its k-th one of another plan."""
-    placed = [row for row in rows if isinstance(row, Measured | RoundsRow)]
-    nodes = sorted({row.node.name for row in placed})
-    pooled = next((row.config.get("nodes") for row in reversed(rows) if isinstance(row, RunRow)), "") == "pooled"
-    if not pooled or len(nodes) < 2:
-        return rows
+def separate_sessions(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+    """Number generations anew, so that equal numbers are of one session of one node, and only what one session measured
+    is compared; of pooled nodes a node's k-th generation of a plan with its k-th one of another plan.
 
-    def session(row: Measured | RoundsRow) -> tuple:
-        return isinstance(row, ProfileRow | GpuProfileRow), row.node.name, row.plan_id, row.interference
+    A session is what a node measured from one start of a command to its end. A start that follows the last process
+    before it within `SESSION_PAUSE_S` goes on with the session before.
 
-    found: dict[tuple, set[int]] = {}
-    for row in placed:
-        found.setdefault(session(row), set()).add(row.repetition)
-    ranks = {key: {repetition: rank for rank, repetition in enumerate(sorted(own))} for key, own in found.items()}
+    Returns
+    -------
+    rows : sequence of Row
+    sessions : int
+        How many there are: generation g belongs to session g % sessions.
+    """
+    found = _places(rows)
+    places = sorted(set(found.values()))
+    if len(places) < 2:
+        return rows, 1
+
+    def series(row: Measured | RoundsRow) -> tuple:
+        return _is_profile(row), row.node.name, row.plan_id, row.interference
+
+    generations: dict[tuple, set[int]] = {}
+    for row in (row for row in rows if isinstance(row, Measured | RoundsRow)):
+        generations.setdefault(series(row), set()).add(row.repetition)
+    ranks = {key: {number: rank for rank, number in enumerate(sorted(own))} for key, own in generations.items()}
+    several = len({node for node, _ in places}) > 1
 
     def renumbered(row: Row) -> Row:
         if not isinstance(row, Measured | RoundsRow):
             return row
-        rank = ranks[session(row)][row.repetition]
-        return structs.replace(row, repetition=rank * len(nodes) + nodes.index(row.node.name))
+        rank = ranks[series(row)][row.repetition] if several else row.repetition
+        return structs.replace(row, repetition=rank * len(places) + places.index(found[_shard(row)]))
 
-    return list(map(renumbered, rows))
+    return list(map(renumbered, rows)), len(places)
+
+
+def _is_profile(row: Row) -> bool:
+    return isinstance(row, ProfileRow | GpuProfileRow)
+
+
+def _shard(row: Measured | RoundsRow) -> tuple:
+    return _is_profile(row), row.node.name, row.plan_id, row.interference, row.repetition
+
+
+def _places(rows: Sequence[Row]) -> dict[tuple, tuple[str, int]]:
+    """Return the node, if nodes are pooled, and the number of its session of each shard's samples, and of its
+    profiles."""
+    pooled = next((row.config.get("nodes") for row in reversed(rows) if isinstance(row, RunRow)), "") == "pooled"
+    session: dict[str, int] = {}
+    last_s: dict[str, float] = {}  # when the last process of a node was started
+    begun: set[str] = set()  # nodes on which a command was started since
+    found: dict[tuple, tuple[str, int]] = {}
+    for row in rows:
+        if not isinstance(row, RunRow | SessionRow | Measured | RoundsRow):
+            continue
+        node = row.node.name if pooled else ""
+        if isinstance(row, RunRow | SessionRow):
+            begun.add(node)
+        elif isinstance(row, Process):
+            pause_s = row.started - last_s.get(node, math.inf)
+            if node in begun and pause_s > SESSION_PAUSE_S:
+                session[node] = session.get(node, 0) + 1
+            begun.discard(node)
+            last_s[node] = max(last_s.get(node, 0.0), row.started)
+        if not isinstance(row, RunRow | SessionRow | RoundsRow):  # rounds come before their samples
+            found[_shard(row)] = node, session.get(node, 0)
+    for row in (row for row in rows if isinstance(row, RoundsRow)):
+        found.setdefault(_shard(row), (row.node.name if pooled else "", 0))
+    return found
 
 
 def mostly_in(times: Mapping[T, Iterable[Turn]], disturbed: Set[Turn]) -> set[T]:

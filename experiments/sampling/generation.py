@@ -137,7 +137,7 @@ class Generation(NamedTuple):
 class Machine:
     """This machine: its clock, memory and processes; tests have another one, which takes no time."""
 
-    now = staticmethod(time.perf_counter)
+    now, sleep = staticmethod(time.perf_counter), staticmethod(time.sleep)
 
     def __init__(self) -> None:
         self._disturbance = Disturbance()

@@ -41,18 +41,23 @@ class Schedule:
     write : callable (row)
     budget_s : float
         Time that the jobs should take together; they are never cut short.
+    now : callable () -> float
+        The time of a clock, in seconds.
     """
 
-    def __init__(self, label: str, write: Callable[[Any], object], *, budget_s: float = math.inf):
-        self._label, self._write = label, write
+    def __init__(
+        self,
+        label: str,
+        write: Callable[[Any], object],
+        *,
+        budget_s: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._label, self._write, self.now = label, write, now
         self._start = self.now()
         self._bar: ProgressBar | None = None
         self.budget_s = budget_s
         self.took: dict[Hashable, float] = {}  # seconds of the last job of each cost
-
-    def now(self) -> float:
-        """Return the time of a clock, in seconds."""
-        return time.monotonic()
 
     @property
     def spent_s(self) -> float:

@@ -14,7 +14,7 @@ from ..machine import machine_peaks
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup
 from ..sampling.child import TIME_LIMIT_S
-from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
+from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
 from ..subjects.models import ModelSpec
 
 CHECK_ITERATIONS = 2
@@ -76,6 +76,7 @@ class Bench:
     """This machine, its clock and a fair coin; tests have another one, which takes no time."""
 
     now = staticmethod(time.monotonic)
+    machine: Machine | None = None  # this one
 
     def toss(self) -> bool:
         """Toss a fair, unseeded coin: which side is started first."""
@@ -90,7 +91,9 @@ class Bench:
         efforts = [effort for _, effort in sides.values()]
         contestants = [_contestant(name, side, effort) for name, (side, effort) in sides.items()]
         seed = str(random.SystemRandom().random())
-        return measure_generation(Generation(contestants, "", efforts[0].target_s, efforts[0].rounds, seed))
+        return measure_generation(
+            Generation(contestants, "", efforts[0].target_s, efforts[0].rounds, seed), self.machine
+        )
 
 
 def _contestant(name: str, side: Side, effort: Effort) -> Contestant:

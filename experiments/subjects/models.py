@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, total_ordering
+from functools import cache, partial, total_ordering
 from typing import Any
 
 from ...cython_src.binding.execution_model import ExecutionModel
-from ...cython_src.errors import UsageError, check_choice, did_you_mean
+from ...cython_src.errors import UsageError, check_choice, did_you_mean, refusals
 from ...cython_src.gpu import device as gpu_device
 from ...cython_src.gpu.launches import GPU_ALGORITHMS
 from ...cython_src.plan.barriers import BARRIERS
@@ -58,6 +59,8 @@ DEFAULT_GPU_MODELS = (
     "gpu_taskgraph",
     "gpu_taskiter",
 )
+REFERENCE = "reference"  # in place of a model: all forms of fork-join, of which the fastest is the reference
+CHUNKS = (0, 2, 8)  # blocks that its dynamic and guided forms hand out at once; 0: the schedule's own number
 DEFAULT_MODELS = ("serial", "forkjoin", "forkjoin:region=persistent", "joblib", "tasks", "taskgraph", "taskiter")
 
 
@@ -145,6 +148,9 @@ def describe_models() -> str:
     parts.append(
         f"tasking (creation={'|'.join(CREATIONS)}, barrier={'|'.join(BARRIERS)}, placement={'|'.join(PLACEMENTS)}): "
         f"the task model that these switches make"
+    )
+    parts.append(
+        f"{REFERENCE}: all forms of forkjoin, every schedule and OpenMP library, of which the fastest is the reference"
     )
     return "; ".join(parts)
 
@@ -324,9 +330,23 @@ SERIAL, PERSISTENT, TASKGRAPH, TASKITER = map(
 )
 
 
+def forkjoin_forms() -> tuple[ModelSpec, ...]:
+    """Return what `REFERENCE` stands for: fork-join in both regions, with every schedule, some sizes of what dynamic
+    and guided hand out, and under each OpenMP library that is found."""
+    options = {name: forkjoin.FORKJOIN.fields[name].choices for name in ("region", "schedule", "runtime")}
+    found = []
+    for *values, chunk in itertools.product(*options.values(), CHUNKS):
+        written = ":".join(f"{name}={value}" for name, value in zip(options, values, strict=True))
+        spec = parse_model(f"forkjoin:{written}:chunk_size={chunk}")
+        if not refusals([partial(process_environment, spec)]) and not (chunk and spec.option("schedule") == "static"):
+            found.append(spec)
+    return tuple(found)
+
+
 def parse_models(texts: Iterable[ModelSpec | str]) -> tuple[ModelSpec, ...]:
-    """Return models that are about to run; the same twice counts once."""
-    specs = tuple(dict.fromkeys(map(runnable, texts)))
+    """Return models that are about to run, `REFERENCE` as its forms; the same twice counts once."""
+    each = [forkjoin_forms() if text == REFERENCE else (runnable(text),) for text in texts]
+    specs = tuple(dict.fromkeys(itertools.chain.from_iterable(each)))
     if not specs:
         raise UsageError("at least one model must be named, got none; try serial,forkjoin,taskiter")
     return specs

@@ -48,6 +48,7 @@ from ..machine.topology import core_counts
 from ..results.folder import short_id
 from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
 from ..results.nodes import NODES
+from ..results.turns import SESSION_PAUSE_S
 from ..sampling.child import TIME_LIMIT_S, WAIT_POLICIES
 from ..sampling.generation import LEAST_ROUNDS
 from ..sampling.hogs import MOST_HOGS
@@ -150,6 +151,23 @@ class Measure(Record, frozen=True):
             below=MOST_SECONDS,
         ),
     ] = 0.0
+    sessions: Annotated[
+        int,
+        about(
+            "sessions in the folder when the command ends, one more at least; from three on intervals are over them",
+            least=1,
+            below=1001,
+        ),
+    ] = 1
+    every_s: Annotated[
+        float,
+        about(
+            "time from the start of a session to that of the next one; there are at least 6 minutes between them, "
+            "since what follows sooner counts as one",
+            least=SESSION_PAUSE_S,
+            below=MOST_SECONDS,
+        ),
+    ] = 1200.0
     simulate: Annotated[
         int,
         about(
@@ -389,15 +407,15 @@ class Configuration:
                             points.setdefault(point.config_id, point)
         return list(points.values())
 
-    def shards(self) -> list[Shard]:
-        """Return what is measured, in order: in each repetition a shard for each plan.
+    def shards(self, first: int = 0) -> list[Shard]:
+        """Return what a session measures, in order: in each generation, from number `first` on, a shard for each plan.
 
         Plans, and the configurations of each, are shuffled by the seed: whatever drifts over the sweep hits all alike.
         """
         shards, position = [], count()
         points = self.points()
         logging = {point.config_id for point in points if not point.model.is_peer}
-        for repetition in range(self.measure.repeats):
+        for repetition in range(first, first + self.measure.repeats):
             generator = random.Random(f"{self.measure.seed}/{repetition}")
             generator.shuffle(points)
             together: dict[tuple[str, int], list[str]] = {}
@@ -405,7 +423,7 @@ class Configuration:
                 together.setdefault((point.plan_id, point.interference), []).append(point.config_id)
             for (plan_id, hogs), some in together.items():
                 samples = {config_id: next(position) for config_id in some}
-                profiled = [c for c in some if c in logging] if repetition < self.measure.profiles else ()
+                profiled = [c for c in some if c in logging] if repetition < first + self.measure.profiles else ()
                 profiles = {config_id: next(position) for config_id in profiled}
                 shards.append(
                     Shard(repetition=repetition, plan_id=plan_id, interference=hogs, samples=samples, profiles=profiles)
@@ -436,6 +454,7 @@ class Configuration:
             measure=self.measure.with_changes(
                 repeats=1,
                 budget_s=0.0,
+                sessions=1,
                 target_s=0.02,
                 warmup_s=0.05,
                 least_rounds=1,

@@ -7,21 +7,39 @@ processes; this process chooses which shard comes next (`shards.py`) and keeps t
 from __future__ import annotations
 
 import math
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 
 from ...cython_src.errors import UsageError
 from ...cython_src.networks.own import is_own
-from ..results.folder import Results, ResultsWriter
+from ..results.folder import LASTING_FAILURES, Results, ResultsWriter
 from ..results.nodes import check_nodes
-from ..results.rows import AnyRow, FailureRow, MachineRow, PlanRow, RunRow
+from ..results.rows import (
+    AnyRow,
+    FailureRow,
+    GpuProfileRow,
+    MachineRow,
+    OfShard,
+    PlanRow,
+    ProfileRow,
+    RoundsRow,
+    RunRow,
+    SampleRow,
+    SessionRow,
+)
+from ..results.turns import SESSION_PAUSE_S, groups_of, moved_groups
 from ..sampling.schedule import Job, Schedule
 from ..tables.numbers import plural
 from ..tables.progress import format_seconds, say
 from .configuration import Configuration, Shard
 from .shards import Answers, Means, Site, missing_shards
+from .status import standing_failures
+
+PROCESS_S = 30.0  # a pause is counted from the start of the last process: so long it may have lasted
 
 
 @dataclass
@@ -62,44 +80,87 @@ class SweepRunner:
         """
         site = Site(self.configuration, self.means)
         with ResultsWriter(self.out_dir) as writer:
-            check_same_networks(writer.results, site.plans)
-            run, before = site.run_row(self.command_line), writer.results.of(RunRow)
-            continued = writer.start(run, same_environment=self.configuration.measure.nodes == "one")
-            check_nodes([(row.node, row.environment) for row in (*before, run)], self.configuration.measure.nodes)
-            if writer.results.partial:
-                say(
-                    "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured "
-                    "again"
-                )
-            if continued and self.shards is None:
-                missing = self._missing(writer.results)
-                number = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
-                say(f"going on with {self.out_dir}: {number} of {self._total()} measurements are missing")
-            if not any(row.node.is_same(site.node) for row in writer.results.of(MachineRow)):
-                say("measuring the machine's limits")
-                writer.append(site.machine_row())
-            known = {row.plan_id for row in writer.results.of(PlanRow)}
-            for plan_id, row in site.plans.items():
-                if plan_id not in known:
-                    writer.append(row)
-            budget_s = self.configuration.measure.budget_s if self.undecided else 0.0
-            schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf)
-            measure = partial(self._measure, schedule, site, Answers(writer.results.rows), set())
-            try:
-                schedule.run(self._jobs(schedule, writer.results, measure))
-            except KeyboardInterrupt:
-                done = len(writer.results.finished())
-                kept = f"{done} measurements are kept in {self.out_dir}"
-                say(f"interrupted; {kept}. To go on: {self.command_line}")
-                raise
-            return writer.results
+            results = writer.results
+            check_same_networks(results, site.plans)
+            for number in count(len(results.session_ends) + 1):
+                begun, left, whole = site.clock.now(), self._missing(results), results.ends_whole
+                self._measure_session(site, writer, number, left)
+                if self.shards is not None or not results.ends_whole:
+                    return results
+                if not left and not whole:
+                    continue  # it was whole, and nothing said so yet
+                if number >= self.configuration.measure.sessions:
+                    return results
+                self._wait(site, begun, number)
+
+    def _wait(self, site: Site, begun: float, number: int) -> None:
+        """Wait until the next session may begin."""
+        measure, now = self.configuration.measure, site.clock.now()
+        wait_s = max(begun + measure.every_s - now, SESSION_PAUSE_S + PROCESS_S)
+        say(f"session {number} of {measure.sessions} is measured; the next one begins in {format_seconds(wait_s)}")
+        try:
+            site.clock.sleep(wait_s)
+        except KeyboardInterrupt:
+            kept = f"{number} of {plural(measure.sessions, 'session')} are kept"
+            say(f"interrupted; {kept}. To go on: {self.command_line}")
+            raise
+
+    def _measure_session(self, site: Site, writer: ResultsWriter, number: int, missing: Sequence[Shard]) -> None:
+        """Measure what is missing of a session; its last row says that it is whole, unless another attempt may mend
+        something."""
+        results, measure = writer.results, self.configuration.measure
+        run, before, partial_row = site.run_row(self.command_line), results.of(RunRow), results.partial
+        said = self._said(results, number, missing)
+        continued = writer.start(run, same_environment=measure.nodes == "one")
+        check_nodes([(row.node, row.environment) for row in (*before, run)], measure.nodes)
+        if partial_row:
+            say(
+                "the last line of samples.jsonl was half-written and has been moved aside; its sample is measured again"
+            )
+        if continued and self.shards is None and missing:
+            say(said)
+        if not any(row.node.is_same(site.node) for row in results.of(MachineRow)):
+            say("measuring the machine's limits")
+            writer.append(site.machine_row())
+        known = {row.plan_id for row in results.of(PlanRow)}
+        for plan_id, row in site.plans.items():
+            if plan_id not in known:
+                writer.append(row)
+        budget_s = measure.budget_s if self.undecided else 0.0
+        schedule = Schedule("measuring", writer.append, budget_s=budget_s or math.inf, now=site.clock.now)
+        measured = partial(self._measure, schedule, site, Answers(results.rows), set())
+        try:
+            schedule.run(self._jobs(schedule, results, measured))
+        except KeyboardInterrupt:
+            kept = f"{len(results.finished())} measurements are kept in {self.out_dir}"
+            say(f"interrupted; {kept}. To go on: {self.command_line}")
+            raise
+        may_mend = any(row.reason not in LASTING_FAILURES for row in standing_failures(results))
+        if self.shards is None and not may_mend and (budget_s or not self._missing(results)):
+            writer.append(self._end(site, results))
+
+    def _said(self, results: Results, number: int, missing: Sequence[Shard]) -> str:
+        """Say whether a start goes on with an interrupted session or adds one."""
+        if not results.ends_whole:
+            count = sum(len(shard.samples) + len(shard.profiles) for shard in missing)
+            left = f"{count} of {self._total()} measurements are missing"
+            return f"going on with session {number} of {self.out_dir}, which was interrupted: {left}"
+        last_s = max((row.started for row in results.of(SampleRow)), default=0.0)
+        soon = time.time() - last_s < SESSION_PAUSE_S
+        return f"adding session {number} to {self.out_dir}" + (
+            f"; it follows within {format_seconds(SESSION_PAUSE_S)} and counts as one with the session before" * soon
+        )
+
+    def _end(self, site: Site, results: Results) -> SessionRow:
+        measured = (row.repetition + 1 for row in results.rows if isinstance(row, OfShard))
+        return SessionRow(node=site.node, generations=max(measured, default=1))
 
     def _total(self) -> int:
         measure = self.configuration.measure
         return len(self.configuration.points()) * (measure.repeats + measure.profiles)
 
     def _missing(self, results: Results) -> list[Shard]:
-        return missing_shards(self.configuration.shards(), results)
+        return missing_shards(self.configuration.shards(results.first_generation), results)
 
     def _jobs(
         self, schedule: Schedule, results: Results, measure: Callable[[Shard], Iterable[AnyRow]]
@@ -111,18 +172,21 @@ class SweepRunner:
         """
         limited = schedule.budget_s < math.inf
         of = "" if limited else f" of {self.configuration.measure.repeats}"
+        first = results.first_generation
         if self.shards is not None:
             for given in self.shards:
                 for shard in missing_shards([given], results):
-                    yield _job(f"repetition {shard.repetition + 1}{of}", shard, measure)
+                    yield _job(f"generation {shard.repetition + 1}{of}", shard, measure)
             return
         for repetition, group in groupby(self._missing(results), key=lambda shard: shard.repetition):
-            shards, wanted = list(group), None
-            if repetition and limited:
+            shards, wanted = [self._with_owed_profiles(shard, results) for shard in group], None
+            if repetition > first and limited:
                 wanted = self.undecided(results)
                 if wanted is not None and not wanted:
                     spent = format_seconds(schedule.spent_s)
-                    schedule.say(f"every question is answered after {repetition} repetitions ({spent})")
+                    schedule.say(
+                        f"every question is answered after {plural(repetition - first, 'generation')} ({spent})"
+                    )
                     return
                 if wanted is not None:
                     shards = missing_shards(shards, results, wanted.__contains__)
@@ -131,11 +195,26 @@ class SweepRunner:
                 shards = self._within_budget(schedule, shards)
                 if not shards:
                     schedule.say(
-                        f"the budget of {format_seconds(schedule.budget_s)} is spent after {repetition} repetitions; "
-                        f"give a larger budget and the same folder to go on"
+                        f"the budget of {format_seconds(schedule.budget_s)} is spent after "
+                        f"{plural(repetition - first, 'generation')}; the same folder again adds a session"
                     )
                     return
-            yield from (_job(f"repetition {repetition + 1}{of}", shard, measure) for shard in shards)
+            yield from (_job(f"generation {repetition - first + 1}{of}", shard, measure) for shard in shards)
+
+    def _with_owed_profiles(self, shard: Shard, results: Results) -> Shard:
+        """Return a shard of a later generation with the profiles that are owed, since the host had moved the CPUs in
+        generations that were logged, which are left out."""
+        wanted, first = self.configuration.measure.profiles, results.first_generation
+        if not wanted or shard.repetition < first + wanted:
+            return shard
+        profiles = [
+            row for row in results.rows if isinstance(row, ProfileRow | GpuProfileRow) and row.repetition >= first
+        ]
+        moved = {(generation, *group[:2]) for generation, group in moved_groups(groups_of((), results.of(RoundsRow)))}
+        kept = Counter(r.config_id for r in profiles if (r.repetition, r.plan_id, r.interference) not in moved)
+        logged = {row.config_id for row in profiles}
+        owed = {c: at for c, at in shard.samples.items() if c in logged and kept[c] < wanted}
+        return Shard(**shard.identity, samples=shard.samples, profiles={**owed, **shard.profiles})
 
     def _within_budget(self, schedule: Schedule, shards: Sequence[Shard]) -> list[Shard]:
         """Return the shards of a repetition for which there is time, the quicker plans first."""

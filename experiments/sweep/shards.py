@@ -39,7 +39,7 @@ from ..results.rows import (
     values_of,
 )
 from ..sampling.child import SAMPLE_COMMAND, clean_environment, measure_in_process, sample_environment
-from ..sampling.generation import Contestant, Generation, contestant_of, measure_generation
+from ..sampling.generation import Contestant, Generation, Machine, contestant_of, measure_generation
 from ..sampling.hogs import hogs_running, measure_capacity_beside
 from ..subjects.models import ModelSpec
 from ..tables.numbers import plural
@@ -117,12 +117,15 @@ class Means:
         {"environment", "environment_id"}; by default collected here.
     machine_row : callable () -> MachineRow, optional
         In place of measuring the machine's limits, and its capacity in each shard.
+    machine : Machine, optional
+        Clock and processes; default: this machine's.
     """
 
     sample_command: Sequence[str] = SAMPLE_COMMAND
     plan_row: Callable[[str, Mapping[str, Any]], PlanRow] = plan_row
     environment: Mapping[str, Any] | None = None
     machine_row: Callable[[], MachineRow] | None = None
+    machine: Machine | None = None
 
 
 class Site:
@@ -133,6 +136,8 @@ class Site:
     plans : dict of PlanRow
         By plan_id.
     node : Node
+    clock : Machine
+        Whose time counts.
 
     Raises
     ------
@@ -146,6 +151,7 @@ class Site:
         configuration.check_machine()
         self.configuration, measure = configuration, configuration.measure
         self._means = means = means or Means()
+        self.clock = means.machine or Machine
         self._points = {point.config_id: point for point in configuration.points()}
         plans = {point.plan_id: point.plan for point in self._points.values()}
         self.plans = {plan_id: means.plan_row(plan_id, options) for plan_id, options in plans.items()}
@@ -263,7 +269,7 @@ class Site:
             shard.interference,
             self._order_cpus(max(point.threads for point in points)),
         )
-        for group, found in enumerate(measure_generation(generation)):
+        for group, found in enumerate(measure_generation(generation, self._means.machine)):
             about = {"group": group, "node": self.node}
             rounds = make_row(RoundsRow, msgspec.structs.asdict(found.rounds), shard.identity, about)
             if rounds.order:

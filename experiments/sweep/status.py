@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...cython_src.lowering.options import describe, plan_options
-from ..analysis.estimates import UNDECIDED, Estimates, verdict
+from ..analysis.estimates import UNDECIDED, Estimates, exceeds, verdict
 from ..analysis.questions import questions
 from ..results.folder import LASTING_FAILURES, Results
-from ..results.rows import FailureRow, RoundsRow, RunRow, SampleRow
-from ..results.turns import groups_of, quiet_times, separate_nodes
+from ..results.rows import FailureRow, OfShard, RoundsRow, RunRow, SampleRow
+from ..results.turns import groups_of, quiet_times, separate_sessions
 from ..tables import Column, text_table
 from ..tables.columns import count_column, text_column
 from ..tables.numbers import plural
@@ -52,12 +52,14 @@ def describe_status(results: Results) -> dict[str, Any]:
     """
     configuration = from_dict(results.run.config)
     finished, settled, measure = results.finished(), results.settled(), configuration.measure
+    whole = results.ends_whole
+    first = [0, 0, *results.session_ends][-2 if whole else -1]
     configurations, profiles_missing = [], 0
 
     def counted(kind: str, config_id: str, wanted: int) -> tuple[int, int]:
         """Return how many of those wanted are done and missing; a budget asks for no number."""
-        done = sum((kind, config_id, repetition) in finished for repetition in range(wanted))
-        return done, 0 if config_id in settled or (done and measure.budget_s) else wanted - done
+        done = sum((kind, config_id, first + repetition) in finished for repetition in range(wanted))
+        return done, 0 if whole or config_id in settled or (done and measure.budget_s) else wanted - done
 
     for point in configuration.points():
         samples, missing = counted("sample", point.config_id, measure.repeats)
@@ -72,6 +74,7 @@ def describe_status(results: Results) -> dict[str, Any]:
         "title": configuration.title,
         "started": results.of(RunRow)[0].created,
         "environment_id": results.run.environment_id,
+        "sessions": len(results.session_ends),
         "repeats": measure.repeats,
         "configurations": configurations,
         "samples": len(results.of(SampleRow)),
@@ -99,7 +102,8 @@ def _columns(status: Mapping[str, Any]) -> tuple[Column, ...]:
 
 def status_text(status: dict[str, Any]) -> str:
     """Format the result of `describe_status` for a terminal."""
-    lines = [f"{status['title']}, begun {status['started']}, environment {status['environment_id']}"]
+    whole = f", {plural(status['sessions'], 'whole session')}" if status["sessions"] else ""
+    lines = [f"{status['title']}, begun {status['started']}, environment {status['environment_id']}{whole}"]
     lines += text_table(_columns(status), status["configurations"])
     lines += [f"  failed: {line}" for line in status["failures"]]
     if not status["weights_agree"]:
@@ -117,16 +121,19 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def undecided(results: Results) -> set[str] | None:
-    """Return the ids of the configurations to measure again, or None where there is no question at all.
+    """Return the ids of the configurations to measure again in this session, or None where there is no question at
+    all.
 
     Those of the questions that are undecided or whose interval is wider than `NARROW`, the serial ones among them: a
     decision alone may rest on the six generations that an interval needs at least, the widest there is.
     """
-    rows = separate_nodes(results.rows)
+    first = results.first_generation
+    rows = [row for row in results.rows if not isinstance(row, OfShard) or row.repetition >= first]
+    rows, sessions = separate_sessions(rows)
     samples = [row for row in rows if isinstance(row, SampleRow)]
     ids = {(row.plan_id, row.interference, row.model, row.threads): row.config_id for row in samples}
     quiet = quiet_times(groups_of(samples, (row for row in rows if isinstance(row, RoundsRow))))
-    times = Estimates(quiet.times, quiet.loud)
+    times = Estimates(quiet.times, quiet.loud, sessions)
     open_ones: set[str] = set()
     asked = False
     for plan in dict.fromkeys(point[:2] for point in times.points):
@@ -143,5 +150,7 @@ def undecided(results: Results) -> set[str] | None:
             candidate, *others = ((*plan, *each) for each in (question.contestant, *question.references))
             ratio = times.ratio_to_fastest(candidate, others)
             if verdict(ratio) == UNDECIDED or ratio.half_width > NARROW:
-                open_ones |= {ids[*plan, *each] for each in (question.contestant, *question.references, *serial)}
+                best = times.fastest(others)
+                near = [other for other in others if not exceeds(times.ratio(other, best), 1.0)]  # others are not it
+                open_ones |= {ids[each] for each in (candidate, *near, *((*plan, *each) for each in serial))}
     return open_ones if asked else None

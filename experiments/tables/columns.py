@@ -7,7 +7,7 @@ from typing import Any
 
 from ...cython_src.typed_text import format_bytes
 from . import Column
-from .numbers import count, digits_of, interval, number, percent, time
+from .numbers import JUDGED_AT, count, digits_of, interval, number, percent, time
 
 USABLE = Column("usable", lambda r: "" if r["usable"] else "no")
 
@@ -47,7 +47,7 @@ def ratio_columns(heading: str, name: str = "ratio", digits: int = 3) -> tuple[C
     least."""
 
     def limits(row: Mapping[str, Any]) -> str:
-        return interval(row[f"{name}_low"], row[f"{name}_high"], digits_of(row[name], digits))
+        return interval(row[f"{name}_low"], row[f"{name}_high"], digits_of(row[name], digits), JUDGED_AT)
 
     return (
         Column(heading, lambda r: number(r[name], digits_of(r[name], digits)), True),

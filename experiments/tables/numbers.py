@@ -9,6 +9,10 @@ from typing import Any
 
 from ...cython_src.typed_text import rounded
 
+EQUIVALENCE_BAND = 0.02  # of a ratio of times: smaller differences do not matter
+# Limits on either side of which a ratio means something else.
+JUDGED_AT = (1 / (1 + EQUIVALENCE_BAND), 1.0, 1 + EQUIVALENCE_BAND)
+
 
 def format_time(seconds: float, unit: str = "s") -> str:
     """Format a time, or an energy with the unit J, with three significant digits: "6.41 ms"."""
@@ -61,9 +65,19 @@ def percent(value: float | None, digits: int = 0) -> str:
     return f"{value:.{digits}%}" if known(value) else ""
 
 
-def interval(low: float, high: float, digits: int = 2) -> str:
-    """Format an interval."""
-    return f"[{low:.{digits}f}, {high:.{digits}f}]" if known(low) and known(high) else ""
+def interval(low: float, high: float, digits: int = 2, limits: Collection[float] = ()) -> str:
+    """Format an interval, each end with as many more decimals as show on which side of the limits it lies."""
+    return f"[{', '.join(beside(end, digits, limits) for end in (low, high))}]" if known(low) and known(high) else ""
+
+
+def beside(value: float, digits: int, limits: Collection[float]) -> str:
+    """Format a number with so many decimals, or as many more as show on which side of the limits it lies; six more at
+    most."""
+    for more in range(7):
+        text = f"{value:.{digits + more}f}"
+        if all((float(text) > limit, float(text) < limit) == (value > limit, value < limit) for limit in limits):
+            break
+    return text
 
 
 def percent_interval(low: float, high: float) -> str:

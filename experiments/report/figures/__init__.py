@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ....cython_src.errors import UsageError, check_choice
 from ...analysis.names import called, model_label
-from ...analysis.speeds import is_usable, leading_plans, main_plan
+from ...analysis.speeds import is_usable, leading_plans, main_plan, scope
 from ...analysis.sweep import Sweep
 from ..words import conditions
 from .style import COLUMN_WIDTH_IN, finish, in_style
@@ -132,5 +132,7 @@ def caption(sweep: Sweep, figure: str, plan_id: str | None = None, models: Mappi
         _check_there(sweep, figure, plan_id)
         said = FIGURES[figure].caption(sweep, plan_id)
         plans = [plan_id] if FIGURES[figure].ONE_FOR == "plan" else sweep.plan_ids()
+        if "95 % interval" in " ".join(said):
+            said.append(f"Intervals hold {scope(sweep)}.")
         wrong = any(not is_usable(sweep, (plan, *point)) for plan in plans for point in sweep.points_of(plan))
     return " ".join(dict.fromkeys(filter(None, [*said, "Crossed out: not usable." if wrong else ""])))

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.estimates import EQUIVALENCE_BAND, NOT_USABLE
 from ...analysis.names import model_label
 from ...analysis.sweep import Sweep
 from ...subjects.models import ModelSpec
@@ -269,6 +269,7 @@ def ratio_panel(
     # A GPU's models are compared with its own fork-join form.
     compared = [m for m in models if m.takes_tasks or m.is_gpu]
     part = table[table["model"].isin(compared) & table["ratio"].notna()]
+    part = part.assign(usable=part["usable"] & (part["verdict"] != NOT_USABLE))  # nor is what it is compared with
     compared = [m for m in compared if m in set(part["model"])]
     aside = dodged(table[x].tolist(), compared)
     model_lines(axis, part, compared, styles, x, "ratio", aside=aside, places=places)

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ...analysis.estimates import EQUIVALENCE_BAND
+from ...analysis.speeds import scope
 from ...analysis.sweep import Sweep
 from ..verdicts import answers
 from .axes import cross_out, log2_axis, mark_ratio, power_ticks, rows_of_ratios
@@ -33,7 +34,7 @@ def missing(sweep: Sweep, plan_id: str) -> str:
 def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     """Draw ratios and intervals under the titles of their plans."""
     rows, styles = _shown(sweep), model_styles(sweep.samples["model"])
-    return draw_rows(rows, "plan", styles, "time / better fork-join", column)
+    return draw_rows(rows, "plan", styles, f"time / better fork-join, {scope(sweep)}", column)
 
 
 def draw_rows(

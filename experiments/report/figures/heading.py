@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from ...analysis.speeds import scope
 from ...analysis.sweep import Sweep
 from ..words import blocks_text, data_text, t1_text
 
@@ -15,8 +16,9 @@ LINE = {"double": 115, "single": 62}
 
 
 def header(figure: Figure, sweep: Sweep, facts: Sequence[str], column: str) -> None:
-    """Write facts above the panels, as many in a line as it holds: each fact whole, unless that takes further lines."""
-    facts = [*facts, *([data_text(sweep)] if sweep.smoke_test else [])]
+    """Write facts above the panels, and for what ratios hold, as many in a line as it holds: each fact whole, unless
+    that takes further lines."""
+    facts = [*facts, scope(sweep), *([data_text(sweep)] if sweep.smoke_test else [])]
     whole = "; ".join(fact.replace(" ", "\xa0") if len(fact) < LINE[column] else fact for fact in facts)
     broken = whole.replace("\xa0", " ")
     lines = {text: len(textwrap.wrap(text, LINE[column])) for text in (whole, broken)}

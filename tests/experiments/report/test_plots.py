@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -294,6 +295,18 @@ def test_an_impossible_point_is_crossed_out(name, count, x):
     assert "Crossed out" in figures.caption(sweep, name)
     rows = sample_frame(sweep)
     assert set(rows.loc[~rows["usable"], "model"]) == {"taskiter"} and "usable" in latex_tables(sweep)
+
+
+def test_a_ratio_to_what_is_not_usable_is_crossed_out():
+    """Check both panels of figure `batch` where the fork-join form at one batch is disturbed: (a) crosses out its own
+    point, (b) those of the models that are compared with it."""
+    sweep = sweep_of(synthetic_rows(models=("serial", "forkjoin", "taskiter"), batches=(16, 64), repeats=7))
+    disturbed = [plan_id for plan_id in sweep.plan_ids() if sweep.plans[plan_id].batch == 64]
+    sweep = replace(sweep, disturbed_points={(plan_id, "forkjoin", 2) for plan_id in disturbed})
+    values, ratios = figures.draw(sweep, "batch").axes
+    for axis in (values, ratios):
+        crosses = [line for line in axis.lines if line.get_gid() == CROSSED]
+        assert len(crosses) == 1 and [*crosses[0].get_xdata()] == [64.0]
 
 
 def test_no_line_joins_points_that_are_not_usable():

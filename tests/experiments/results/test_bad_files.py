@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from experiments.simulate.folders import results_folder
-from experiments.synthetic_results import completed, trace_row, typed, write_rows
+from experiments.synthetic_results import NODE, completed, trace_row, typed, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -183,7 +183,8 @@ def rows(tmp_path_factory):
     failure = {"kind": "failure", "model": "joblib", "threads": 2, "plan_id": plan["plan_id"], "config_id": "f"}
     failure |= {"reason": "timeout", "message": "too long"}
     rounds = {"kind": "rounds", "plan_id": plan["plan_id"]}
-    return [completed(row) for row in (*found, rounds, capacity, failure, trace_row(plan["plan_id"]))]
+    session = {"kind": "session", "node": NODE, "generations": 9}
+    return [completed(row) for row in (*found, rounds, capacity, failure, session, trace_row(plan["plan_id"]))]
 
 
 def one_of_each(rows):

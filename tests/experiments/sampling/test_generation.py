@@ -299,8 +299,8 @@ class FakeSchedule(Schedule):
 
     time_s = 0.0
 
-    def now(self):
-        return self.time_s
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, now=lambda: self.time_s, **options)
 
 
 def test_a_schedule_keeps_rows_as_they_come(capsys):

@@ -8,6 +8,7 @@ from forktask.cython_src.binding import execution_model
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.graphs.task_bench import task_bench
+from forktask.experiments.subjects import models
 from forktask.experiments.subjects.models import (
     MODELS,
     built_models,
@@ -34,6 +35,19 @@ def test_equal_models_have_one_canonical_spec(text, canonical):
     """Check that the order of options and defaults that are spelt out make no other model."""
     assert str(parse_model(text)) == canonical
     assert parse_model(canonical) == parse_model(text)
+
+
+def test_the_reference_is_fork_join_in_all_its_forms(monkeypatch):
+    """Check that both regions take part with static, dynamic and guided schedules, the latter with several chunks, and
+    under each OpenMP library that is found; and that a form named besides counts once."""
+    monkeypatch.setattr(models.glob, "glob", lambda pattern: [])
+    alone = parse_models(["serial", "reference", "forkjoin:region=persistent"])
+    assert len(alone) == 1 + 2 * (1 + 2 * 3) and {spec.name for spec in alone} == {"serial", "forkjoin"}
+    found = {tuple(spec.option(name) for name in ("region", "schedule", "chunk_size")) for spec in alone[1:]}
+    assert {("loop", "static", 0), ("persistent", "dynamic", 2), ("loop", "guided", 8)} <= found
+    assert not any(schedule == "static" and chunk for _, schedule, chunk in found)
+    monkeypatch.setattr(models.glob, "glob", lambda pattern: ["/usr/lib/libomp.so.5"])
+    assert len(parse_models(["reference"])) == 2 * (len(alone) - 1)
 
 
 @pytest.mark.parametrize(

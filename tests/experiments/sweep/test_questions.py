@@ -51,3 +51,17 @@ def test_a_model_without_fork_join_is_compared_with_the_serial_run():
         contestants = [(SERIAL, 1), *((model, threads) for model in parse_models(models))]
         *_, last = questions(contestants, lambda some: some[0])
         assert last == ((first, threads), [("serial", 1)], f"{threads} thread{'s' * (threads > 1)}", "")
+
+
+def test_a_form_that_is_surely_slower_is_no_reference_any_more(tmp_path):
+    """Check that fork-join forms that are decided against the best of them are not measured beside an open question."""
+    rng = np.random.default_rng(2)
+    forms = ("forkjoin", "forkjoin:region=persistent", "forkjoin:schedule=dynamic")
+    rows = synthetic_rows(models=("serial", *forms, "tasks"), noise=0.001, repeats=20)
+    for row in rows:
+        if row["kind"] == "sample" and row["threads"] == 2:
+            row["step_time_s"] = {"forkjoin": 0.02, "tasks": 0.01 * np.exp(0.3 * rng.normal())}.get(row["model"], 0.01)
+            row["step_time_s"] *= np.exp(0.001 * rng.normal())
+    ids = {(row["model"], row["threads"]): row["config_id"] for row in rows if row["kind"] == "sample"}
+    near = {ids[model, 2] for model in ("tasks", *forms[1:])} | {ids["serial", 1]}
+    assert undecided(Results(tmp_path, typed(rows))) == near

@@ -141,6 +141,13 @@ def runner(tmp_path):
     return make
 
 
+def interrupt(out):
+    """Take the ends of sessions out of a folder, as if it had been interrupted before; return its file."""
+    path = Path(out, "samples.jsonl")
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"kind":"session"' not in line))
+    return path
+
+
 def counts(results):
     return Counter(type(row).__struct_config__.tag for row in results.rows)
 
@@ -149,7 +156,7 @@ def test_a_sweep_measures_each_configuration_as_often_as_asked(runner):
     """Check rows by kind, blocks of one repetition each, different orders within them, and the recorded settings."""
     results = runner(Measure(repeats=4, oversubscribe=True)).run()
     rows = {"run": 1, "machine": 1, "plan": 1, "rounds": 4, "sample": 4 * NUM_POINTS, "profile": 3 * NUM_POINTS}
-    assert counts(results) == rows
+    assert counts(results) == rows | {"session": 1}
     samples = results.of(SampleRow)
     blocks = [samples[k : k + NUM_POINTS] for k in range(0, len(samples), NUM_POINTS)]
     orders = [[row.config_id for row in block] for block in blocks]
@@ -177,26 +184,35 @@ def test_all_are_compared_with_the_strongest_fork_join_on_most_threads(models, s
     assert (found.model, found.threads) == (strongest, 3)
 
 
-def test_a_finished_sweep_is_not_measured_again(runner):
-    """Check that the same command adds nothing, and that more repeats add only what is missing."""
-    runner().run()
-    jobs = len(runner.jobs())
-    assert counts(runner().run())["sample"] == jobs == len(runner.jobs())
-    assert counts(runner(Measure(repeats=3, profile=False, oversubscribe=True)).run())["sample"] == 3 * NUM_POINTS
+def test_a_finished_sweep_gets_another_session(runner, capsys, monkeypatch):
+    """Check that the same command measures all anew, with generations of their own, and says so; and that a folder of a
+    version that knew no sessions counts as one that is whole."""
+    first = runner().run()
+    assert counts(first)["session"] == 1 and "session" not in capsys.readouterr().err
+    interrupt(runner().out_dir)
+    monkeypatch.setattr(runner_module, "time", SimpleNamespace(time=lambda: OF_SAMPLE["started"] + 60))
+    results = runner().run()
+    assert counts(results) | {"machine": 0, "plan": 0} == counts(first) | {
+        "run": 3, "sample": 4 * NUM_POINTS, "rounds": 4, "session": 2, "machine": 0, "plan": 0
+    }  # fmt: skip
+    assert Counter(row.repetition for row in results.of(SampleRow)) == dict.fromkeys(range(4), NUM_POINTS)
+    assert "adding session 2 to" in (said := capsys.readouterr().err) and "counts as one with" in said
+    status = describe_status(results)
+    assert (status["sessions"], status["samples_missing"], status["resume"]) == (2, 0, None)
 
 
 def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
     """Check that a first repetition is whole, and later ones have the plans that fit into the rest of the budget."""
     clock = SimpleNamespace(now=0.0)
 
-    def measure_generation(generation):
+    def measure_generation(generation, machine):
         clock.now += sum(c.job["plan"]["batch"] for c in generation.contestants)
         names = [c.name for c in generation.contestants]
         rounds = Rounds(names, [[0, 1]], [[0.1, 0.1]], [None], [1.0], [0], [0])
         return [MeasuredGroup(rounds, {name: {**ANSWERED, **OF_TURNS} for name in names})]
 
     monkeypatch.setattr(shards_module, "measure_generation", measure_generation)
-    monkeypatch.setattr(runner_module.Schedule, "now", lambda schedule: clock.now)
+    monkeypatch.setattr(shards_module.Machine, "now", lambda: clock.now)
     grid = Grid(models=("serial", "forkjoin"), threads=(2,), batch=(100, 10, 1))
 
     def run(budget_s):
@@ -210,8 +226,8 @@ def test_a_budget_repeats_the_quick_plans(runner, monkeypatch, capsys):
     # Two models: repetitions cost 222, 22 (without batch 100), 2 and 2.
     assert run(249.0)[0] == {100: 2, 10: 4, 1: 8}
     found, said = run(1.0)
-    assert found == {100: 4, 10: 4, 1: 8}, "the cost of a plan is known once it was measured"
-    assert "the budget of 1.0 s is spent" in said
+    assert found == {100: 4, 10: 6, 1: 10}, "a session begins with a whole generation"
+    assert "the budget of 1.0 s is spent after 1 generation;" in said
 
 
 def test_generations_of_a_budget_are_not_measured_again(runner):
@@ -224,6 +240,7 @@ def test_generations_of_a_budget_are_not_measured_again(runner):
         return Counter((row.model, row.repetition) for row in started.run().of(SampleRow))
 
     first = run(2)
+    interrupt(runner().out_dir)
     assert first == Counter([("joblib", 0), *((model, r) for model in ("serial", "forkjoin") for r in (0, 1))])
     assert run(3) == first + Counter([("serial", 2), ("forkjoin", 2)])
 
@@ -231,7 +248,7 @@ def test_generations_of_a_budget_are_not_measured_again(runner):
 def test_a_half_written_sample_is_measured_again(runner, capsys):
     """Check that a sweep recognises a cut last line, says so and completes."""
     runner().run()
-    path = Path(runner().out_dir, "samples.jsonl")
+    path = interrupt(runner().out_dir)
     path.write_bytes(path.read_bytes()[:-30])
     again = runner()
     samples = again.run().of(SampleRow)
@@ -302,8 +319,10 @@ def test_a_second_node_is_refused_unless_nodes_are_pooled(runner):
 
     on("a", "1", "c").run()
     for again, repeats in ((("a", "2"), 3), (("container", "1"), 4)):
+        interrupt(runner().out_dir)
         results = on(*again, "c", repeats=repeats).run()
         assert len(results.of(SampleRow)) == repeats * NUM_POINTS and len(results.of(MachineRow)) == 1
+    interrupt(runner().out_dir)
     with pytest.raises(UsageError, match="must come from one node, got 'a' and 'b'"):
         on("b", "3", "c", repeats=5).run()
     results = on("b", "3", "d", "pooled", 5).run()
@@ -366,7 +385,7 @@ def test_status_says_what_is_missing(runner, capsys):
     out = runner().out_dir
     results = runner().run()
     assert describe_status(results)["resume"] is None
-    path = Path(out, "samples.jsonl")
+    path = interrupt(out)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert main(["status", out]) == 0
     text = capsys.readouterr().out
@@ -525,7 +544,7 @@ def test_profiles_are_measured_among_the_samples(runner):
     assert {row.repetition for row in results.of(ProfileRow)} == {0, 1}
     status = describe_status(results)
     assert status["profiles_missing"] == 0 and {c["profiles"] for c in status["configurations"]} == {2}
-    path = Path(made.out_dir, "samples.jsonl")
+    path = interrupt(made.out_dir)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"kind":"profile"' not in line))
     assert describe_status(read_results(made.out_dir))["profiles_missing"] == 2 * NUM_POINTS
