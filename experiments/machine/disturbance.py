@@ -55,8 +55,8 @@ def read_quota(root="/") -> float | None:
 
 
 def read_memory(root="/") -> dict:
-    """Return the machine's memory and swap space, the tightest limit of this process's control groups, and what is free
-    under all limits, in bytes: total_bytes, limit_bytes, available_bytes, swap_bytes, swap_free_bytes.
+    """Return the machine's memory, the tightest limit of this process's control groups, what is free under all limits,
+    and likewise swap space, in bytes: total_bytes, limit_bytes, available_bytes, swap_bytes, swap_free_bytes.
 
     Files in a group's page cache count as free: the kernel drops them before it kills anybody.
     """
@@ -66,11 +66,13 @@ def read_memory(root="/") -> dict:
         for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
     )
     limits, free = [], [] if available is None else [available]
+    swaps, swaps_free = ([] if value is None else [value] for value in (swap, swap_free))
     for folder in cgroup_folders(root, "memory"):
         stat = read_fields(folder / "memory.stat", " ")
-        # cgroup v2; v1, where sums over a group's children have names of their own
+        # cgroup v2, which slows processes down above `high`; v1, where sums over a group's children have their own names
         for limit_file, used_file, sums in (
             ("memory.max", "memory.current", ""),
+            ("memory.high", "memory.current", ""),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
         ):
             limit = read_int(folder / limit_file)
@@ -79,12 +81,16 @@ def read_memory(root="/") -> dict:
                 used = max((read_int(folder / used_file) or 0) - sum(files), 0)
                 limits.append(limit)
                 free.append(max(limit - used, 0))
+        limit = read_int(folder / "memory.swap.max")
+        if limit is not None and swap is not None:
+            swaps.append(limit)
+            swaps_free.append(max(limit - (read_int(folder / "memory.swap.current") or 0), 0))
     return {
         "total_bytes": total,
         "limit_bytes": min(limits, default=None),
         "available_bytes": min(free, default=None),
-        "swap_bytes": swap,
-        "swap_free_bytes": swap_free,
+        "swap_bytes": min(swaps, default=None),
+        "swap_free_bytes": min(swaps_free, default=None),
     }
 
 

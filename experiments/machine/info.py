@@ -146,8 +146,10 @@ def _cache(cache: dict) -> str:
 
 
 def _swap(memory: dict) -> str:
+    if memory["swap_bytes"] is None or memory["swap_free_bytes"] is None:
+        return "swap hidden"
     if not memory["swap_bytes"]:
-        return "swap hidden" if memory["swap_bytes"] is None else "no swap"
+        return "no swap"
     return f"swap {_bytes(memory['swap_bytes'])}, {_bytes(memory['swap_bytes'] - memory['swap_free_bytes'])} used"
 
 

@@ -9,8 +9,9 @@ from experiments.machine.test_environment import TWO_SOCKETS, topology_files, wr
 from experiments.machine.test_info import make_environment, make_machine
 
 from forktask.experiments.machine import fitness, limits
-from forktask.experiments.machine.disturbance import Disturbance, cgroup_folders, oom_kills, read_quota
+from forktask.experiments.machine.disturbance import Disturbance, cgroup_folders, oom_kills, read_memory, read_quota
 from forktask.experiments.machine.environment import collect
+from forktask.experiments.machine.info import format_page
 from forktask.experiments.machine.topology import core_counts, core_kinds, cpu_order, read_topology
 from forktask.experiments.sampling import measured_memory
 
@@ -139,6 +140,11 @@ def test_a_value_that_cannot_be_parsed_counts_as_hidden(tmp_path, damage):
         root = write_tree(tmp_path / name, damaged | {"proc/self/cgroup": f"nonsense\n{files['proc/self/cgroup']}"})
         environment = collect(root)
         limits.working_set(environment)
+        described = {"environment": environment | {"affinity": environment["topology"]["online"]}, "gpus": []}
+        machine = make_machine()
+        assert format_page(
+            described | {"machine": machine, "verdict": fitness.verdict(described["environment"], machine)}
+        )
         cpu_order(1, environment["topology"]["online"][:1], root=root)
         core_counts(environment["topology"]["online"], root=root)
         disturbance = Disturbance(root)
@@ -235,6 +241,12 @@ MEMORY = {
         300,
         180,
     ),
+    "v2, slowed down above high": (
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.high": str(250 * MIB)}
+        | group("sys/fs/cgroup", 400, 100, files=20),
+        250,
+        170,
+    ),
     "used beyond the limit": ({"proc/self/cgroup": "0::/\n"} | group("sys/fs/cgroup", 100, 120), 100, 0),
 }
 
@@ -249,6 +261,27 @@ def test_free_memory_is_the_least_under_all_limits(tmp_path, case):
     assert memory["limit_bytes"] == (None if limit is None else limit * MIB)
     assert memory["available_bytes"] == free * MIB
     assert limits.working_set(environment) <= free * MIB // 4
+
+
+@pytest.mark.parametrize(
+    ("files", "swap", "free"),
+    [
+        ({}, 1000, 900),
+        ({"sys/fs/cgroup/memory.swap.max": "0"}, 0, 0),
+        ({"sys/fs/cgroup/memory.swap.max": "max"}, 1000, 900),
+        (
+            {"sys/fs/cgroup/memory.swap.max": f"{600 * MIB}", "sys/fs/cgroup/memory.swap.current": f"{70 * MIB}"},
+            600,
+            530,
+        ),
+    ],
+    ids=["no limit", "none for the group", "max", "limited"],
+)
+def test_swap_is_that_of_the_group(tmp_path, files, swap, free):
+    """Check that a container without swap on a machine with swap has none, and one with a limit what is left of it."""
+    meminfo = f"MemTotal: {64 << 20} kB\nSwapTotal: {1000 << 10} kB\nSwapFree: {900 << 10} kB\n"
+    memory = read_memory(write_tree(tmp_path, files | {"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n"}))
+    assert (memory["swap_bytes"], memory["swap_free_bytes"]) == (swap * MIB, free * MIB)
 
 
 def test_a_group_under_two_names_counts_once(tmp_path):
