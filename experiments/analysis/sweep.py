@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from ..bounds import bounds
+from ..machine.topology import first_beyond
 from ..results.rows import (
     CapacityRow,
     FailureRow,
@@ -161,9 +162,16 @@ class Sweep:
         return self.data.partition(":")[0] in SMOKE_TEST_DATA
 
     @property
-    def physical_cores(self) -> int | None:
-        """Physical cores of the machine; threads beyond them share a core (SMT)."""
-        return (self.environment.get("topology") or {}).get("cores")
+    def placement(self) -> dict[str, str]:
+        """The places of threads, and how they were bound to them."""
+        return {"places": self.config.get("places", "cores"), "bind": self.config.get("bind", "close")}
+
+    @cached_property
+    def next_places(self) -> dict[int, str]:
+        """What a curve over threads meets on this machine, by the first number of threads; see `first_beyond`."""
+        return first_beyond(
+            self.environment.get("topology", {}), self.environment.get("affinity", ()), **self.placement
+        )
 
     @property
     def core_kinds(self) -> list[Mapping[str, Any]]:

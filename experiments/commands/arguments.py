@@ -91,13 +91,14 @@ def add_fields(
     leave_out: tuple[str, ...] = (),
     axes: bool = False,
     said: Mapping[str, str] | None = None,
+    before: str = "",
     **defaults: Any,
 ) -> None:
     """Add a flag for each field of a record: its name without the unit, its type, choices, text and default.
 
     Only flags that were given, or whose default differs from the field's, appear in the parsed arguments; `given`
     collects them. A list or text that may hold commas is repeated to give several values. `said`: field -> what the
-    help calls its default.
+    help calls its default; `before`: words before each text.
     """
     from ...cython_src.lowering.options import format_value
     from ...cython_src.records import fields
@@ -109,10 +110,10 @@ def add_fields(
         shown = defaults.get(field.name, field.default)
         default = shown if field.name in defaults else SUPPRESS
         default_text = (said or {}).get(field.name) or format_value(shown) or "none"
-        about = f"{field.text}; default: {default_text}".replace("%", "%%")
+        about = f"{before}{field.text}; default: {default_text}".replace("%", "%%")
         if field.kind is bool and not axes:
             action, prefix = ("store_false", "no-") if field.default else ("store_true", "")
-            text = ("switch off: " if prefix else "") + field.text.replace("%", "%%")
+            text = before + ("switch off: " if prefix else "") + field.text.replace("%", "%%")
             parser.add_argument(f"--{prefix}{flag}", dest=field.name, action=action, default=default, help=text)
             continue
         unit = "SECONDS" if field.name.endswith("_s") else "DIR" if flag == "out" else flag.upper().replace("-", "_")
@@ -344,6 +345,13 @@ def add_check(parser: ArgumentParser) -> None:
 
     others = tuple(field.name for field in fields(Measure) if field.name != "check")
     add_fields(parser, Measure, leave_out=others, check=True)
+
+
+def add_placement(parser: ArgumentParser, of: str = "") -> None:
+    """Add `--places`, `--bind` and `--oversubscribe`; `of`: words before each help text."""
+    from ..machine.placement import Placement
+
+    add_fields(parser, Placement, before=of)
 
 
 def add_out(parser: ArgumentParser, kind: str, text: str = "results folder") -> None:

@@ -54,9 +54,10 @@ def call(arguments: Namespace) -> int:
     from ...cython_src.lowering.lower import own_plan
     from ...cython_src.networks.registry import get_network, network_names
     from ...cython_src.networks.sizes import network_sizes
+    from ..machine.topology import cpu_order
     from ..sampling.measured_memory import describe_plans
     from ..subjects.memory import parse_bytes
-    from ..subjects.models import check_counts, check_threads, runnable
+    from ..subjects.models import check_counts, runnable
 
     _check_effects(arguments)
     if arguments.network is None:
@@ -70,7 +71,7 @@ def call(arguments: Namespace) -> int:
     picture = _draw(arguments, network, options) if arguments.graph else {}
     result = {
         "network": {"name": network} if own_plan(network) else network_sizes(get_network(network)),
-        **describe_plans(network, options, model, check_threads(threads), limit),
+        **describe_plans(network, options, model, len(cpu_order(threads)), limit),
         **picture,
     }
     show(arguments, result, _plans)

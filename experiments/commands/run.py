@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...cython_src.errors import UsageError
 from ..tables.progress import say
-from .arguments import folder_of, progress_printer, show
+from .arguments import add_placement, folder_of, given, progress_printer, show
 from .sweeping import add_output, command_line, measure_and_report, not_reported, print_expected, report_on
 
 HELP = "run a sweep or a study of trainings described in a TOML file, on this machine or, a sweep, on a cluster"
@@ -19,7 +19,7 @@ DESCRIPTION = (
     "reported. What was interrupted goes on in its folder. Exit code 1: something failed for "
     "another reason than its memory, or weights differ."
 )
-OF_SWEEPS = ("oversubscribe", "on", "script", "detach", "trace", "sessions", "every_s")  # options
+OF_SWEEPS = ("on", "script", "detach", "trace", "sessions", "every_s")  # options
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print what would run, and what this machine lacks for it; of a sweep also the expected duration",
     )
-    parser.add_argument("--oversubscribe", action="store_true", help="of a sweep: allow more threads than cores")
+    add_placement(parser, of="of a sweep: ")
     parser.add_argument(
         "--on",
         metavar="ENGINE",
@@ -59,6 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def call(arguments: Namespace) -> int:
     """Measure or train what a file describes; with --dry-run print what that would be."""
+    from ..machine.placement import Placement
     from ..report.reproduced import finding_named, reproduced_text
     from ..results.grids import given_or_shipped, kind_of
 
@@ -71,9 +72,9 @@ def call(arguments: Namespace) -> int:
     path = given_or_shipped(arguments.file)
     if kind_of(path) == "sweep":
         return _run_sweep(path, arguments)
-    unused = next((name for name in OF_SWEEPS if getattr(arguments, name, None)), None)
-    if unused:
-        unused = unused.removesuffix("_s")
+    asked = (*(name for name in OF_SWEEPS if getattr(arguments, name, None)), *given(arguments, Placement))
+    if unused := next(iter(asked), None):
+        unused = unused.removesuffix("_s").replace("_", "-")
         raise UsageError(f"--{unused} is for sweeps, got it with the study {arguments.file}; leave it out")
     return _run_study(path, arguments)
 
@@ -115,11 +116,11 @@ def _run_study(path: Path | str, arguments: Namespace) -> int:
 def _run_sweep(path: Path | str, arguments: Namespace) -> int:
     """Measure, and print tables; with --dry-run print what would be measured."""
     from ..cluster.slurm import SlurmOptions
+    from ..machine.placement import Placement
     from ..sweep.configuration import read_configuration
 
     configuration = read_configuration(path).on(arguments.device)
-    if arguments.oversubscribe:
-        configuration = configuration.with_measure(oversubscribe=True)
+    configuration = configuration.with_measure(**given(arguments, Placement))
     SlurmOptions.from_mapping(configuration.slurm, f"table [slurm] of {arguments.file}")
     for name in ("script", "detach"):
         if getattr(arguments, name) and arguments.on != "slurm":

@@ -10,8 +10,10 @@ from .arguments import (
     add_json,
     add_models,
     add_out,
+    add_placement,
     add_plan_options,
     folder_of,
+    given,
     models,
     number_from,
     plan_options,
@@ -55,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="log a further run that meets a cause of outliers, for `forktask diagnose` to find",
     )
     add_check(parser)
-    parser.add_argument("--oversubscribe", action="store_true", help="allow more threads than cores")
+    add_placement(parser)
     add_out(parser, "traces")
     add_json(parser, "folder and losses")
 
@@ -64,6 +66,7 @@ def call(arguments: Namespace) -> int:
     """Measure each model once, trace it, and write all files. Exit code 1: some model failed."""
     from functools import partial
 
+    from ..machine.placement import Placement
     from ..machine.topology import core_counts
     from ..report.files import write_report
     from ..report.trace_files import write_trace_files
@@ -80,7 +83,7 @@ def call(arguments: Namespace) -> int:
         **once(arguments.seconds),
         inject=(arguments.inject,) if arguments.inject else (),
         check=arguments.check,
-        oversubscribe=arguments.oversubscribe,
+        **given(arguments, Placement),
     )
     configuration = Configuration("Traces of execution models", Grid(**check_axes(axes)), measuring)
     folder = folder_of(arguments)

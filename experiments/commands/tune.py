@@ -8,8 +8,10 @@ from .arguments import (
     add_check,
     add_json,
     add_models,
+    add_placement,
     add_plan_options,
     add_threads,
+    given,
     given_options,
     models,
     number_from,
@@ -44,11 +46,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="where it is kept, beside what the file holds; default: %(default)s",
     )
     add_check(parser)
+    add_placement(parser)
     add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
     """Search, keep and print. Exit code 1: no model could be measured."""
+    from ..machine.placement import Placement
     from ..machine.topology import core_counts
     from ..sweep.configuration import Configuration, Grid, Measure
     from ..sweep.tune import as_text, tune
@@ -61,6 +65,7 @@ def call(arguments: Namespace) -> int:
         check_iterations=1,
         seed=arguments.seed,
         check=arguments.check,
+        **given(arguments, Placement),
     )
     configuration = Configuration(grid=Grid(**axes, models=models(arguments), threads=counts), measure=measure)
     problem = tune(configuration, arguments.budget, arguments.file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from ...cython_src.errors import MachineError
 from . import machine_peaks
@@ -20,15 +21,16 @@ def working_set(environment: dict) -> int:
     return wanted if free is None else min(wanted, free // 4)
 
 
-def measure_capacity(threads: Iterable[int], seconds: float = 0.1) -> dict[str, float]:
+Order = Callable[[int], list[int]]  # the CPUs of so many threads
+DEFAULT_ORDER = partial(cpu_order, oversubscribe=True)
+
+
+def measure_capacity(threads: Iterable[int], order: Order = DEFAULT_ORDER, seconds: float = 0.1) -> dict[str, float]:
     """Return how many single threads' arithmetic so many threads do together, by thread count; see `measure_machine`.
 
     Virtual machines and clocks move, so a sweep measures it before the first repetition and in each one.
     """
-    return _by_threads(
-        threads,
-        lambda n: 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, cpu_order(n, oversubscribe=True)),
-    )
+    return _by_threads(threads, lambda n: 1.0 if n == 1 else machine_peaks.measure_capacity(n, seconds, order(n)))
 
 
 def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict[str, float]:
@@ -40,7 +42,7 @@ def _by_threads(threads: Iterable[int], measure: Callable[[int], float]) -> dict
     return found
 
 
-def measure_machine(environment: dict | None = None, seconds: float = 0.1) -> dict:
+def measure_machine(environment: dict | None = None, seconds: float = 0.1, order: Order = DEFAULT_ORDER) -> dict:
     """Measure the machine's limits, for the row `machine` of a samples file.
 
     Parameters
@@ -49,24 +51,24 @@ def measure_machine(environment: dict | None = None, seconds: float = 0.1) -> di
         Result of `collect`, if at hand.
     seconds : float
         Duration of each single measurement: one of the peak, one of bandwidth and capacity for each thread count.
+    order : callable
+        Number of threads -> their CPUs.
     """
     environment = collect() if environment is None else environment
     threads = core_counts(siblings=True)
     disturbance = Disturbance()
     before = disturbance.read()
     start = time.perf_counter()
-    first = cpu_order(1)[0]
+    first = order(1)[0]
     peak = machine_peaks.measure_peak_flops(seconds, None, first)
     array_bytes = working_set(environment)
-    bandwidth = _by_threads(
-        threads, lambda n: machine_peaks.measure_memory(n, seconds, array_bytes, cpu_order(n, oversubscribe=True))
-    )
+    bandwidth = _by_threads(threads, lambda n: machine_peaks.measure_memory(n, seconds, array_bytes, order(n)))
     cache_bandwidth = {
         str(cache["level"]): machine_peaks.measure_bandwidth(1, seconds / 4, cache["size_bytes"] // 2, [first])
         for cache in environment["caches"]
         if cache["type"] != "Instruction" and cache["size_bytes"] <= array_bytes
     }
-    capacity = measure_capacity(threads, seconds)
+    capacity = measure_capacity(threads, order, seconds)
     return {
         "node": this_node(),
         "instruction_set": peak["instruction_set"],

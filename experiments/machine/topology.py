@@ -6,11 +6,13 @@ Functions that read files take `root`, the folder that stands for `/`.
 from __future__ import annotations
 
 import os
-from itertools import groupby
+from bisect import bisect_left
+from collections import Counter
+from itertools import cycle, groupby
 from pathlib import Path
 from typing import Any
 
-from ...cython_src.errors import UsageError
+from ...cython_src.errors import UsageError, did_you_mean
 from ..tables.numbers import plural
 from .proc import parsed, read_int, read_text
 
@@ -19,6 +21,13 @@ MASKS = ("core_cpus", "thread_siblings", "shared_cpu_map", "cpumap")  # files th
 # What the kernel says of a CPU's speed, in its folder; and by how much a core of another kind is slower.
 SPEEDS = ("cpu_capacity", "acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq")
 GAP = 1.5
+# Places of workers, and what the CPUs of one have in common.
+PLACES = {"cores": None, "threads": None, "llc": "llc", "numa": "node", "sockets": "socket"}
+BINDS = ("close", "spread", "none")
+NEARNESS = ("kind", "socket", "node", "llc", "core")
+# Where a curve over threads may bend, the widest first.
+WIDTHS = {"socket": "next socket", "node": "next NUMA node", "llc": "next cache", "kind": "slower cores"}
+WIDTHS["sibling"] = "siblings"
 
 
 def parse_cpu_list(text: str) -> list[int]:
@@ -81,9 +90,10 @@ def read_topology(root="/", usable=()) -> dict:
     Returns
     -------
     dict
-        "online": list of int; "cpus": list of {"cpu", "socket", "node", "core", "siblings", "kind", "capacity"},
-        where "core" is the lowest logical CPU of the same physical core, "kind" that of its core (0: fastest) and
-        "capacity" the relative speed of the kind (1024: fastest; None where not said, or where there is one kind).
+        "online": list of int; "cpus": list of {"cpu", "socket", "node", "llc", "core", "siblings", "kind",
+        "capacity"}, where "llc" is the lowest logical CPU that shares its last-level cache (None: hidden), "core" that
+        of the same physical core, "kind" that of its core (0: fastest) and "capacity" the relative speed of the kind
+        (1024: fastest; None where not said, or where there is one kind).
         "cores", "sockets", "nodes": numbers of each; "threads_per_core": largest. "known": False if the kernel does
         not show which logical CPUs share a core; each then counts as a core of its own.
     """
@@ -94,6 +104,7 @@ def read_topology(root="/", usable=()) -> dict:
         for cpu in _read_cpus(folder, "cpulist", "cpumap") or ():
             node_of[cpu] = parsed(int, folder.name[4:]) or 0
     kinds = _read_kinds(root, online)
+    caches = {cpu: min(cache["shared_by"]) for cache in _last_level_caches(root, online) for cpu in cache["shared_by"]}
     cpus = []
     known = True
     for cpu in online:
@@ -108,6 +119,7 @@ def read_topology(root="/", usable=()) -> dict:
                 # Some Arm and virtual machines report -1 for an unknown package.
                 "socket": socket if socket is not None and socket >= 0 else 0,
                 "node": node_of.get(cpu, 0),
+                "llc": caches.get(cpu),
                 "core": min(siblings),
                 "siblings": siblings,
                 **kinds[cpu],
@@ -150,39 +162,120 @@ def _read_kinds(root, online: list[int]) -> dict[int, dict[str, int | None]]:
     return found if kind else {cpu: {"kind": 0, "capacity": None} for cpu in online}
 
 
-def cpu_order(n: int, cpus=None, *, root="/", oversubscribe: bool = False) -> list[int]:
-    """Return logical CPUs for `n` workers, of some or of those that this process may use.
+def check_places(places: str) -> str:
+    """Return the name of places, or a list of CPUs, each once; raises `UsageError` for another text."""
+    cpus = [] if places in PLACES else parsed(parse_cpu_list, places) or [0, 0]
+    if len(set(cpus)) < len(cpus):
+        raise UsageError(
+            f"places must be {', '.join(PLACES)} or a list of CPUs, each once, such as 0-3,8, got {places!r}"
+            f"{did_you_mean(places, PLACES)}"
+        )
+    return places
 
-    Each physical core of all sockets gets one worker, then each SMT sibling. Faster cores come before slower ones, then
-    sockets and NUMA nodes of a socket one after the other. With `oversubscribe` the order starts over.
+
+def cpu_order(
+    n: int, cpus=None, *, root="/", places: str = "cores", bind: str = "close", oversubscribe: bool = False
+) -> list[int]:
+    """Return logical CPUs for `n` workers, of some or of those that this process may use; see `placement_order`.
 
     Raises
     ------
     UsageError
-        If `n` is not positive, or exceeds the CPUs without `oversubscribe`.
+        `n` is not positive, or exceeds the CPUs without `oversubscribe`; places that there are not.
     """
     cpus = available_cpus() if cpus is None else sorted(set(cpus))
+    whose = "this process may use"
+    if places not in PLACES:
+        usable, cpus, whose = cpus, parse_cpu_list(check_places(places)), f"of places {places}"
+        if strange := {*cpus} - {*usable}:
+            raise UsageError(
+                f"places must be CPUs that this process may use, {format_cpu_list(usable)}, got "
+                f"{format_cpu_list(strange)} in {places}; leave them out"
+            )
     if n < 1:
         raise UsageError(f"the number of threads must be positive, got {n}; ask for 1 to {len(cpus)}")
     if n > len(cpus) and not oversubscribe:
         raise UsageError(
-            f"the number of threads must not exceed the {plural(len(cpus), 'CPU')} this process may use, got {n}; "
+            f"the number of threads must not exceed the {plural(len(cpus), 'CPU')} {whose}, got {n}; "
             f"ask for fewer or pass --oversubscribe"
         )
-    order = placement_order(read_topology(root, cpus), cpus)
-    return [order[i % len(order)] for i in range(n)]
+    return placement_order(read_topology(root, cpus), cpus, n, places, bind)
 
 
-def placement_order(topology: dict, cpus) -> list[int]:
-    """Return all of `cpus` in the order in which `cpu_order` gives them to workers."""
+def placement_order(
+    topology: dict, cpus, n: int | None = None, places: str = "cores", bind: str = "close"
+) -> list[int]:
+    """Return the CPU of each of `n` workers, by default of as many as there are `cpus`.
+
+    Faster cores come before slower ones, then sockets, NUMA nodes of a socket and caches of a node one after the other.
+    As OpenMP does it, neighbouring workers get neighbouring places with "close", those at equal distances with
+    "spread", and places with several cores get equal shares of more workers than places. Within a place each core gets
+    a worker before the first SMT sibling does; "threads" and lists of CPUs have no such rule. More workers than CPUs
+    begin anew.
+
+    Parameters
+    ----------
+    places : str
+        One of `PLACES`, or a list of CPUs, which stands for `cpus`.
+    """
     place = {c["cpu"]: c for c in topology["cpus"]}
-    taken: dict[int, int] = {}
-    keys = {}
-    for cpu in sorted(cpus):
-        core = place[cpu]["core"]
-        rank = taken[core] = taken.get(core, -1) + 1  # number of siblings in `cpus` before this one
-        keys[cpu] = (rank, *(place[cpu][key] for key in ("kind", "socket", "node", "core")))
-    return sorted(keys, key=keys.__getitem__)
+    if places in PLACES:
+        near = sorted(cpus, key=lambda cpu: [_number(place[cpu].get(key)) for key in (*NEARNESS, "cpu")])
+    else:
+        near = parse_cpu_list(places)
+    single = places == "threads" or places not in PLACES
+    groups: dict[Any, list[list[int]]] = {}
+    for _, siblings in groupby(near, lambda cpu: cpu if single else place[cpu]["core"]):
+        core, common = [*siblings], PLACES.get(places)
+        at = place[core[0]].get(common) if common else 0
+        if at is None:
+            raise UsageError(f"places={places} needs caches that the kernel shows, got none of CPU {core[0]}; use numa")
+        groups.setdefault(at, []).append(core)
+    shares = Counter(_deal([[at] * sum(map(len, cores)) for at, cores in groups.items()], n or len(near), bind))
+    return [cpu for at, cores in groups.items() for cpu in _deal(cores, shares[at], bind)]
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _deal(places: list[list], n: int, bind: str) -> list:
+    """Return the first of each place for the first workers, then the seconds, and so on, then all once more."""
+    result: list = []
+    for rank in cycle(range(max(map(len, places)))):
+        row = [place[rank] for place in places if len(place) > rank]
+        left = n - len(result)
+        if left <= len(row):
+            return result + [row[k * len(row) // left if bind == "spread" else k] for k in range(left)]
+        result += row
+    return result
+
+
+def first_beyond(topology: dict, cpus, places: str = "cores", bind: str = "close") -> dict[int, str]:
+    """Return what a curve over threads meets, by the first number of workers that are no longer alike: on one socket,
+    one NUMA node, and so on. Of several things at once the widest is named; there are none where workers roam, or where
+    the topology does not have their CPUs.
+    """
+    place = {c["cpu"]: c for c in topology.get("cpus", ())}
+    used = cpus if places in PLACES else parsed(parse_cpu_list, places) or ()
+    if bind == "none" or not used or not {*used} <= {*place}:
+        return {}
+    result: dict[int, str] = {}
+
+    def differ(n: int, key: str) -> bool:
+        if key == "sibling":
+            return len({place[cpu]["core"] for cpu in workers(n)}) < n
+        return len({place[cpu].get(key) for cpu in workers(n)}) > 1
+
+    def workers(n: int) -> list[int]:
+        return placement_order(topology, cpus, n, places, bind)
+
+    most = len(used)
+    for key, name in WIDTHS.items():
+        n = 1 + bisect_left(range(1, most + 1), True, key=lambda n, key=key: differ(n, key))
+        if n <= most:
+            result.setdefault(n, name)
+    return result
 
 
 def core_kinds(topology: dict, cpus) -> list[dict[str, Any]]:
@@ -222,14 +315,20 @@ def read_caches(root="/", cpu: int = 0) -> list[dict]:
 
 def last_level_cache_bytes(root="/", cpus=()) -> int:
     """Return the size of the distinct last-level caches of some CPUs together, 0 if caches are hidden."""
-    seen: set[int] = set()
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
+    for cache in _last_level_caches(root, cpus):
+        sizes[cache["level"]] += cache["size_bytes"]
+    return sizes[max(sizes)] if sizes else 0
+
+
+def _last_level_caches(root, cpus) -> list[dict]:
+    """Return the last-level cache of each CPU, each cache once."""
+    found, seen = [], set()
     for cpu in cpus:
         if cpu not in seen and (caches := read_caches(root, cpu)):
-            last = max(caches, key=lambda c: c["level"])
-            seen.update(last["shared_by"])
-            sizes[last["level"]] = sizes.get(last["level"], 0) + last["size_bytes"]
-    return sizes[max(sizes)] if sizes else 0
+            found.append(max(caches, key=lambda cache: cache["level"]))
+            seen.update(found[-1]["shared_by"])
+    return found
 
 
 def _size_bytes(text: str) -> int:

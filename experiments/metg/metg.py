@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ...cython_src.errors import UsageError
-from ...cython_src.records import Record, about
+from ...cython_src.records import about
 from ..machine.environment import described_environment
-from ..machine.topology import available_cpus, cpu_order
+from ..machine.placement import Placement
+from ..machine.topology import available_cpus
 from ..results.files import write_atomically
 from ..results.folder import LASTING_FAILURES, ResultsWriter, canonical_json, new_run, read_results
 from ..results.rows import AnyRow, DurationsRow, MetgFailureRow, MetgRow, OfGraph, answered
@@ -34,7 +35,7 @@ from ..sampling.child import TIME_LIMIT_S, clean_environment, measure_in_process
 from ..sampling.generation import contestant_of, measure_open_ended
 from ..sampling.hogs import MOST_HOGS, hogs_running
 from ..sampling.schedule import Job, Schedule
-from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, check_threads, counts_for, parse_models
+from ..subjects.models import DEFAULT_MODELS, MODELS, ModelSpec, built_models, counts_for, parse_models
 from ..tables.numbers import plural
 from ..tables.progress import say
 from .graphs import graph_name
@@ -45,14 +46,13 @@ AnyMetg = MetgRow | MetgFailureRow
 MEASURE_COMMAND = (sys.executable, "-P", "-m", "forktask.experiments.metg.measure")
 
 
-class MetgSettings(Record, frozen=True):
+class MetgSettings(Placement, frozen=True):
     """Settings of the measurement of METG."""
 
     repeats: Annotated[int, about("processes for each model", least=1, below=100_001)] = 5
     interference: Annotated[int, about("processes that spin on the same CPUs", least=0, below=MOST_HOGS + 1)] = 0
     seed: Annotated[int, about("of the order of measurements", least=0)] = 1
     quick: Annotated[bool, about("one short repeat: a check that it works")] = False
-    oversubscribe: Annotated[bool, about("allow more threads than cores")] = False
 
 
 def default_models() -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def measure_metg(
     specs = parse_models(models)
     cores = len(os.sched_getaffinity(0))
     for count in threads:
-        check_threads(count, cores, settings.oversubscribe)
+        settings.order(count)  # raises
     if settings.quick:
         settings = settings.with_changes(repeats=1)
     asked = []
@@ -186,10 +186,9 @@ def _measure_together(
 ) -> Iterator[AnyMetg]:
     """Measure a graph under several models in turns, each in a process of its own."""
     repetition, threads, graph = (some[0][name] for name in ("repetition", "threads", "graph"))
-    order = cpu_order(threads, available_cpus(), oversubscribe=settings.oversubscribe)
     shared = {
         "kind": "metg",
-        "cpus": order,
+        "cpus": settings.cpus(threads),
         "graph": graph,
         "runs": 2 if settings.quick else 5,
         "target_s": 0.001 if settings.quick else 0.01,
@@ -203,7 +202,7 @@ def _measure_together(
         )
         for c in some
     ]
-    with hogs_running(hogs, order):
+    with hogs_running(hogs, settings.order(threads)):
         answers, handovers = measure_open_ended(contestants, f"{settings.seed} {repetition}")
     for conditions, contestant in zip(some, contestants, strict=True):
         found, model = answers[contestant.name], contestant.name

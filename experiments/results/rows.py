@@ -17,6 +17,7 @@ from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from ..machine.topology import BINDS
 from ..subjects.models import ModelSpec, model_in_file
 from .nodes import NODES, NOWHERE, Node
 from .parts import Part, Row, says
@@ -49,6 +50,8 @@ _AskedFor = msgspec.defstruct(
         ("repeats", Number, 1),
         ("budget_s", Amount, 0.0),
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
+        ("places", Name, "cores"),
+        ("bind", Literal[BINDS], "close"),
         ("nodes", Literal[NODES], "one"),
     ],
 )
@@ -58,8 +61,17 @@ class _Processor(msgspec.Struct, frozen=True):
     model: Text | None = None
 
 
+class _Cpu(msgspec.Struct, frozen=True):
+    cpu: Count
+    core: Count
+    socket: Count = 0
+    node: Count = 0
+    kind: Count = 0
+    llc: Count | None = None
+
+
 class _Topology(msgspec.Struct, frozen=True):
-    cores: Number | None = None
+    cpus: list[_Cpu] = []
 
 
 class _CoreKind(msgspec.Struct):
@@ -72,6 +84,7 @@ class _Place(msgspec.Struct):
 
     cpu: _Processor = _Processor()
     topology: _Topology = _Topology()
+    affinity: list[Count] = []
     core_kinds: list[_CoreKind] = []
     gpus: list[Any] = []
     forktask: Text = ""

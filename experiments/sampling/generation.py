@@ -96,14 +96,15 @@ def contestant_of(
     """
     own = {"kind": "sample", "model": model, "threads": threads, "seed": 1}
     if "cpus" not in job:
-        own["cpus"] = cpu_order(threads, available_cpus())
+        own["cpus"] = cpu_order(threads)
     own |= job
     available = available_cpus()
+    num_cpus = len({*(own["cpus"] or available)})
     if own["cpus"] is not None and model.is_gpu:
         # A thread that only launches stays on no CPU: all contestants would share it. Beside threads it has one more.
         rest = [cpu for cpu in cpu_order(len(available), available) if cpu not in own["cpus"]]
         own["cpus"] = None if model.model.max_threads == 1 else [*own["cpus"], *rest[:1]]
-    settings = sample_environment(threads, hogs, len(available), wait_policy)
+    settings = sample_environment(threads, hogs, num_cpus, wait_policy)
     settings |= process_environment(model) | dict(variables or {})
     return Contestant(name, own, settings, planned_bytes, limit_s, command)
 

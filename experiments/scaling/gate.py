@@ -24,9 +24,10 @@ from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
 from ...cython_src.typed_text import MOST_SECONDS
 from ..analysis.estimates import Estimate
+from ..machine.topology import cpu_order
 from ..results.turns import MeasuredGroup
 from ..subjects import subject
-from ..subjects.models import ModelSpec, check_threads, parse_models
+from ..subjects.models import ModelSpec, parse_models
 from ..tables.numbers import plural
 from ..tables.progress import say
 from . import clock, summary
@@ -94,7 +95,7 @@ def compare_commits(
     build_command(settings.build, Path("source"), Path("target"))  # this and the next raise before anything is built
     summary.check_outputs(settings.jsonl, settings.summary)
     threads = threads or min(2, len(os.sched_getaffinity(0)))
-    check_threads(threads)
+    cpu_order(threads)  # raises where there are fewer CPUs
     try:
         repository = _git(settings.repository, "rev-parse", "--show-toplevel")
     except UsageError as error:

@@ -54,7 +54,7 @@ from ..training.text import check_text
 NOT_IN_FILES = ("seed", "out", "export")
 MOST_RUNS = 10_000
 # Fields that change no weight: runs that differ in nothing else must leave the same bits.
-WITHOUT_EFFECT = ("model", "threads", "cache", "memory_limit", "out")
+WITHOUT_EFFECT = ("model", "threads", "places", "bind", "cache", "memory_limit", "out")
 
 
 class StudyOptions(Record, frozen=True):

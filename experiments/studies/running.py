@@ -12,12 +12,11 @@ from typing import Any
 from ...cython_src.errors import UsageError, refusals
 from ...cython_src.gpu import device as gpu_device
 from ..machine.environment import described_environment
-from ..machine.topology import available_cpus
+from ..machine.topology import available_cpus, cpu_order
 from ..results.folder import Results, ResultsWriter, new_run, read_results
 from ..results.rows import RunRow, answered
 from ..results.training_rows import LoadingFailureRow, LoadingRow, TrainingFailureRow, TrainingRow
 from ..sampling.child import clean_environment, measure_in_process, sample_environment
-from ..subjects.models import check_threads
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, say
 from ..training.dataset import check_there
@@ -59,8 +58,8 @@ class StudyResults:
 def obstacles(study: Study) -> list[str]:
     """Return what keeps this machine from running a study: cores, GPUs, data, a sentence each."""
     configs = [stage for run in study.trainings() for stage in run.stages]
-    counts = sorted({config.threads for config in configs})
-    checks: list[Callable[[], object]] = [partial(check_threads, n, None, False) for n in counts]
+    counts = sorted({(config.threads, config.places) for config in configs})
+    checks: list[Callable[[], object]] = [partial(cpu_order, n, places=places) for n, places in counts]
     if any(config.spec.is_gpu for config in configs):
         checks.append(gpu_device.count_gpus)
     checks += [partial(check_there, data) for data in dict.fromkeys(config.data for config in configs)]

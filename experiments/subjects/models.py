@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import itertools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial, total_ordering
@@ -381,26 +380,6 @@ def process_environment(spec: ModelSpec) -> dict[str, str]:
     if not found:
         raise UsageError(f"model {spec} needs LLVM's libomp.so, found none in {', '.join(folders)}; install libomp5")
     return {"LD_PRELOAD": found[0]}
-
-
-def check_threads(threads: int, available: int | None = None, oversubscribe: bool = False) -> int:
-    """Return `threads` if it may be used here.
-
-    Raises
-    ------
-    UsageError
-        Less than 1, or more than the cores this process may use unless `oversubscribe`.
-    """
-    if available is None:
-        available = len(os.sched_getaffinity(0))
-    if threads < 1:
-        raise UsageError(f"the number of threads must be at least 1, got {threads}")
-    if threads > available and not oversubscribe:
-        raise UsageError(
-            f"no more threads than the {available} available cores may run, got {threads}; "
-            f"ask for fewer, or give --oversubscribe to a command that has it"
-        )
-    return threads
 
 
 def counts_for(spec: ModelSpec, asked: Sequence[int]) -> Sequence[int]:

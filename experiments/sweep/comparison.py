@@ -111,7 +111,7 @@ def _trace(
     """Write the traces that were asked for; return why some are missing."""
     grid, options, results = configuration.grid, configuration.measure, compared.results
     asked = {"threads": max(grid.threads), "seconds": options.target_s, "iterations": iterations}
-    asked["oversubscribe"] = options.oversubscribe
+    asked["placement"] = options
     failures: list[str] = []
     ours = [spec for spec in grid.models if not spec.is_peer]
     if trace:

@@ -44,6 +44,7 @@ from ...cython_src.networks.own import is_own, name_call
 from ...cython_src.reading import check_keys, check_title
 from ...cython_src.records import Record, about, fields
 from ...cython_src.typed_text import MOST_SECONDS, MOST_THREADS
+from ..machine.placement import Placement
 from ..machine.topology import core_counts
 from ..results.folder import short_id
 from ..results.grids import TABLES, check_table, read_grid, small_form, values_of
@@ -58,7 +59,6 @@ from ..subjects.models import (
     DEFAULT_MODELS,
     ModelSpec,
     check_counts,
-    check_threads,
     convolution_for,
     counts_for,
     keep_device,
@@ -108,7 +108,7 @@ Grid = make_dataclass(
 )
 
 
-class Measure(Record, frozen=True):
+class Measure(Placement, frozen=True):
     """Options of measuring, the same for all configurations."""
 
     repeats: Annotated[int, about("processes for each configuration: generations", least=1, below=100_001)] = 11
@@ -181,7 +181,6 @@ class Measure(Record, frozen=True):
         tuple,
         about(f"causes of outliers, some of {', '.join(INJECTIONS)}: each model on most threads is traced with each"),
     ] = ()
-    pin: Annotated[bool, about("pin each thread to a CPU")] = True
     wait_policy: Annotated[
         str,
         about(
@@ -189,7 +188,6 @@ class Measure(Record, frozen=True):
             choices=WAIT_POLICIES,
         ),
     ] = "auto"
-    oversubscribe: Annotated[bool, about("allow more threads than cores")] = False
     memory_limit: Annotated[
         str, about("such as 1.5GiB: a plan that needs more becomes a row that says so; empty: what is free")
     ] = ""
@@ -370,7 +368,7 @@ class Configuration:
             checks.append(gpu_device.count_gpus)
             for model, conv in itertools.product(self.grid.models, self.grid.conv):
                 convolution_for(model, conv)  # raises
-        checks += [partial(check_threads, n, None, self.measure.oversubscribe) for n in self.grid.threads]
+        checks += [partial(self.measure.order, n) for n in self.grid.threads]
         return refusals(checks)
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from ..analysis.agreement import disagreement, first_disagreement
 from ..machine.environment import described_environment
 from ..machine.limits import measure_capacity, measure_machine
-from ..machine.topology import available_cpus, cpu_order
+from ..machine.topology import available_cpus
 from ..plan_check.checking import check_plans
 from ..results.folder import Results, new_run
 from ..results.nodes import Node
@@ -160,12 +159,11 @@ class Site:
             runs[point.plan_id].append((point.model, point.threads))
         found = check_plans(zip(plans.values(), runs.values(), strict=True), measure.check)
         self._checks = dict(zip(plans, found, strict=True))
-        cpus = available_cpus()
-        self._order_cpus = partial(cpu_order, cpus=cpus, oversubscribe=measure.oversubscribe)
+        self._any_order = measure.with_changes(oversubscribe=True).order
         environment = means.environment
         if environment is None:
-            variables = clean_environment(os.environ, sample_environment(1, 0, len(cpus), measure.wait_policy))
-            environment = described_environment(variables)
+            settings = sample_environment(1, 0, len(available_cpus()), measure.wait_policy)
+            environment = described_environment(clean_environment(os.environ, settings))
         self.environment = environment
         self.node = msgspec.convert(environment["environment"]["node"], Node)
 
@@ -178,11 +176,12 @@ class Site:
         """Measure the machine's limits and, by threads and hogs, the part of the CPUs that is left beside hogs."""
         if self._means.machine_row:
             return self._means.machine_row()
-        row = measure_machine(environment=self.environment["environment"])
+        measure = self.configuration.measure
+        row = measure_machine(self.environment["environment"], order=self._any_order)
         found: dict[str, dict[str, float]] = {}
         for threads, hogs in sorted({(point.threads, point.interference) for point in self._points.values()}):
             if hogs:
-                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, self._order_cpus(threads))
+                found.setdefault(str(threads), {})[str(hogs)] = measure_capacity_beside(hogs, measure.order(threads))
         return make_row(MachineRow, row, {"capacity_beside": found})
 
     def measure(self, shard: Shard, answers: Answers | None = None) -> Iterator[AnyRow]:
@@ -201,7 +200,7 @@ class Site:
         points = [self._points[config_id] for config_id in (*shard.samples, *shard.profiles)]
         threads = sorted({point.threads for point in points} - {1})
         if threads and self._means.machine_row is None:
-            yield CapacityRow(**shard.identity, node=self.node, capacity=measure_capacity(threads))
+            yield CapacityRow(**shard.identity, node=self.node, capacity=measure_capacity(threads, self._any_order))
         failed, profiles = set(), {}
         for row in self._measure_samples(shard, profiles) if shard.samples else ():
             row = answers.checked(row)
@@ -231,7 +230,7 @@ class Site:
             command=self._means.sample_command,
             kind=kind,
             profile=profile,
-            cpus=self._order_cpus(point.threads) if measure.pin else None,
+            cpus=measure.cpus(point.threads),
             seed=measure.seed,
             check_iterations=measure.check_iterations,
             target_s=measure.target_s,
@@ -267,7 +266,7 @@ class Site:
             measure.least_rounds,
             f"{measure.seed}/{shard.repetition}/{shard.plan_id}",
             shard.interference,
-            self._order_cpus(max(point.threads for point in points)),
+            measure.order(max(point.threads for point in points)),
         )
         for group, found in enumerate(measure_generation(generation, self._means.machine)):
             about = {"group": group, "node": self.node}
@@ -282,7 +281,7 @@ class Site:
 
     def _measure_profile(self, shard: Shard, contestant: Contestant) -> dict[str, Any]:
         """Measure the profile of a sample that is in the folder already, in a process of its own."""
-        with hogs_running(shard.interference, self._order_cpus(contestant.job["threads"])):
+        with hogs_running(shard.interference, self.configuration.measure.order(contestant.job["threads"])):
             return measure_in_process(contestant.job, contestant.variables, contestant.limit_s, contestant.command)
 
 

@@ -187,6 +187,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             seed=settings.seed,
             check_iterations=settings.check_iterations,
             warmup_s=settings.warmup_s,
+            cpus=settings.cpus(count),
         )
 
     def measure(

@@ -13,13 +13,13 @@ from ...cython_src.gpu import device as gpu_device
 from ...cython_src.typed_text import rounded
 from ..analysis.names import folder_name, model_rank, problem_text, record_of, swept_fields, with_short_names
 from ..events.events import EVENTS_FOLDER, EventLog, events_files, read_events
-from ..machine.topology import available_cpus, cpu_order
+from ..machine.placement import Placement
 from ..results.files import check_writable_folder
 from ..results.folder import Results, ResultsWriter
 from ..results.rows import LossesOfRun, PlanRow, SampleRow, TraceRow
 from ..sampling.child import TIME_LIMIT_S, measure_in_process
 from ..sampling.generation import contestant_of
-from ..subjects.models import ModelSpec, check_threads
+from ..subjects.models import ModelSpec
 from ..tables.progress import say
 
 TRACED = ("serial", "forkjoin", "forkjoin:region=persistent", "tasks", "taskgraph", "taskiter")  # by default
@@ -54,7 +54,7 @@ def collect_traces(
     seconds: float = 0.5,
     iterations: int | None = None,
     inject: str = "",
-    oversubscribe: bool = False,
+    placement: Placement | None = None,
 ) -> Collection:
     """Trace each model in a process of its own and write its log below `folder`.
 
@@ -74,8 +74,8 @@ def collect_traces(
     UsageError
         More threads than cores, no GPU for a model of one, or a folder that cannot be written.
     """
-    cpus = available_cpus()
-    check_threads(threads, len(cpus), oversubscribe)
+    placement = placement or Placement()
+    placement.order(threads)  # raises
     if any(spec.is_gpu for spec in models):
         gpu_device.count_gpus()
         if inject:
@@ -91,7 +91,7 @@ def collect_traces(
             count,
             limit_s=TIME_LIMIT_S + 20 * seconds,
             kind="trace",
-            cpus=cpu_order(count, cpus, oversubscribe=oversubscribe),
+            cpus=placement.cpus(count),
             plan=dict(plan),
             warmup_s=WARMUP_S,
             target_s=seconds,

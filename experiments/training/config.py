@@ -14,6 +14,8 @@ from ...cython_src.records import about
 from ...cython_src.typed_text import MOST_THREADS
 from ..images.decoding import DECODERS
 from ..images.source import parse
+from ..machine.placement import Bind, Places, check_placement
+from ..machine.topology import cpu_order
 from ..subjects.memory import parse_bytes
 from ..subjects.models import ModelSpec, runnable
 
@@ -91,6 +93,8 @@ class TrainingConfig(PlanOptions, frozen=True):
     threads: Annotated[int, about("number of threads", least=1, below=MOST_THREADS + 1)] = min(
         2, len(os.sched_getaffinity(0))
     )
+    places: Places = "cores"
+    bind: Bind = "none"
     epochs: Annotated[int, about("passes over the training samples", least=1, below=1_000_001)] = 8
     learning_rate: Annotated[float, about("learning rate of the optimiser, such as 0.01", above=0)] = 0.01
     schedule: Annotated[
@@ -126,6 +130,7 @@ class TrainingConfig(PlanOptions, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_placement(self.places, self.bind)
         self.augmentations  # noqa: B018  raises on a word that is none
         if self.memory_limit:
             parse_bytes(self.memory_limit)  # raises on no number of bytes, before any image is decoded
@@ -141,6 +146,13 @@ class TrainingConfig(PlanOptions, frozen=True):
     def spec(self) -> ModelSpec:
         """The execution model; `UsageError` for one that there is not."""
         return runnable(self.model)
+
+    @property
+    def cpus(self) -> list[int] | None:
+        """The CPU of each thread; None: not pinned. A thread that launches what a GPU computes stays on none."""
+        if self.bind == "none" or self.spec.is_gpu:
+            return None
+        return cpu_order(self.threads, places=self.places, bind=self.bind, oversubscribe=True)
 
     @property
     def plan(self) -> PlanOptions:

@@ -19,6 +19,7 @@ from ...cython_src.networks.registry import get_network
 from ..images.decoding import BrokenImage
 from ..machine.energy import energy_text
 from ..machine.environment import described_environment
+from ..machine.topology import cpu_order
 from ..plan_check.checking import check_together
 from ..results.disturbance import stopped_text
 from ..results.files import check_writable_folder, list_folder, unfinished, write_atomically
@@ -27,7 +28,7 @@ from ..results.rows import RunRow
 from ..results.training_rows import EpochRow, Summary, TrainedRow, epoch_times
 from ..sampling.measured_memory import own_and_free_bytes, resident_bytes
 from ..subjects.memory import needs_text
-from ..subjects.models import check_ours, check_threads, convolution_for, models_on, parse_model
+from ..subjects.models import check_ours, convolution_for, models_on, parse_model
 from ..tables.numbers import plural
 from ..tables.progress import ProgressBar, format_seconds
 from .checkpoints import read_checkpoint
@@ -41,7 +42,7 @@ from .trainer import Trainer, check_plan
 from .weights import check_export
 
 # A resumed run may change these fields: results are bit-identical over models and thread counts.
-CHANGEABLE = ("model", "threads", "epochs", "seeds", "export", "out", "check")
+CHANGEABLE = ("model", "threads", "places", "bind", "epochs", "seeds", "export", "out", "check")
 # What networks of tokens have no use for, and networks of images.
 OF_IMAGES = ("image_size", "load", "broken", "decoder", "cache", "augment")
 OF_TOKENS = ("tokenizer", "sequence")
@@ -364,7 +365,7 @@ def configure(
     limit = config.spec.model.max_threads
     if limit is not None and "threads" not in given:
         config = config.with_changes(threads=limit)
-    check_threads(config.threads, oversubscribe=oversubscribe)
+    cpu_order(config.threads, places=config.places, oversubscribe=oversubscribe)  # raises
     convolution_for(config.spec, config.conv)  # raises if an algorithm has no CUDA kernels
     return config
 

@@ -100,7 +100,8 @@ class Trainer:
         spec = config.spec
         self.phases = PhaseLog(spec, self.plan, self.num_batches, config.threads) if self.sampler is None else None
         capacity = self.phases.event_capacity if self.phases else 0
-        self.executor = self._executors.enter_context(make_executor(spec, config.threads, event_capacity=capacity))
+        executor = make_executor(spec, config.threads, cpus=config.cpus, event_capacity=capacity)
+        self.executor = self._executors.enter_context(executor)
         self.executor.prepare(self.bound)
         if self.sampler and not config.memory_limit:
             self._bind_evaluations()
@@ -249,7 +250,8 @@ class Trainer:
             )
             bound = bind_for(self.config.spec, plan, self.storage)
             _number_positions(bound, prefix)
-            executor = self._evaluation_executors.enter_context(make_executor(self.config.spec, self.config.threads))
+            executor = make_executor(self.config.spec, self.config.threads, cpus=self.config.cpus)
+            self._evaluation_executors.enter_context(executor)
             executor.prepare(bound)
             self._evaluations[key] = (prefix, bound, executor)
             plans = [bound.plan for _, bound, _ in self._evaluations.values()]

@@ -194,7 +194,7 @@ def test_a_sweep_over_both_devices_is_one_report(fake_gpu, tmp_path):
     models = ("serial", "forkjoin", "gpu_forkjoin", "gpu_stream")
     grid = Grid(batch=(1,), models=models, threads=(1, 2), granularity=("images=1",))
     how = Measure(
-        repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, pin=False, oversubscribe=True, profile_repeats=1
+        repeats=1, check_iterations=2, target_s=1e-6, warmup_s=1e-6, bind="none", oversubscribe=True, profile_repeats=1
     )
     environment = {"environment": collect(), "environment_id": "here"}
     sweep = SweepRunner(

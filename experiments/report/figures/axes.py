@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -19,6 +18,8 @@ from .style import COLUMN_WIDTH_IN, CROSS, CROSSED, GREY, ModelStyle, marker_loo
 
 # The axis of speedups never goes below this fraction of one serial thread.
 SLOWEST_SPEEDUP = 0.4
+DIGIT_IN, BETWEEN_IN = 0.055, 0.01  # of a label on an axis along x, and between two
+NARROW_IN = 1.4  # panels below this width name their axis in two lines
 # So many lines of text name models below it.
 MOST_BELOW = 4
 
@@ -72,9 +73,14 @@ def _labelled(values: Sequence[int], most: int) -> list[int]:
 def x_axis(axis, values: Sequence[int], label: str, most: int = 8) -> None:
     """Make an axis with ticks at those of the values whose labels fit beside each other, at `most` so many gaps."""
     low, high = min(values), max(values)
+    most = max(1, min(most, round(_width_in(axis) / (DIGIT_IN * len(str(high)) + BETWEEN_IN))))
     pad = 2 ** (0.3 if high > low else 0.6) if high <= 4 * low else 2 ** (0.06 * math.log2(high / low) + 0.12)
     log2_axis(axis, "x", _labelled(values, most), low / pad, high * pad)
     axis.set_xlabel(label)
+
+
+def _width_in(axis) -> float:
+    return axis.get_position().width * axis.figure.get_figwidth()
 
 
 def dodged(values: Sequence[int], models: Sequence[ModelSpec]) -> dict[str, float]:
@@ -328,11 +334,20 @@ def name_those_below(axis, points, low: float, styles: dict[str, ModelStyle]) ->
             )
 
 
-def mark_physical_cores(sweep: Sweep, axes, counts: Sequence[int]) -> None:
-    """Draw a thin line where the physical cores end and hyper-threads begin, and where slower cores do, if the axis
-    reaches so far."""
-    ends = {sweep.physical_cores, *itertools.accumulate(len(kind["cpus"]) for kind in sweep.core_kinds)} - {None}
-    for end in sorted(ends):
-        if min(counts) <= end < max(counts):
-            for axis in axes:
-                axis.axvline(end * 2**0.25 if end in counts else end, color="0.8", linewidth=0.6, zorder=0)
+def mark_places(sweep: Sweep, axes, counts: Sequence[int]) -> None:
+    """Draw a thin line where slower cores, a further cache, node or socket, or SMT siblings begin, if the axis of
+    threads reaches so far; name it in the first panel, and the placement on the axes where it is of interest."""
+    marks = {n: name for n, name in sweep.next_places.items() if min(counts) < n <= max(counts)}
+    for number, axis in enumerate(axes):
+        for n, name in marks.items():
+            x = (n - 1) * 2**0.25 if n - 1 in counts else n - 1
+            axis.axvline(x, color="0.8", linewidth=0.6, zorder=0)
+            if not number:
+                axis.annotate(
+                    name, (x, 0.98), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top", fontsize=5
+                )
+        places, bind = sweep.placement.values()
+        if axis.get_xlabel() == "threads" and (marks or (places, bind) != ("cores", "close")):
+            shown = places if len(places) < 12 else f"{places[:9]}..."
+            line = "\n" if _width_in(axis) < NARROW_IN else " "
+            axis.set_xlabel(f"threads{line}{'(not pinned)' if bind == 'none' else f'({shown}, {bind})'}")

@@ -17,6 +17,7 @@ from ...analysis.speeds import best_serial, estimate_of, interval_columns, is_us
 from ...analysis.sweep import Point, Sweep
 from ...subjects.models import ModelSpec
 from ...tables.numbers import format_time
+from .axes import mark_places
 from .bound_lines import BoundLine, bound_lines
 from .heading import header
 from .over_threads import draw_pair, ideal_handle, limit_pairs
@@ -137,6 +138,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         panel_title(speedup, model_label(model))
         if column == "double":  # in a single one it stands beside
             panel_title(efficiency, model_label(model))
+    mark_places(sweep, panels, counts)
     names, letters = _legend_names(list(plans), column)
     tasks = {value: sweep.plans[plan].num_tasks for value, plan in plans.items()}
     handles = [*model_handles(styles, list(styles), lambda value: f"{names[value]} ({tasks[value]})"), ideal_handle()]

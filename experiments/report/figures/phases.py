@@ -12,7 +12,7 @@ from ...analysis.phases import BUSY, WALL, phase_bound_table, phase_table, phase
 from ...analysis.speeds import is_usable
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL, ModelSpec
-from .axes import mark_physical_cores, name_those_below
+from .axes import mark_places, name_those_below
 from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import plan_header
 from .over_threads import COLUMNS, draw_pair, ideal_handle, limit_pairs
@@ -89,7 +89,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
         name_those_below(pair[0], table, low, styles)
         for panel in pair:
             panel_title(panel, phase)
-    mark_physical_cores(sweep, panels, counts)
+    mark_places(sweep, panels, counts)
 
     def label_with_time(model: ModelSpec) -> str:
         return model_label(model) + (" (busy time)" if model in hollow else "")

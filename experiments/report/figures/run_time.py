@@ -14,7 +14,7 @@ from ...analysis.names import model_rank
 from ...analysis.phases import BUSY, WALL, phase_table
 from ...analysis.speeds import speed_table
 from ...analysis.sweep import Sweep
-from .axes import decimal_ticks, log2_axis, model_lines, x_axis
+from .axes import decimal_ticks, log2_axis, mark_places, model_lines, x_axis
 from .heading import plan_header
 from .phases import shown_phases
 from .style import COLUMN_WIDTH_IN, TALLEST_IN, add_legend, model_handles, model_styles, new_figure, panel_title
@@ -98,6 +98,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     speeds = speed_table(sweep)
     points = speeds[(speeds["plan_id"] == plan_id) & ~speeds["model"].map(lambda model: model.is_gpu)]
     figure = draw_panels(sweep, panels_of(sweep, points), "threads", "threads", sweep.asked_threads(plan_id), column)
+    mark_places(sweep, figure.axes, points["threads"].tolist())
     plan_header(figure, sweep, plan_id, column)
     return figure
 

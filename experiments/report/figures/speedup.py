@@ -14,16 +14,7 @@ from ...analysis.names import model_label, model_rank
 from ...analysis.speeds import best_serial, raw_ratios, speed_table
 from ...analysis.sweep import Sweep
 from ...subjects.models import SERIAL
-from .axes import (
-    band_handle,
-    draw_across,
-    mark_physical_cores,
-    name_those_below,
-    ratio_panel,
-    raw_dots,
-    say_why_empty,
-    x_axis,
-)
+from .axes import band_handle, draw_across, mark_places, name_those_below, ratio_panel, raw_dots, say_why_empty, x_axis
 from .bound_lines import BoundLine, bound_handles, bound_lines
 from .heading import plan_header
 from .over_threads import draw_pair, ideal_handle, limit_pairs
@@ -70,7 +61,7 @@ def draw(sweep: Sweep, plan_id: str, column: str) -> Figure:
     panel_title(efficiency, "speedup / threads")
     has_ratios = ratio_panel(ratio, table, models, styles, "threads", asked, accelerated)
     x_axis(ratio, counts, "threads")
-    mark_physical_cores(sweep, (speedup, efficiency, ratio), counts)
+    mark_places(sweep, (speedup, efficiency, ratio), counts)
 
     handles = model_handles(styles, models)
     handles += [

@@ -69,6 +69,50 @@ def peers():
     return sweep_of(synthetic_rows(models=models, batches=(16, 64), repeats=5))
 
 
+def on_a_large_node(**config):
+    """Nine points to 256 threads: two sockets of 64 cores with SMT, four nodes each, a cache for eight cores."""
+    models = ("serial", "forkjoin", "forkjoin:region=persistent", "taskiter")
+    rows = synthetic_rows(models=models, threads=[2**n for n in range(9)], repeats=6, profiles=1)
+    environment = next(row["environment"] for row in rows if row["kind"] == "run")
+    cpus = [
+        {"cpu": c, "core": c % 128, "socket": c % 128 // 64, "node": c % 128 // 16, "llc": c % 128 // 8 * 8, "kind": 0}
+        for c in range(256)
+    ]
+    environment |= {"topology": {"cores": 128, "cpus": cpus}, "affinity": [*range(256)]}
+    next(row["config"] for row in rows if row["kind"] == "run").update(config)
+    return sweep_of(rows)
+
+
+@pytest.fixture(scope="module")
+def node():
+    return on_a_large_node()
+
+
+def marks(axis):
+    return sorted(
+        line.get_xdata()[0] for line in axis.lines if line.get_color() == "0.8" and len(line.get_xdata()) == 2
+    )
+
+
+def test_the_axis_of_threads_shows_where_the_machine_changes(node, two):
+    """Check lines and names where a cache, node, socket and siblings begin, the placement's name, and a small machine
+    without any."""
+    for name in ("speedup", "run_time", "phases"):
+        axes = figures.draw(node, name).axes
+        assert all(marks(axis) == pytest.approx([n * 2**0.25 for n in (8, 16, 64, 128)]) for axis in axes)
+        named = [text.get_text() for text in axes[0].texts if text.get_rotation() == 90]
+        assert named == ["next socket", "next NUMA node", "next cache", "siblings"]
+        labels = {axis.get_xlabel() for axis in axes} - {""}
+        assert labels == {"threads (cores, close)"}
+    spread = figures.draw(on_a_large_node(places="threads", bind="spread"), "speedup").axes
+    assert marks(spread[0]) == pytest.approx([2**0.25, 128 * 2**0.25])
+    assert spread[-1].get_xlabel() == "threads (threads, spread)"
+    free = figures.draw(on_a_large_node(bind="none"), "speedup").axes
+    assert marks(free[0]) == [] and free[-1].get_xlabel() == "threads (not pinned)"
+    small = figures.draw(two, "speedup").axes
+    assert marks(small[0]) == [] and small[-1].get_xlabel() == "threads"
+
+
 @pytest.fixture
 def measured_as_drawn():
     """Texts are measured outside of `draw` as they are in it."""
@@ -84,6 +128,7 @@ def measured_as_drawn():
         *(("two", "speedup"), ("two", "layers"), ("overlaid", "overlay"), ("swept", "granularity")),
         *(("two", "forest"), ("batches", "forest"), ("peers", "peers")),
         *(("two", "run_time"), ("batches", "run_time"), ("batches", "run_time_over_batch")),
+        *(("node", "speedup"), ("node", "run_time"), ("node", "phases")),
     ],
 )
 def test_nothing_sticks_out_or_overlaps(request, case, name, column, width):

@@ -12,7 +12,6 @@ from forktask.experiments.subjects import models
 from forktask.experiments.subjects.models import (
     MODELS,
     built_models,
-    check_threads,
     make_executor,
     parse_model,
     parse_models,
@@ -91,14 +90,8 @@ def test_executors_and_the_table_have_one_description(name):
     assert MODELS[name].executor_class().about is MODELS[name]
 
 
-def test_more_threads_than_cores_must_be_wanted():
-    """Check the limits on the number of threads."""
-    assert check_threads(2, available=2) == 2
-    assert check_threads(3, available=2, oversubscribe=True) == 3
-    with pytest.raises(UsageError, match="--oversubscribe"):
-        check_threads(3, available=2)
-    with pytest.raises(UsageError, match="at least 1"):
-        check_threads(0, available=2, oversubscribe=True)
+def test_a_serial_model_has_one_thread():
+    """Check the limit on the number of threads."""
     with pytest.raises(UsageError, match="must run on one thread"):
         make_executor("serial", 2)
 

@@ -1,0 +1,54 @@
+"""Where workers go: an option of measuring, the same for every model and outside runtime."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ...cython_src.errors import UsageError
+from ...cython_src.records import Record, about
+from .topology import BINDS, check_places, cpu_order
+
+# Annotations of fields, for records that have a base of their own.
+Places = Annotated[
+    str,
+    about(
+        "what threads get one after the other, as OMP_PLACES: cores (SMT siblings come last), threads (siblings come "
+        "together), llc (last-level caches), numa, sockets, or a list of CPUs such as 0-3,8"
+    ),
+]
+Bind = Annotated[
+    str,
+    about(
+        "close: neighbouring threads on neighbouring places; spread: on places far apart, as OMP_PROC_BIND; none: "
+        "threads are not pinned",
+        choices=BINDS,
+    ),
+]
+
+
+class Placement(Record, frozen=True):
+    """Options that say where the threads of a measured model go."""
+
+    oversubscribe: Annotated[bool, about("allow more threads than CPUs")] = False
+    places: Places = "cores"
+    bind: Bind = "close"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_placement(self.places, self.bind)
+
+    def order(self, threads: int, cpus=None) -> list[int]:
+        """Return the CPU of each thread as `cpu_order` does; threads that are not pinned find their hogs there."""
+        return cpu_order(threads, cpus, places=self.places, bind=self.bind, oversubscribe=self.oversubscribe)
+
+    def cpus(self, threads: int) -> list[int] | None:
+        """Return the CPU of each thread; None: not pinned. Raises `UsageError` as `cpu_order`."""
+        order = self.order(threads)
+        return None if self.bind == "none" else order
+
+
+def check_placement(places: str, bind: str) -> None:
+    """Raise `UsageError` for places that there are not, and for places of threads that are not pinned."""
+    check_places(places)
+    if bind == "none" and places != "cores":
+        raise UsageError(f"places are for threads that are pinned, got {places} with bind=none; bind close or spread")
