@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import UsageError, did_you_mean
-from ..plan.model import Buffer, Plan
+from ..plan.model import READ, Buffer, Plan, UniformBlocks
 
 PAGE_BYTES = 4096
 
@@ -61,9 +62,14 @@ class Storage:
         (`check_accesses`). Normal runs need none.
     allocate : callable, optional
         Function of a number of bytes that gives them as an uint8 array aligned to 64: memory of a special kind.
+    homes : sequence of int
+        CPU of each worker: this thread goes there before it zeroes what that worker would write first under a static
+        schedule, so that pages lie on its NUMA node, whichever model runs. Default: all is zeroed where it is.
     """
 
-    def __init__(self, guard_bytes: int = 0, allocate: Callable[[int], np.ndarray] | None = None):
+    def __init__(
+        self, guard_bytes: int = 0, allocate: Callable[[int], np.ndarray] | None = None, homes: Sequence[int] = ()
+    ):
         if guard_bytes < 0 or guard_bytes % 64:
             raise UsageError(
                 f"guard_bytes must be a multiple of 64, got {guard_bytes}; buffers are aligned to 64 bytes"
@@ -74,6 +80,7 @@ class Storage:
         self.managed = False  # whether a device reaches the arrays without copies
         self.device_copies = None  # of persistent buffers; the business of cython_src/gpu/bind.py
         self._allocate = allocate or (lambda num_bytes: aligned_empty((num_bytes,), np.uint8))
+        self._homes = homes
         self._guards: dict[str, list[_Guard]] = {}  # of each buffer; those of one arena have them in common
 
     def __repr__(self) -> str:
@@ -98,10 +105,11 @@ class Storage:
         names = self._guards if buffers is None else buffers
         return itertools.chain.from_iterable(self._guards.get(name, ()) for name in names)
 
-    def _zeros(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _new(self, name: str, shape: tuple[int, ...], dtype: np.dtype, fresh: list[np.ndarray]) -> np.ndarray:
+        """Allocate an array, and append its memory to what is to be zeroed."""
         size = math.prod(shape) * dtype.itemsize
         raw = self._allocate(size + 2 * self.guard_bytes)
-        raw.fill(0)
+        fresh.append(raw)
         if self.guard_bytes:
             self._guards.setdefault(name, []).extend(
                 (
@@ -119,6 +127,8 @@ class Storage:
         Zeroing touches every page, so that no run pays for page faults, and fills halos once.
         """
         arrays: dict[str, np.ndarray] = {}
+        fresh: list[np.ndarray] = []
+        kept = {*self.arrays, *(given or ())}
         arena_bytes: dict[int, int] = {}
         for buffer in plan.buffers.values():
             dtype = _dtype(buffer, float_dtype)
@@ -127,7 +137,7 @@ class Storage:
             elif buffer.persistent:
                 present = self.arrays.get(buffer.name)
                 if present is None:
-                    present = self.arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
+                    present = self.arrays[buffer.name] = self._new(buffer.name, buffer.shape, dtype, fresh)
                 if present.shape != buffer.shape or present.dtype != dtype:
                     raise UsageError(
                         f"buffer {buffer.name!r} has shape {present.shape} and dtype {present.dtype} in this storage, "
@@ -139,9 +149,10 @@ class Storage:
                 size = math.prod(buffer.shape) * dtype.itemsize
                 arena_bytes[arena] = max(arena_bytes.get(arena, 0), size)
             else:
-                arrays[buffer.name] = self._zeros(buffer.name, buffer.shape, dtype)
+                arrays[buffer.name] = self._new(buffer.name, buffer.shape, dtype, fresh)
         arenas = {
-            arena: self._zeros(f"arena {arena}", (size,), np.dtype(np.uint8)) for arena, size in arena_bytes.items()
+            arena: self._new(f"arena {arena}", (size,), np.dtype(np.uint8), fresh)
+            for arena, size in arena_bytes.items()
         }
         for name, arena in plan.arena_of.items():
             if name in arrays:
@@ -151,7 +162,33 @@ class Storage:
             size = math.prod(buffer.shape) * dtype.itemsize
             arrays[name] = arenas[arena][:size].view(dtype).reshape(buffer.shape)
             self._guards.setdefault(name, []).extend(self._guards.get(f"arena {arena}", ())[-2:])
+        if self._homes:
+            _touch_first(plan, {name: array for name, array in arrays.items() if name not in kept}, self._homes)
+        for raw in fresh:
+            raw.fill(0)
         return arrays
+
+
+def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[int]) -> None:
+    """Zero what the first loop that writes an array writes of it, each block on the CPU of its home."""
+    own, touched = os.sched_getaffinity(0), set()
+    try:
+        for loop in plan.loops:
+            parts: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}
+            for number, block in enumerate(() if isinstance(loop.blocks, UniformBlocks) else loop.blocks):
+                home = number * len(homes) // loop.num_blocks if block.affinity is None else block.affinity
+                parts.setdefault(homes[home % len(homes)], []).extend(
+                    (access.buffer, tuple(slice(*span) for span in access.box))
+                    for access in block.accesses
+                    if access.kind != READ and access.buffer in arrays and access.buffer not in touched
+                )
+            for cpu, boxes in parts.items():
+                os.sched_setaffinity(0, {cpu})
+                for name, box in boxes:
+                    arrays[name][box] = 0
+            touched.update(name for boxes in parts.values() for name, _ in boxes)
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _dtype(buffer: Buffer, float_dtype: str | None) -> np.dtype:

@@ -331,6 +331,12 @@ def disturbance_warnings(sweep: Sweep) -> list[str]:
             f"{plural(len(shares), 'generation')}: {cause}. No round stands out then, and step times hold for such a "
             f"machine alone; measure again on an idle one."
         )
+    refused = {pages["error"] for pages in sweep.samples.get("pages", ()) if isinstance(pages, dict)} - {""}
+    for error in sorted(refused):
+        sentences.append(
+            f"The kernel refused the memory policy ({error}): pages lie where each process touched them first, which "
+            f"may favour a model. A container needs CAP_SYS_NICE for it."
+        )
     if moved := sweep.quiet.moved:
         sentences.append(moved_text(moved.values(), len(sweep.rounds), "generation"))
     if sweep.disturbed_points:

@@ -69,7 +69,7 @@ def read_memory(root="/") -> dict:
     swaps, swaps_free = ([] if value is None else [value] for value in (swap, swap_free))
     for folder in cgroup_folders(root, "memory"):
         stat = read_fields(folder / "memory.stat", " ")
-        # cgroup v2, which slows processes down above `high`; v1, where sums over a group's children have their own names
+        # cgroup v2, which slows a group above `high`; v1, where sums over a group's children have names of their own
         for limit_file, used_file, sums in (
             ("memory.max", "memory.current", ""),
             ("memory.high", "memory.current", ""),

@@ -22,6 +22,7 @@ from .build_info import BUILD
 from .disturbance import read_memory, read_pressure, read_quota
 from .energy import energy_text
 from .heat import is_throttled, read_temperature_c
+from .numa import nodes_memory, own_bytes_by_node
 from .perf_counters import PerfCounters
 from .proc import parsed, read_fields, read_int, read_text
 from .topology import available_cpus, core_kinds, last_level_cache_bytes, read_caches, read_topology
@@ -37,6 +38,8 @@ VOLATILE = (
     "load_average",
     "pressure_some_percent",
     "memory",
+    "memory_of_nodes",
+    "own_bytes_by_node",
     "clock",
     "libraries",
     "variables",
@@ -200,6 +203,8 @@ def collect(root="/", variables=None) -> dict:
         "isolated": read_text(Path(root, "sys/devices/system/cpu/isolated")) or "",
         "quota_cpus": read_quota(root),
         "memory": read_memory(root),
+        "memory_of_nodes": nodes_memory(root),
+        "own_bytes_by_node": own_bytes_by_node(root),
         "frequency": _frequency(root),
         "clock": {
             "source": read_text(Path(root, "sys/devices/system/clocksource/clocksource0/current_clocksource")),

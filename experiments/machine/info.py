@@ -72,6 +72,7 @@ def _hardware(environment: dict, gpus: list[dict]) -> dict[str, str]:
         "Limits": f"CPU quota {'none' if quota is None else f'{quota:g} CPU' + 's' * (quota != 1)}; memory "
         f"{_bytes(memory['total_bytes'])}{limit}, {_bytes(memory['available_bytes'])} available; {_swap(memory)}; "
         f"huge pages {environment['transparent_huge_pages'] or 'hidden'}",
+        **({"Nodes": _nodes(environment)} if topology["nodes"] > 1 or len(environment["memory_of_nodes"]) > 1 else {}),
         "Caches": _listed(map(_cache, environment["caches"]), "hidden"),
         "GPU": "; ".join(f"{g['name']}, {g['memory.total']} MiB, driver {g['driver_version']}" for g in gpus)
         or "; ".join(environment["gpus"])
@@ -143,6 +144,20 @@ def _cache(cache: dict) -> str:
     kind = {"Instruction": "i", "Data": "d"}.get(cache["type"], "")
     shared = f" shared by {format_cpu_list(cache['shared_by'])}" if len(cache["shared_by"]) > 1 else ""
     return f"L{cache['level']}{kind} {_bytes(cache['size_bytes'])}{shared}"
+
+
+def _nodes(environment: dict) -> str:
+    """Return the CPUs and the memory of each NUMA node, and where the pages of this process lie."""
+    cpus: dict[str, list[int]] = {}
+    for cpu in environment["topology"]["cpus"]:
+        cpus.setdefault(str(cpu["node"]), []).append(cpu["cpu"])
+    texts = []
+    for node in sorted({*cpus, *environment["memory_of_nodes"]}, key=int):
+        memory = environment["memory_of_nodes"].get(node, {"total_bytes": None, "free_bytes": None})
+        sizes = f"{_bytes(memory['total_bytes'])}, {_bytes(memory['free_bytes'])} free"
+        texts.append(f"{node} has CPUs {format_cpu_list(cpus.get(node, ())) or 'none'} and {sizes}")
+    own = [f"{_bytes(count)} on {node}" for node, count in environment["own_bytes_by_node"].items()]
+    return f"{'; '.join(texts)}; pages of this process: {', '.join(own) or 'hidden'}"
 
 
 def _swap(memory: dict) -> str:

@@ -1,4 +1,4 @@
-"""Where workers go: an option of measuring, the same for every model and outside runtime."""
+"""Where workers and memory go: options of measuring, the same for every model and outside runtime."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 from ...cython_src.errors import UsageError
 from ...cython_src.records import Record, about
+from .numa import INTERLEAVE, POLICIES
 from .topology import BINDS, check_places, cpu_order
 
 # Annotations of fields, for records that have a base of their own.
@@ -27,11 +28,19 @@ Bind = Annotated[
 
 
 class Placement(Record, frozen=True):
-    """Options that say where the threads of a measured model go."""
+    """Options that say where the threads of a measured model go, and its memory."""
 
     oversubscribe: Annotated[bool, about("allow more threads than CPUs")] = False
     places: Places = "cores"
     bind: Bind = "close"
+    memory_policy: Annotated[
+        str,
+        about(
+            "NUMA nodes of memory: interleave, all in turns; first_touch, that of the thread to which a static "
+            "schedule gives the block that writes it first; node0, the first; without effect where there is one node",
+            choices=POLICIES,
+        ),
+    ] = INTERLEAVE
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,13 +24,14 @@ from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ...cython_src.lowering.lower import lower
 from ..bounds.bounds import durations_by_loop
 from ..machine.disturbance import Disturbance
+from ..machine.numa import pages_of
 from ..sampling.child import answer_job
 from ..sampling.hogs import UNIT_WORK
 from ..sampling.measure import record_costs
 from ..sampling.profile import block_times
 from ..sampling.timing import Stepper
-from ..subjects.models import SERIAL, bind_for, make_executor
-from ..subjects.subject import build
+from ..subjects.models import SERIAL, bind_for, make_executor, storage_for
+from ..subjects.subject import build, homes_of
 
 UNIT_TRIES = 15
 ENOUGH_EFFICIENCY = 0.8
@@ -83,7 +84,7 @@ def work_ladder(start: float) -> Iterator[int]:
 def time_graph(job: Mapping[str, Any], work: int) -> dict[str, Any]:
     """Time the graph with some work: seconds of an iteration in each of several runs, and of preparing."""
     plan = make_plan(job, work)
-    bound = bind_for(job["model"], plan)
+    bound = bind_for(job["model"], plan, storage_for(job["model"], homes_of(job)))
     with make_executor(job["model"], job["threads"], cpus=job["cpus"]) as executor:
         start = time.perf_counter()
         executor.prepare(bound)
@@ -136,6 +137,7 @@ def measure(job: Mapping[str, Any]) -> Generator[dict[str, bool], Any, dict[str,
         "points": points,
         **best,
         "disturbance": disturbance.since(before),
+        "pages": pages_of(job),
         "wall_s": time.perf_counter() - wall,
     }
 

@@ -189,6 +189,7 @@ def _measure_together(
     shared = {
         "kind": "metg",
         "cpus": settings.cpus(threads),
+        "memory_policy": settings.memory_policy,
         "graph": graph,
         "runs": 2 if settings.quick else 5,
         "target_s": 0.001 if settings.quick else 0.01,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -123,6 +124,10 @@ def machine_text(sweep: Sweep) -> str:
         pieces.append(f"{wide} spinning threads do the work of {sweep.capacity(int(wide)).value:.2f}")
     if len(sweep.core_kinds) > 1:
         pieces.append(f"threads get {', then '.join(kind['text'] for kind in sweep.core_kinds)}")
+    if pages := [pages for pages in sweep.samples.get("pages", ()) if isinstance(pages, dict)]:
+        lie = sum(map(Counter, (one["bytes_by_node"] for one in pages)), Counter())
+        nodes = [f"{lie[node] / lie.total():.0%} on node {node}" for node in sorted(lie, key=int)]
+        pieces.append(f"memory by {pages[0]['policy']}: {' and '.join(nodes) or 'its nodes are hidden'}")
     return f"Machine: {', '.join(pieces)}." if pieces else ""
 
 

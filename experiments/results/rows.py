@@ -17,6 +17,7 @@ from ...cython_src.lowering.options import PlanOptions, plan_options
 from ...cython_src.reading import Amount, Count, Digits, Name, Number, Positive, Real, Text, checked, decode_json
 from ...cython_src.records import fields
 from ..bounds.bounds import GraphBounds
+from ..machine.numa import POLICIES
 from ..machine.topology import BINDS
 from ..subjects.models import ModelSpec, model_in_file
 from .nodes import NODES, NOWHERE, Node
@@ -32,6 +33,7 @@ SHOWN_BY = {
     "training": "forktask train --resume --out {folder}",
     "metg": "{command}",
 }
+PAGES = "policy, bytes on each NUMA node, and why the kernel refused it, if it did; null: one node"
 OF_NODE = "where: `host`, `scheduler` (the scheduler's name of the node, or empty) and `boot_id`"
 
 
@@ -52,6 +54,7 @@ _AskedFor = msgspec.defstruct(
         ("simulate", Annotated[int, Meta(ge=0, le=1024)], 0),
         ("places", Name, "cores"),
         ("bind", Literal[BINDS], "close"),
+        ("memory_policy", Literal[POLICIES], POLICIES[0]),
         ("nodes", Literal[NODES], "one"),
     ],
 )
@@ -291,6 +294,15 @@ class Counters(Part, frozen=True, kw_only=True):
     error: Text | None
 
 
+class Pages(Part, frozen=True, kw_only=True):
+    """Where a process's memory came to lie: bytes of its arrays on each NUMA node, and why the kernel refused the
+    policy, if it did."""
+
+    policy: Literal[POLICIES]
+    bytes_by_node: dict[Digits, Count]
+    error: Text
+
+
 class Gpu(Part, frozen=True, kw_only=True):
     """A GPU, what it cost once, what was copied so far: [number, bytes] each way, and its clock at the end of turns, as
     far as its management library says."""
@@ -337,6 +349,7 @@ class SampleRow(Process, frozen=True, kw_only=True, tag="sample"):
         Conduct | None, says("[what the executor does besides running blocks](what_differs.md); null on a GPU")
     ]
     cpu_swaps: Annotated[Count, says("swaps of CPUs in its turns")]
+    pages: Annotated[Pages | None, says(PAGES)] = None
     disturbance: Annotated[
         dict[str, Real | None],
         says(
@@ -525,6 +538,7 @@ class MetgRow(OfGraph, frozen=True, kw_only=True, tag="metg"):
     record_s: Annotated[Amount | None, says("recording the graph, once; null where the model does not record")]
     close_s: Annotated[Amount | None, says("closing it, once; null where the model does not close")]
     disturbance: Annotated[dict[str, Real | None], says("as in a sample")]
+    pages: Annotated[Pages | None, says(PAGES)] = None
     wall_s: Annotated[Positive, says("duration of all of it")]
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from ...cython_src.errors import MachineError, UsageError
 from ..machine.disturbance import oom_kills
+from ..machine.numa import set_memory_policy
 from ..machine.variables import VARIABLE_PREFIXES, VARIABLES
 from ..subjects.models import parse_model
 from ..tables.progress import format_seconds
@@ -282,6 +283,8 @@ def answer_job(measure_job: Callable[[Mapping[str, Any]], Any], usage_failure: s
         if job["cpus"] is not None:
             # Before memory is touched: pages belong to the socket of the thread that touches them first.
             os.sched_setaffinity(0, set(job["cpus"]))
+        if "memory_policy" in job:
+            job["memory_error"] = set_memory_policy(job["memory_policy"], job["memory_nodes"])
         found = measure_job(job)
         if inspect.isgenerator(found):
             found = converse(found, lambda said: (say({"said": said}), _request())[1])

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ...cython_src.kernels.bench.bench import TASK_BENCH_KERNELS, time_work
 from ..machine.core_latency import measure_latency
 from ..machine.disturbance import Disturbance, read_memory
+from ..machine.numa import INTERLEAVE, memory_nodes
 from ..machine.topology import available_cpus, cpu_order
 from ..results.turns import MeasuredGroup, Rounds, judge_rounds, typical_step
 from ..subjects.models import ModelSpec, process_environment
@@ -94,7 +95,8 @@ def contestant_of(
         The rest of the process's job: what it needs besides, and what differs from a sample with the seed 1 on the
         first CPUs in their order.
     """
-    own = {"kind": "sample", "model": model, "threads": threads, "seed": 1}
+    own = {"kind": "sample", "model": model, "threads": threads, "seed": 1, "memory_policy": INTERLEAVE}
+    own["memory_nodes"] = memory_nodes()
     if "cpus" not in job:
         own["cpus"] = cpu_order(threads)
     own |= job

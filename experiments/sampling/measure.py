@@ -34,6 +34,7 @@ from ..machine.disturbance import Disturbance
 from ..machine.energy import EnergyMeter
 from ..machine.environment import loaded_libraries
 from ..machine.heat import read_temperature_c
+from ..machine.numa import pages_of
 from ..machine.perf_counters import PerfCounters
 from ..subjects.memory import graph_bytes
 from ..subjects.models import make_executor
@@ -188,6 +189,7 @@ def measure_sample(job: Mapping[str, Any], bound=None) -> Generator[dict[str, An
         "conduct": conduct,
         "cpu_swaps": swaps,
         **seen,
+        "pages": pages_of(job, None if spec.is_peer else bound.arrays.values()),
         "max_resident_bytes": peak_resident_bytes(),
         "libraries_bytes": libraries_bytes,
         "graph_bytes": graph_bytes(bound.plan, spec.model.records),

@@ -499,13 +499,14 @@ def bind_for(spec: ModelSpec | str, plan, storage=None, advice: Callable[[int], 
     )
 
 
-def storage_for(spec: ModelSpec | str):
-    """Make a storage for plans of a model: in ordinary memory, or of the kind that a GPU model asks for."""
+def storage_for(spec: ModelSpec | str, homes: Sequence[int] = ()):
+    """Make a storage for plans of a model: in ordinary memory, which is touched first on `homes`, or of the kind that a
+    GPU model asks for."""
     from ...cython_src.binding.storage import Storage
 
     spec = runnable(spec)
     if not spec.binds_on_gpu:
-        return Storage()
+        return Storage(homes=homes)
     from ...cython_src.gpu.bind import device_storage
 
     return device_storage(gpu_device.default_gpu(), spec.binding.memory)

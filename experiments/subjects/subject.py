@@ -25,6 +25,7 @@ from ...cython_src.kernels.loss.loss import IGNORED
 from ...cython_src.lowering.lower import initialise, lower
 from ...cython_src.networks.own import is_own, make_own
 from ...cython_src.plan.model import Plan
+from ..machine.numa import FIRST_TOUCH
 from ..subjects.models import SERIAL
 from .memory import check_fits, check_least, memory_bounds, what_fits_gpu
 from .models import ModelSpec, bind_for, options_for, storage_for
@@ -155,6 +156,12 @@ def _load(plan: Mapping[str, Any]) -> Callable:
     return function
 
 
+def homes_of(job: Mapping[str, Any]) -> list[int]:
+    """Return the CPUs of the workers that touch the memory of a job's plan first; none: where it is bound."""
+    several = job.get("memory_policy") == FIRST_TOUCH and len(job["memory_nodes"]) > 1
+    return (job["cpus"] or []) if several else []
+
+
 def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     """Bind the job's plan to new memory where `model` runs, with data and initial parameters; or the user's graph."""
     if "function" in job["plan"]:
@@ -170,7 +177,7 @@ def build(job: Mapping[str, Any], model: ModelSpec = SERIAL):
     if isinstance(made, TaskRecorder | BoundPlan) and not model.binds_on_gpu:
         # The user's own arrays hold data; where kernels have no form for a GPU, binding them says so.
         return _bind_made(made, job["plan"]["network"])
-    storage = storage_for(model)
+    storage = storage_for(model, homes_of(job))
     bound = bind_for(model, plan, storage, what_fits_gpu(options, storage, _lower_with_data))
     if "parameters" in plan.attributes:
         fill_dataset(bound, job["seed"])

@@ -231,6 +231,7 @@ class Site:
             kind=kind,
             profile=profile,
             cpus=measure.cpus(point.threads),
+            memory_policy=measure.memory_policy,
             seed=measure.seed,
             check_iterations=measure.check_iterations,
             target_s=measure.target_s,

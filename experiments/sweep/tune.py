@@ -188,6 +188,7 @@ def tune(configuration: Configuration, budget: int, out: str) -> dict[str, Any]:
             check_iterations=settings.check_iterations,
             warmup_s=settings.warmup_s,
             cpus=settings.cpus(count),
+            memory_policy=settings.memory_policy,
         )
 
     def measure(

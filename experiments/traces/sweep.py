@@ -92,6 +92,7 @@ def collect_traces(
             limit_s=TIME_LIMIT_S + 20 * seconds,
             kind="trace",
             cpus=placement.cpus(count),
+            memory_policy=placement.memory_policy,
             plan=dict(plan),
             warmup_s=WARMUP_S,
             target_s=seconds,

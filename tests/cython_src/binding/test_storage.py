@@ -1,12 +1,15 @@
 """Memory of plans: what is shared, what is new, what overlaps."""
 
+import os
+
 import numpy as np
 import pytest
 
+from forktask.cython_src.binding import storage as storage_module
 from forktask.cython_src.binding.storage import Storage
 from forktask.cython_src.errors import UsageError
 from forktask.cython_src.plan.builder import PlanBuilder
-from forktask.cython_src.plan.model import Block, read, write
+from forktask.cython_src.plan.model import Block, read, update, write
 
 
 def plan(memory="full", shape=(5, 3), dtype="float32"):
@@ -76,3 +79,60 @@ def test_guards_notice_writes_outside():
     storage.fill_guards(7)
     assert storage.broken_guard() is None
     assert arrays["w"].ctypes.data % 64 == 0
+
+
+def cut_plan(memory="full"):
+    """Two loops of six blocks over rows, the second the other way round, and one that asks for a worker."""
+    builder = PlanBuilder("cut")
+    for name in "xy":
+        builder.buffer(name, (6, 4), role="temporary")
+    builder.buffer("w", (6,), role="parameter")
+    rows = [(k, k + 1) for k in range(6)]
+    builder.loop("x", "k", {"y": "x"}, [Block((), (write("x", row),)) for row in rows])
+    builder.loop("y", "k", {"x": "x", "y": "y"}, [Block((), (update("x", r), write("y", r))) for r in reversed(rows)])
+    builder.loop("w", "k", {"x": "x", "w": "w"}, [Block((), (read("x"), update("w", (2, 6))), affinity=5)])
+    return builder.build(memory)
+
+
+class Touched(dict):
+    """Arrays that keep which CPU wrote to which rows."""
+
+    def __init__(self, cpu):
+        self.cpu, self.seen = cpu, []
+
+    def __contains__(self, name):
+        return True
+
+    def __getitem__(self, name):
+        class Array:
+            def __setitem__(_, box, value):
+                self.seen.append((name, [(part.start, part.stop) for part in box], self.cpu[0], value))
+
+        return Array()
+
+
+def test_the_home_of_a_block_touches_what_it_writes_first(monkeypatch):
+    """Check CPU and rows of each touch: the first writer's, by a static schedule or as it asks; then the way back."""
+    own, now = {0, 1, 2}, [-1]
+    monkeypatch.setattr(storage_module.os, "sched_getaffinity", lambda _: own)
+    monkeypatch.setattr(storage_module.os, "sched_setaffinity", lambda _, cpus: now.__setitem__(0, sorted(cpus)[-1]))
+    arrays = Touched(now)
+    storage_module._touch_first(cut_plan(), arrays, [7, 3, 9])
+    homes = [7, 7, 3, 3, 9, 9]
+    expected = [("x", [(k, k + 1)], homes[k], 0) for k in range(6)]
+    expected += [("y", [(5 - k, 6 - k)], homes[k], 0) for k in range(6)]
+    assert arrays.seen == [*expected, ("w", [(2, 6)], 9, 0)]
+    assert now == [2]
+
+
+@pytest.mark.parametrize("memory", ["full", "shared"])
+def test_memory_touched_by_homes_is_zeroed_and_shared_as_any(memory):
+    """Check content and sharing with homes, and that a second plan leaves persistent buffers alone."""
+    homes = sorted(os.sched_getaffinity(0))
+    storage = Storage(homes=homes, guard_bytes=64)
+    arrays = storage.arrays_for(cut_plan(memory))
+    assert not any(array.any() for array in arrays.values())
+    arrays["w"][:] = 3
+    again = storage.arrays_for(cut_plan(memory))
+    assert again["w"] is arrays["w"] and (again["w"] == 3).all() and not again["x"].any()
+    assert sorted(os.sched_getaffinity(0)) == homes

@@ -1,0 +1,118 @@
+"""NUMA: where the pages of a process go, and where they came to lie.
+
+A machine with one node, or whose kernel shows none, is asked for nothing. Functions that read files take `root`, the
+folder that stands for `/`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .proc import parsed, read_fields, read_text
+from .topology import available_cpus, parse_cpu_list, read_topology
+
+if TYPE_CHECKING:
+    import numpy as np
+
+INTERLEAVE, FIRST_TOUCH, NODE0 = POLICIES = ("interleave", "first_touch", "node0")
+# The kernel's modes: MPOL_INTERLEAVE, MPOL_DEFAULT, MPOL_PREFERRED.
+MODES = {INTERLEAVE: 3, FIRST_TOUCH: 0, NODE0: 1}
+# Numbers of the system calls.
+SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
+NODE_FOLDER = "sys/devices/system/node"
+
+
+def memory_nodes(root="/", cpus=None) -> list[int]:
+    """Return the nodes that have memory which this process may use, and CPUs of those that it may run on.
+
+    Nodes without CPUs, such as a GPU's memory, get no share of a process's pages.
+    """
+    cpus = available_cpus() if cpus is None else cpus
+    near = {c["node"] for c in read_topology(root, cpus)["cpus"] if c["cpu"] in cpus}
+    with_memory = parsed(parse_cpu_list, read_text(Path(root, NODE_FOLDER, "has_memory")))
+    allowed = parsed(parse_cpu_list, read_fields(Path(root, "proc/self/status"), ":").get("Mems_allowed_list"))
+    return sorted(near.intersection(*(set(nodes) for nodes in (with_memory, allowed) if nodes)))
+
+
+def set_memory_policy(policy: str, nodes: Sequence[int]) -> str:
+    """Place the pages that this thread, and those that it starts, touch first: on `nodes` in turns, on the node of the
+    thread, or on the first of `nodes` as long as it has some free.
+
+    Returns
+    -------
+    str
+        Why the kernel refuses it, or an empty text.
+    """
+    if len(nodes) < 2:
+        return ""
+    number = SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        return f"no number of the system call set_mempolicy is known for {platform.machine()}"
+    bits = 0 if policy == FIRST_TOUCH else sum(1 << node for node in nodes[: 1 if policy == NODE0 else None])
+    words = bits.bit_length() // 64 + 1
+    mask = (ctypes.c_uint64 * words)(*(bits >> 64 * word & 2**64 - 1 for word in range(words)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, MODES[policy], mask if bits else None, ctypes.c_ulong(64 * words + 1 if bits else 0)) == 0:
+        return ""
+    return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"
+
+
+def bytes_by_node(arrays: Iterable[np.ndarray]) -> dict[str, int]:
+    """Return how many bytes of the pages of some arrays lie on each node; empty where the kernel does not say."""
+    import numpy as np  # heavy, and no description of a machine needs it
+
+    page_bytes, number = os.sysconf("SC_PAGE_SIZE"), MOVE_PAGES.get(platform.machine())
+    ends = [(array.ctypes.data, array.ctypes.data + array.nbytes - 1) for array in arrays if array.nbytes]
+    spans = [np.arange(first // page_bytes, last // page_bytes + 1, dtype=np.uint64) for first, last in ends]
+    if not spans or number is None:
+        return {}
+    pages = np.unique(np.concatenate(spans)) * np.uint64(page_bytes)  # arrays may share some
+    nodes = np.full(len(pages), -1, np.int32)
+    addresses, found = (ctypes.c_void_p(each.ctypes.data) for each in (pages, nodes))
+    # Without nodes to move them to, the call says where they are.
+    ctypes.CDLL(None).syscall(number, 0, ctypes.c_ulong(len(pages)), addresses, None, found, 0)
+    where, counts = np.unique(nodes[nodes >= 0], return_counts=True)
+    return {str(node): int(count) * page_bytes for node, count in zip(where, counts, strict=True)}
+
+
+def own_bytes_by_node(root="/") -> dict[str, int]:
+    """Return how many bytes of this process's memory, but for that of files, lie on each node; empty where the kernel
+    does not say."""
+    found: Counter[int] = Counter()
+    for line in (read_text(Path(root, "proc/self/numa_maps")) or "").splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        page_bytes = 1024 * (parsed(int, fields.pop("kernelpagesize_kB", "4")) or 0)
+        for name, text in {} if "file" in fields else fields.items():
+            if name[:1] == "N" and (node := parsed(int, name[1:])) is not None:
+                found[node] += page_bytes * (parsed(int, text) or 0)
+    return {str(node): found[node] for node in sorted(found)}
+
+
+def pages_of(job: Mapping[str, Any], arrays: Iterable[np.ndarray] | None = None) -> dict[str, Any] | None:
+    """Return the policy of a job, the bytes of arrays, or of all its memory, on each node, and why the kernel refused
+    the policy, if it did; None: there is one node."""
+    if len(job.get("memory_nodes", ())) < 2:
+        return None
+    lie = own_bytes_by_node() if arrays is None else bytes_by_node(arrays)
+    return {"policy": job["memory_policy"], "bytes_by_node": lie, "error": job["memory_error"]}
+
+
+def nodes_memory(root="/") -> dict[str, dict[str, int | None]]:
+    """Return "total_bytes" and "free_bytes" of each node, by its number."""
+    found = {}
+    for folder in sorted(Path(root, NODE_FOLDER).glob("node[0-9]*"), key=lambda folder: (len(folder.name), folder)):
+        if not folder.name[4:].isdecimal():
+            continue
+        fields = {name.split()[-1]: text for name, text in read_fields(folder / "meminfo", ":").items() if name}
+        found[folder.name[4:]] = {
+            key: parsed(lambda text: int(text.split()[0]) * 1024, fields.get(name))
+            for key, name in (("total_bytes", "MemTotal"), ("free_bytes", "MemFree"))
+        }
+    return found
