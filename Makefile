@@ -11,13 +11,15 @@ PYTEST := $(BIN)/python -P -m pytest
 ALONE := $(wildcard tests/forkjoin/test_*executor.py $(addprefix tests/tasking/test_,closure.py executor.py placement.py \
 	preemption.py stopping.py unroll.py) tests/scaling tests/test_conduct.py tests/test_life_cycle.py)
 # Kinds of tests that need further packages (tests/kinds.py): all of them, and what each needs from Debian and PyPI.
-FURTHER := torch tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal
+FURTHER := torch tokenizers nbclient numba dask cupy pyarrow simplejpeg browser tbb starpu libomp relacy slurm rehearsal \
+	made_up_node
 DEBIAN_browser := chromium-driver
 DEBIAN_tbb := g++
 DEBIAN_rehearsal := g++
 DEBIAN_starpu := libstarpu-dev
 DEBIAN_libomp := libomp-dev
 DEBIAN_relacy := g++ relacy-dev
+DEBIAN_made_up_node := qemu-system-x86 busybox-static linux-image-amd64
 DEBIAN_slurm := munge slurm-client slurmctld slurmd
 PYPI_torch := torch==2.13.0
 PYPI_tokenizers := tokenizers>=0.20

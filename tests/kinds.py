@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from made_up_node import emulator
+
 LONG = bool(os.environ.get("FORKTASK_LONG_TESTS"))
 
 
@@ -164,6 +166,11 @@ KINDS = {
     "rehearsal": Kind(
         "needs g++ (Debian: g++), and minutes: tools/gpu_day.sh on the emulated GPU",
         lambda: shutil.which("g++") is not None,
+    ),
+    "made_up_node": Kind(
+        "needs QEMU, a static busybox and a kernel in /boot, and minutes (Debian: qemu-system-x86 busybox-static "
+        "linux-image-amd64)",
+        emulator.is_available,
     ),
     "gpu": Kind("needs an NVIDIA GPU and CuPy (make test-gpu)", has_gpu),
     "compute_sanitizer": Kind(
