@@ -297,8 +297,9 @@ def program_order(plan, graph, cost, int num_workers, priority=None):
     finally:
         free(loops)
     _check_compiled(status)
-    order = order[:-1]
-    return [order[home[order] == w] for w in range(num_workers)]
+    home, order = home[:-1], order[:-1]
+    ends = np.cumsum(np.bincount(home, minlength=num_workers))
+    return np.split(order[np.argsort(home[order], kind="stable")], ends[:-1])
 
 
 cdef class ReplayRuntime(_Runtime):

@@ -163,8 +163,13 @@ static inline void program_wake(Programs *p, int32_t on, int64_t value)
 static inline int program_has_finished(Programs *p, int32_t number, int64_t iteration)
 {
     int32_t home = 0;
-    while (p->first[home + 1] <= number)
-        home++;
+    for (int32_t end = p->scheduler.num_workers; end - home > 1;) {
+        int32_t middle = home + (end - home) / 2;
+        if (p->first[middle] <= number)
+            home = middle;
+        else
+            end = middle;
+    }
     /* acquire: pairs with the release in program_publish() */
     return ft_load(&p->workers[home].progress, ORDER_PROGRAM_SEE) >
                iteration * program_length(p, home) + number - p->first[home]
@@ -414,6 +419,8 @@ static void programs_work(void *argument, int32_t worker)
     ProgramWorker *me = &p->workers[worker];
     int64_t length = program_length(p, worker), num_iterations = p->num_iterations, open_until = 0;
     int32_t passes_per_look = length > 0 ? (int32_t)(PROGRAM_LOOK / length) + 1 : 1;
+    memset(me->seen, 0, (size_t)s->num_workers * sizeof(int64_t));
+    memset(me->all_claimed, 0, (size_t)s->num_workers * sizeof(int64_t));
     me->look_ns = forktask_now_ns();
     me->passes = 0;
     for (int64_t iteration = 0; iteration < num_iterations && length > 0; iteration++) {
@@ -448,8 +455,6 @@ static void programs_reset(Programs *p, int64_t first_replay, int32_t num_iterat
         ft_store(&p->workers[w].open_until, 0, relaxed);
         p->workers[w].last_victim = (int64_t)w;
     }
-    memset(p->seen, 0, num_workers * num_workers * sizeof(int64_t));
-    memset(p->all_claimed, 0, num_workers * num_workers * sizeof(int64_t));
     if (was_open)
         memset((void *)p->claims, 0, (size_t)p->num_tasks * sizeof(ClaimWord));
 }

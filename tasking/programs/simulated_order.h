@@ -199,11 +199,13 @@ static int simulation_run(Simulation *m, int32_t *order)
     simulation_begin(m);
     while (started < m->graph->num_tasks && !m->out_of_memory) {
         SimulatedWorker *next = NULL;
+        int nothing_to_move = 0; /* as the last worker without tasks of its own saw, and no task was taken since */
         for (int32_t w = 0; w < m->num_workers; w++) {
             SimulatedWorker *worker = &m->workers[w];
-            if (worker->running >= 0)
+            if (worker->running >= 0 || (nothing_to_move && worker->ready.top == worker->ready.bottom))
                 continue;
             ReadyTasks *from = simulation_source(m, worker);
+            nothing_to_move = from == NULL;
             if (from == NULL)
                 continue;
             int32_t task = ready_take(m->hints->priority, from, from != &worker->ready);

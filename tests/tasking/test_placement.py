@@ -1,5 +1,7 @@
 """Priorities and affinity: they move tasks, never results."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +13,7 @@ from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.graphs.task_bench import task_bench
 from forktask.cython_src.plan.dependences import by_priority, record_graph, remaining_path
 from forktask.tasking.executor import TaskGraphExecutor, TaskIterExecutor
+from forktask.tasking.runtimes import program_order
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("hash_kernel")]
 
@@ -104,3 +107,31 @@ def test_short_tasks_seldom_wait_for_the_other_worker(pattern, most):
         assert [len(program) for program in executor._runtime.programs()] == [128, 128]
         assert executor._runtime.num_waits() <= most
         executor.run(50)
+
+
+def test_ordering_programs_takes_time_in_proportion_to_threads():
+    """Check a narrow graph, on which most of 512 workers find nothing to do at each step: eight times as many threads
+    take about eight times as long, and would take 64 times if each idle worker looked at all others."""
+    plan = task_bench("stencil_1d", 4, 4000, kernel="compute", work=10)
+    graph, cost = record_graph(plan.accesses), np.full(plan.num_tasks, 1e5)
+
+    def shortest_s(threads):
+        times = []
+        for _ in range(5):
+            start = time.process_time()
+            program_order(plan, graph, cost, threads)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert shortest_s(512) < 20 * shortest_s(64)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 64, 512])
+def test_programs_hold_each_task_once_in_one_order(threads):
+    """Check that the programs of any number of workers, more than tasks too, divide all tasks."""
+    plan = task_bench("stencil_1d", 5, 30, kernel="compute", work=10)
+    programs = program_order(plan, record_graph(plan.accesses), np.ones(plan.num_tasks), threads)
+    assert len(programs) == threads
+    assert sorted(np.concatenate(programs).tolist()) == [*range(plan.num_tasks)]
+    # Of the tasks of a column each follows the one before it.
+    assert all((np.diff(tasks[tasks % 5 == column]) > 0).all() for tasks in programs for column in range(5))
