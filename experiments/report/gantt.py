@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ MAX_VECTOR = 4_000  # boxes of a picture that a PDF or SVG holds as shapes; more
 LONGEST = 4.0  # medians of all windows; a longer one goes on beyond the axis, on which the others could not be read
 MOST_BESIDE = 4  # windows of several plans in a picture
 BESIDE_IN = {"double": 1.2, "single": 1.35}  # inches of the legend, the axis and the title
+LABEL_IN = {"double": 0.1, "single": 0.07}  # height of a thread's number
 NUMBER_IN = 0.63, 0.09  # width and height of an iteration's number, in inches
 LANE, IDLE = 0.86, 0.5  # heights of a block and of idle time, of the distance between two threads
 
@@ -110,7 +112,8 @@ def _height_in(window: Window, column: str) -> float:
 
 def _lane_in(window: Window, column: str) -> float:
     """Return the height of a thread, in inches."""
-    return 0.24 if column == "double" else min(0.12, 1.2 / len(window.log.lanes))
+    most, tallest = (0.24, 6.0) if column == "double" else (0.12, 1.2)
+    return min(most, tallest / len(window.log.lanes))
 
 
 def draw_gantt(windows: Sequence[Window], column: str = "double", title: str = "", names: Sequence[str] = ()) -> Figure:
@@ -237,7 +240,8 @@ def _label(axis, window: Window, name: str, mean_s: float | None, cut: bool, col
         pad=3 if column == "double" else 1,
     )
     short = (len(names) > 4 or column == "single") and not log.of_gpu
-    axis.set_yticks(range(len(names)), [str(w) if short else lane for w, lane in enumerate(names)])
+    every = math.ceil(LABEL_IN[column] / _lane_in(window, column))
+    axis.set_yticks(range(0, len(names), every), [str(w) if short else names[w] for w in range(0, len(names), every)])
     axis.tick_params(axis="y", length=0, labelsize=7 if column == "double" else 5)
     axis.spines[["top", "right", "left"]].set_visible(False)
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
+from types import SimpleNamespace
 
 import matplotlib.image
 import numpy as np
@@ -34,7 +35,7 @@ from forktask.experiments.events.event_states import STATE_DTYPE, STATES
 from forktask.experiments.events.events import EventLog, write_events
 from forktask.experiments.report.figures import chosen
 from forktask.experiments.report.files import draw_folder
-from forktask.experiments.report.gantt import draw_traces
+from forktask.experiments.report.gantt import _height_in, _lane_in, draw_traces
 from forktask.experiments.report.trace_files import write_trace_files
 from forktask.experiments.traces.paje import DEFINITIONS, write_paje
 from forktask.experiments.traces.paraver import write_paraver
@@ -313,3 +314,11 @@ def test_traces_of_two_plans_stand_beside_each_other(tmp_path, logs, monkeypatch
             draw_folder(tmp_path, "gantt", **form)
     with pytest.raises(UsageError, match="got none; measure with --trace"):
         draw_folder(write_rows(tmp_path / "none", [row for row in rows if row["kind"] != "trace"]), "gantt")
+
+
+def test_a_picture_of_many_threads_fits_a_page():
+    """Check the height of lanes: of a few threads as ever, of 512 no more than a page together."""
+    for column, tallest in (("double", 7.0), ("single", 2.0)):
+        few, many = (SimpleNamespace(log=SimpleNamespace(lanes=range(count))) for count in (4, 512))
+        assert _lane_in(few, column) == {"double": 0.24, "single": 0.12}[column]
+        assert _height_in(many, column) < tallest
