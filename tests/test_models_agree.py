@@ -6,6 +6,7 @@ from kinds import LONG
 
 from forktask.cython_src.binding.bind import bind
 from forktask.cython_src.lowering.lower import initialise, lower
+from forktask.experiments.machine.topology import available_cpus, cpu_order
 from forktask.experiments.subjects.models import MODELS, built_models, make_executor
 from forktask.experiments.subjects.subject import fill_dataset, result_hashes
 
@@ -35,13 +36,25 @@ PLANS = {
 }
 
 
-def hashes_after_steps(plan, spec, threads, chunks=(STEPS,)):
-    """Hashes of weights and losses after 20 steps from the same start."""
+MANY = (16, 64, 256, 512) if LONG else (16,)
+MOST_OF_TBB = 256  # threads that oneTBB starts on a small machine, and says so where there are more
+LAST = max(available_cpus())
+PLACEMENTS = {
+    "cores": {},
+    "threads, spread": {"places": "threads", "bind": "spread"},
+    "nodes": {"places": "numa"},
+    "one CPU": {"places": str(LAST)},
+    "not pinned": None,
+}
+
+
+def hashes_after_steps(plan, spec, threads, chunks=(STEPS,), cpus=None):
+    """Hashes of weights and losses after all steps from the same start."""
     bound = bind(plan)
     fill_dataset(bound, seed=3)
     initialise(bound, seed=5)
     before = result_hashes(bound)["weights_hash"]
-    with make_executor(spec, threads) as executor:
+    with make_executor(spec, threads, cpus=cpus) as executor:
         executor.prepare(bound)
         done = 0
         for count in chunks:
@@ -49,7 +62,7 @@ def hashes_after_steps(plan, spec, threads, chunks=(STEPS,)):
             done += count
     hashes = result_hashes(bound)
     assert hashes["finite"] and hashes["weights_hash"] != before
-    assert np.count_nonzero(bound.arrays["losses"][:STEPS]) == STEPS
+    assert np.count_nonzero(bound.arrays["losses"][: sum(chunks)]) == sum(chunks)
     return hashes
 
 
@@ -83,3 +96,17 @@ def test_repeated_and_divided_runs_are_the_same(plan_and_hashes, spec):
     plan, expected = plan_and_hashes
     for chunks in ((STEPS,), (1, 7, 12), (STEPS,)):
         assert hashes_after_steps(plan, spec, 2, chunks) == expected
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_many_threads_on_few_cpus_leave_the_same_bits(spec, placement):
+    """Check weights and losses after 4 steps of 16 threads, in long tests of up to 512, by each kind of placement."""
+    plan = lower("cifar10_cnn", batch=20, num_images=40, num_batches=2, num_iterations_logged=4)
+    expected = hashes_after_steps(plan, "serial", 1, (4,))
+    how = PLACEMENTS[placement]
+    for threads in MANY:
+        if spec == "tbb" and threads > MOST_OF_TBB:
+            continue
+        cpus = None if how is None else cpu_order(threads, **how, oversubscribe=True)
+        assert hashes_after_steps(plan, spec, threads, (1, 3), cpus) == expected, f"{threads} threads"
