@@ -12,6 +12,8 @@ from .names import model_rank
 # What parts two models: candidate, reference, what the candidate has besides.
 SWITCHES = (("taskgraph", "tasks", "recorded once"), ("taskiter", "taskgraph", "steps overlap"))
 
+MOST_FORMS = 3  # of fork-join that come before the models that are compared with them
+
 Contestant = tuple[ModelSpec, int]  # a model on a number of threads
 
 
@@ -59,8 +61,8 @@ def questions(
     on_gpu = [each for each in contestants if each[0].is_gpu]
     for own, forkjoin in ((wide, "forkjoin"), (on_gpu, "gpu_forkjoin")):
         joins = [each for each in own if each[0].name == forkjoin and not each[0].again]
-        best = fastest(joins) if joins else None
-        for each in sorted(own, key=lambda each: model_rank(each[0])):
+        best, many = fastest(joins) if joins else None, len(joins) > MOST_FORMS
+        for each in sorted(own, key=lambda each: (many and each in joins, model_rank(each[0]))):
             again = (each[0].repeated, each[1])
             if each[0].again and again in contestants:
                 yield Question(each, [again], "A/A", "forkjoin")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ import msgspec
 from ...cython_src.errors import UsageError
 from ..analysis.estimates import MIN_GENERATIONS, NOTHING, Estimate, Estimates, exceeds, generations_to_go
 from ..results.turns import GroupTurns, MeasuredGroup, QuietTimes, Rounds, Turns, quiet_times, step_times
-from ..tables.numbers import plural
+from ..tables.numbers import interval, plural
 from .bench import EFFORTS, TRIAL, Bench, Effort, Side
 
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
@@ -107,7 +107,7 @@ class ClockResult:
             "limit": limit,
             "verdict": self.verdict,
             **{name: value if math.isfinite(value) else None for name, value in values.items()},
-            "value_text": describe(ratio),
+            "value_text": describe(ratio, [limit]),
             "num_generations": ratio.count,
             "num_rounds": ratio.rounds or 0,
             "num_disturbed": self.disturbed,
@@ -216,7 +216,7 @@ def _reason(result: ClockResult) -> str:
     return (
         f"after {plural(ratio.count, 'generation')} in {result.elapsed_s:.0f} s ({result.disturbed} rounds disturbed"
         f"{result.moved_text(', ')}) "
-        f"the ratio is {describe(ratio)}, the limit {result.limit:.4g}; {more}"
+        f"the ratio is {describe(ratio, [result.limit])}, the limit {result.limit:.4g}; {more}"
     )
 
 
@@ -320,11 +320,12 @@ def _stopped(row: Mapping[str, Any]) -> bool:
     return row.get("failure") == "timeout"
 
 
-def describe(ratio: Estimate) -> str:
-    """Format a ratio with its interval: `1.02 [0.98, 1.07]`, without ends if few generations give none yet."""
+def describe(ratio: Estimate, limits: Collection[float] = ()) -> str:
+    """Format a ratio with its interval: `1.02 [0.98, 1.07]`, with digits that show on which side of limits its ends
+    lie; without ends if few generations give none yet."""
     if not math.isfinite(ratio.value):
         return "unknown"
-    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.known else f"{ratio.value:.3f} [..., ...]"
+    return f"{ratio.value:.3f} {interval(ratio.low, ratio.high, 3, limits) or '[..., ...]'}"
 
 
 def _check(rows: Mapping[str, Mapping[str, Any]], sides: tuple[Side, Side]) -> None:

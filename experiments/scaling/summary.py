@@ -40,7 +40,7 @@ CLAIMS = (
     Column("claim", lambda r: r["claim"]),
     Column("measured", lambda r: r["value_text"]),
     Column("claimed", lambda r: r["said"]),
-    Column("verdict", lambda r: OUTCOMES[r["verdict"]]),
+    Column("verdict in this session", lambda r: OUTCOMES[r["verdict"]]),
     Column("generations", lambda r: str(r["num_generations"]), True),
     Column("undisturbed rounds", lambda r: str(r["num_rounds"]), True),
     Column("disturbed", lambda r: str(r["num_disturbed"]), True),
@@ -58,8 +58,8 @@ def describe_claim(row: Mapping[str, Any]) -> str:
     """Return what came out for a claim, and what it cost."""
     return (
         f"{row['claim']} is {row['value_text']}, claimed {row['said']}: {row['verdict']} "
-        f"({plural(row['num_generations'], 'generation')}, {plural(row['num_disturbed'], 'round')} disturbed, "
-        f"{row['elapsed_s']:.0f} s)"
+        f"in this session ({plural(row['num_generations'], 'generation')}, "
+        f"{plural(row['num_disturbed'], 'round')} disturbed, {row['elapsed_s']:.0f} s)"
     )
 
 
