@@ -171,7 +171,8 @@ class Storage:
 
 def _touch_first(plan: Plan, arrays: Mapping[str, np.ndarray], homes: Sequence[int]) -> None:
     """Zero what the first loop that writes an array writes of it, each block on the CPU of its home."""
-    own, touched = os.sched_getaffinity(0), set()
+    own = os.sched_getaffinity(0)
+    touched: set[str] = set()
     try:
         for loop in plan.loops:
             parts: dict[int, list[tuple[str, tuple[slice, ...]]]] = {}

@@ -110,8 +110,8 @@ typedef struct ProgramWorker {
     int64_t last_victim;  /* that had no task to claim */
     int64_t *seen;        /* newest progress seen of each worker */
     int64_t *all_claimed; /* of each program: all entries from its progress up to here were seen claimed */
-    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) - 2 * sizeof(int64_t) -
-                  2 * sizeof(void *)];
+    char padding2[FT_PAIR_OF_LINES - sizeof(atomic_i64) - sizeof(atomic_i32) - 3 * sizeof(int32_t) -
+                  2 * sizeof(int64_t) - 2 * sizeof(void *)];
 } ProgramWorker;
 
 typedef struct Programs {
