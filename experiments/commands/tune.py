@@ -8,9 +8,11 @@ from .arguments import (
     add_check,
     add_json,
     add_models,
+    add_out,
     add_placement,
     add_plan_options,
     add_threads,
+    folder_of,
     given,
     given_options,
     models,
@@ -19,11 +21,12 @@ from .arguments import (
     show,
     threads,
 )
+from .sweeping import command_line
 
 HELP = "search the best block sizes of each execution model"
 DESCRIPTION = (
-    "Search the granularity at which each execution model is fastest, with the same candidates and the same time for "
-    "each, and keep what is found for `forktask compare --tuned FILE`."
+    "Search the granularity at which each execution model is fastest, with the same candidates for each: a sweep, "
+    "which leaves a results folder with a report. `forktask compare --tuned DIR` takes the best granularities from it."
 )
 MODELS = ("forkjoin", "forkjoin:region=persistent", "taskgraph", "taskiter")
 
@@ -39,35 +42,38 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--seconds", type=positive, default=0.3, metavar="S", help="timed for each; default: %(default)s"
     )
     parser.add_argument("--seed", type=number_from(0), default=0, help="of the candidates; default: %(default)s")
-    parser.add_argument(
-        "--file",
-        default="tuned.json",
-        metavar="FILE",
-        help="where it is kept, beside what the file holds; default: %(default)s",
-    )
+    add_out(parser, "tune")
     add_check(parser)
     add_placement(parser)
     add_json(parser)
 
 
 def call(arguments: Namespace) -> int:
-    """Search, keep and print. Exit code 1: no model could be measured."""
+    """Measure the candidates, and print the best ones. Exit code 1: no model could be measured."""
     from ..machine.placement import Placement
     from ..machine.topology import core_counts
+    from ..report.files import write_report
+    from ..sweep.comparison import measure_comparison
     from ..sweep.configuration import Configuration, Grid, Measure
-    from ..sweep.tune import as_text, tune
+    from ..sweep.tune import REPEATS, as_text, of_candidates, search_result
 
     counts = core_counts()[-1:] if arguments.threads == "cores" else threads(arguments)
     axes = {name: (value,) for name, value in {"network": arguments.network, **given_options(arguments)}.items()}
     measure = Measure(
+        repeats=REPEATS,
         target_s=arguments.seconds,
         warmup_s=min(1.0, arguments.seconds),
         check_iterations=1,
         seed=arguments.seed,
         check=arguments.check,
+        profile=False,
         **given(arguments, Placement),
     )
-    configuration = Configuration(grid=Grid(**axes, models=models(arguments), threads=counts), measure=measure)
-    problem = tune(configuration, arguments.budget, arguments.file)
-    show(arguments, problem, lambda found: as_text(found, arguments.file))
-    return 0 if problem["rows"] else 1
+    grid = Grid(**axes, models=models(arguments), threads=counts)
+    configuration = of_candidates(Configuration(grid=grid, measure=measure), arguments.budget)
+    folder = folder_of(arguments)
+    if not measure_comparison(configuration, folder, command_line(folder)).usable:
+        return 1
+    write_report(folder)
+    show(arguments, search_result(folder), lambda found: as_text(found, folder))
+    return 0

@@ -202,7 +202,7 @@ class Measure(Placement, frozen=True):
             choices=NODES,
         ),
     ] = "one"
-    tuned: Annotated[str, about("file of `forktask tune`: each model also takes part at its own granularity")] = ""
+    tuned: Annotated[str, about("folder of `forktask tune`: each model also takes part at its own granularity")] = ""
 
     @property
     def profiles(self) -> int:

@@ -42,7 +42,6 @@ from forktask.experiments.sweep.configuration import (
     read_configuration,
 )
 from forktask.experiments.sweep.status import describe_status
-from forktask.experiments.sweep.tuned import keep_tuned, read_tuned
 from forktask.experiments.training.config import TrainingConfig
 
 REMOVED = object()
@@ -129,8 +128,6 @@ ROUND = {
     "steal_ticks": [0],
     "pressure_us": [0],
 }
-TUNED_ROW = {"model": "serial", "threads": 1, "granularity": "images=1", "times": {"auto": [0.1]}, "step_time_s": 0.1}
-TUNED = {"plan": PLAN, "candidates": ["auto"], "rows": [TUNED_ROW]}
 
 
 def use_baseline(path):
@@ -148,7 +145,6 @@ def use_machine(path):
 
 # Kind of file -> its name, how it is written, its content, and what reads and uses it.
 FILES = {
-    "tuned": ("tuned.json", write_json, {"format_version": 1, "problems": [TUNED]}, read_tuned),
     "baseline": (BASELINE, write_json, {"schema_version": 1, "tests": {"test": {"subject": ENTRY}}}, use_baseline),
     "study": ("study.toml", write_toml, STUDY, lambda path: read_study(path).quick().trainings()),
     "machine": ("machine.toml", write_toml, MACHINE, use_machine),
@@ -390,9 +386,3 @@ def test_grids_of_a_milliard_points_are_refused(tmp_path, capsys):
     assert main(["run", str(study), "--out", str(tmp_path / "out")]) == 2 and "runs" in capsys.readouterr().err
     sweep.write_text(f"[grid]\nbatch = {numbers}\n")
     assert main(["run", str(sweep), "--dry-run"]) == 2 and "bytes" in capsys.readouterr().err
-
-
-def test_tuned_files_are_kept_whole(tmp_path):
-    """Check that what `keep_tuned` writes is the file that the tests above change."""
-    keep_tuned(tmp_path / "tuned.json", TUNED)
-    assert json.loads((tmp_path / "tuned.json").read_text()) == json.loads(json.dumps(FILES["tuned"][2]))
